@@ -1,0 +1,1 @@
+"""Words of the domain: ids, quantities, states, wire schemas, errors, signing. Pure: no IO, no clock, no randomness."""

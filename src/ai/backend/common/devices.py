@@ -1,0 +1,170 @@
+"""Devices, their links and what of them a kernel holds.
+
+Fields follow BEP-1000 (peer facts 1.1) with topology added. All values are plain data: they travel from a plugin's
+host process to the agent, to the manager's planner and to the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import StrEnum
+
+from ai.backend.common.ids import DeviceId, DeviceName, SlotName
+from ai.backend.common.states import SlotType
+
+
+class LinkKind(StrEnum):
+    """How two devices reach each other, best first."""
+
+    DIRECT = "direct"
+    """A vendor's own link (NVLink, XGMI, ...)."""
+    PCIE_SWITCH = "pcie-switch"
+    PCIE_ROOT = "pcie-root"
+    NUMA = "numa"
+    SYSTEM = "system"
+
+
+class PrecisionSupport(StrEnum):
+    NATIVE = "native"
+    EMULATED = "emulated"
+    NONE = "none"
+
+
+class DeviceHealth(StrEnum):
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLink:
+    peer: DeviceId
+    kind: LinkKind
+    bandwidth_gib_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySpec:
+    """On-device memory; sizes in bytes, bandwidth in GiB/s."""
+
+    total_memory: int
+    memory_type: str | None = None
+    bandwidth: float | None = None
+    l1_cache_per_core: int | None = None
+    l2_cache: int | None = None
+    shared_mem_per_core: int | None = None
+    memory_channels: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeUnit:
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputePrecisionSupport:
+    format: str
+    support: PrecisionSupport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitioningCapability:
+    max_partitions: int = 1
+    technology: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantProperty:
+    """One ``namespace::feature::value`` statement about a device."""
+
+    namespace: str
+    feature: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}::{self.feature}::{self.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSlot:
+    """How much of one slot a device offers.
+
+    ``exclusive_group``: slots of one device that name the same group hide each other once one of them is taken
+    (whole device vs shares vs partitions); None means that the slot stands alone.
+    ``quantum``: the smallest step of a quantity; 1 for discrete slots, e.g. 0.01 for fractional ones.
+    """
+
+    slot_name: SlotName
+    slot_type: SlotType
+    amount: Decimal
+    quantum: Decimal = Decimal(1)
+    exclusive_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeDevice:
+    """One device of a node, as its plugin describes it."""
+
+    device_name: DeviceName
+    device_id: DeviceId
+    hw_location: str
+    slots: tuple[DeviceSlot, ...]
+    numa_node: int | None = None
+    memory_size: int = 0
+    processing_units: int = 0
+    model_name: str | None = None
+    health: DeviceHealth = DeviceHealth.HEALTHY
+    memory_spec: MemorySpec | None = None
+    compute_units: tuple[ComputeUnit, ...] = ()
+    precision_support: tuple[ComputePrecisionSupport, ...] = ()
+    partitioning_support: tuple[PartitioningCapability, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
+    variant_properties: tuple[VariantProperty, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotDisplay:
+    """How a user interface prints a slot's quantity (spec 03-06, ``formats``)."""
+
+    slot_name: SlotName
+    slot_type: SlotType
+    description: str = ""
+    human_readable_name: str = ""
+    display_unit: str = ""
+    display_icon: str = ""
+    number_binary: bool = False
+    number_round_length: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceAllocation:
+    """What a kernel holds: slot -> device -> exact quantity. Quantities are positive; nothing held is an absent key."""
+
+    slots: Mapping[SlotName, Mapping[DeviceId, Decimal]] = field(default_factory=dict)
+
+    def total(self, slot_name: SlotName) -> Decimal:
+        return sum(self.slots.get(slot_name, {}).values(), Decimal(0))
+
+    def device_ids(self) -> frozenset[DeviceId]:
+        return frozenset(d for per_device in self.slots.values() for d in per_device)
+
+
+class AllocationStrategy(StrEnum):
+    FILL = "fill"
+    EVENLY = "evenly"
+    LEAST_FRAGMENTATION = "least-fragmentation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocMapSpec:
+    """A stock alloc map as data, so that the manager can plan with it without the vendor's package.
+
+    ``kind`` is ``discrete`` or ``fractional``. A plugin with an alloc map of its own has no such spec: its devices get
+    node-level planning, and the agent chooses them.
+    """
+
+    kind: str
+    strategy: AllocationStrategy = AllocationStrategy.EVENLY
+    prefer_single_numa_node: bool = True

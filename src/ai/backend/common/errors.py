@@ -1,0 +1,252 @@
+"""The error taxonomy: what went wrong, who is to blame, and who may read it.
+
+    BackendError
+    ├── InvalidInput            the caller's request is malformed or out of range
+    │   ├── InvalidQuantity         a resource quantity
+    │   └── InvalidName             a slug, token or session name
+    ├── AuthenticationFailed    no, wrong, stale or inactive credentials
+    ├── Forbidden               known caller, not allowed
+    ├── NotFound                there is no such object, or none that the caller may know of
+    ├── Conflict                the object's present state does not admit this
+    │   ├── SessionAlreadyExists
+    │   ├── TooManySessionsMatched
+    │   └── StaleVersion            somebody else changed it first; load again
+    ├── LimitExceeded           a size, count or rate limit
+    │   └── RateLimitExceeded
+    ├── ResourceError           allocation cannot be had
+    │   ├── UnsupportedResource     the agent or cluster knows no such slot
+    │   ├── InsufficientResource    known, but not enough is free
+    │   ├── NotMultipleOfQuantum    a fractional quantity off its grid
+    │   └── InvalidAllocation       a plan that the inventory does not admit
+    ├── CreationDenied          a plugin or runtime refused for good
+    ├── CreationDeferred        a plugin or runtime refused for now
+    ├── WorkloadError           the runtime failed on one workload
+    ├── RunError                a run of user code cannot go on
+    ├── PluginError             a plugin misbehaved
+    ├── Unavailable             a peer does not answer; try again
+    │   └── DeadlineExceeded
+    └── InternalError           our own fault
+
+Errors cross daemons as (code, message, data) and come out as the same class, see :func:`from_wire`. HTTP statuses are
+not known here: ``infra.http`` holds the only table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class Blame(StrEnum):
+    CALLER = "caller"
+    CLUSTER = "cluster"
+    US = "us"
+
+
+class BackendError(Exception):
+    """Base of every error that crosses a room.
+
+    Attributes:
+        code: stable slug, the last part of the problem's ``type`` URI.
+        title: one fixed sentence for people.
+        blame: who can mend it.
+        retryable: whether the same call may succeed later without a change.
+        data: structured evidence, safe to show to the caller.
+    """
+
+    code: ClassVar[str] = "internal-error"
+    title: ClassVar[str] = "Something went wrong inside the platform."
+    blame: ClassVar[Blame] = Blame.US
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str = "", *, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message or self.title)
+        self.message = message or self.title
+        self.data: dict[str, Any] = dict(data or {})
+
+
+class InternalError(BackendError):
+    pass
+
+
+class InvalidInput(BackendError):
+    """``data`` maps each offending field to what is wrong with it."""
+
+    code = "invalid-api-params"
+    title = "The request has missing or invalid parameters."
+    blame = Blame.CALLER
+
+
+class InvalidQuantity(InvalidInput):
+    code = "invalid-quantity"
+    title = "A resource quantity is malformed."
+
+
+class InvalidName(InvalidInput):
+    code = "invalid-name"
+    title = "A name is malformed."
+
+
+class AuthenticationFailed(BackendError):
+    code = "auth-failed"
+    title = "The credentials are missing, wrong or expired."
+    blame = Blame.CALLER
+
+
+class Forbidden(BackendError):
+    code = "forbidden"
+    title = "This operation is not allowed for you."
+    blame = Blame.CALLER
+
+
+class NotFound(BackendError):
+    code = "not-found"
+    title = "There is no such object."
+    blame = Blame.CALLER
+
+
+class SessionNotFound(NotFound):
+    code = "session-not-found"
+    title = "There is no such session."
+
+
+class ImageNotFound(NotFound):
+    code = "image-not-found"
+    title = "There is no such image."
+
+
+class Conflict(BackendError):
+    code = "conflict"
+    title = "The object's present state does not admit this operation."
+    blame = Blame.CALLER
+
+
+class SessionAlreadyExists(Conflict):
+    """``data.existingSessionId`` names the one that is there."""
+
+    code = "session-already-exists"
+    title = "A live session with this name already exists."
+
+
+class TooManySessionsMatched(Conflict):
+    """``data.matches`` lists {id, name, status}."""
+
+    code = "too-many-sessions-matched"
+    title = "More than one session matches; use the full name or the id."
+
+
+class StaleVersion(Conflict):
+    code = "stale-version"
+    title = "The object was changed meanwhile."
+    blame = Blame.CLUSTER
+    retryable = True
+
+
+class LimitExceeded(BackendError):
+    code = "limit-exceeded"
+    title = "A limit is exceeded."
+    blame = Blame.CALLER
+
+
+class RateLimitExceeded(LimitExceeded):
+    code = "rate-limit-exceeded"
+    title = "Too many requests."
+    retryable = True
+
+
+class ResourceError(BackendError):
+    code = "resource-error"
+    title = "The resources cannot be had."
+    blame = Blame.CLUSTER
+
+
+class UnsupportedResource(ResourceError):
+    code = "unsupported-resource"
+    title = "No such resource slot exists here."
+    blame = Blame.CALLER
+
+
+class InsufficientResource(ResourceError):
+    code = "insufficient-resource"
+    title = "Not enough of a resource is free."
+    retryable = True
+
+
+class NotMultipleOfQuantum(ResourceError):
+    code = "not-multiple-of-quantum"
+    title = "A fractional quantity is not a multiple of the slot's quantum."
+    blame = Blame.CALLER
+
+
+class InvalidAllocation(ResourceError):
+    code = "invalid-allocation"
+    title = "The planned devices cannot be bound."
+    retryable = True
+
+
+class CreationDenied(BackendError):
+    code = "creation-denied"
+    title = "The creation was refused."
+    blame = Blame.CLUSTER
+
+
+class CreationDeferred(BackendError):
+    """``data.retry_after`` is in seconds."""
+
+    code = "creation-deferred"
+    title = "The creation must wait."
+    blame = Blame.CLUSTER
+    retryable = True
+
+    def __init__(self, message: str = "", *, retry_after: float = 1.0, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, data={"retry_after": retry_after, **(data or {})})
+
+    @property
+    def retry_after(self) -> float:
+        return float(self.data["retry_after"])
+
+
+class WorkloadError(BackendError):
+    code = "workload-error"
+    title = "The runtime failed on this workload."
+    blame = Blame.CLUSTER
+
+
+class RunError(BackendError):
+    code = "run-error"
+    title = "The run cannot go on."
+    blame = Blame.CALLER
+
+
+class PluginError(BackendError):
+    code = "plugin-error"
+    title = "A plugin failed."
+    blame = Blame.CLUSTER
+
+
+class Unavailable(BackendError):
+    code = "unavailable"
+    title = "A part of the platform does not answer; try again."
+    blame = Blame.CLUSTER
+    retryable = True
+
+
+class DeadlineExceeded(Unavailable):
+    code = "deadline-exceeded"
+    title = "A part of the platform did not answer in time."
+
+
+def _tree(cls: type[BackendError]) -> dict[str, type[BackendError]]:
+    found = {cls.code: cls} if "code" in vars(cls) else {}
+    for sub in cls.__subclasses__():
+        found.update(_tree(sub))
+    return found
+
+
+def from_wire(code: str, message: str, data: Mapping[str, Any] | None = None) -> BackendError:
+    """Rebuild an error that another daemon raised; an unknown code becomes :class:`InternalError`."""
+    cls = _tree(BackendError).get(code, InternalError)
+    error = cls.__new__(cls)
+    BackendError.__init__(error, message, data=data)
+    return error

@@ -1,0 +1,210 @@
+"""Exact arithmetic of resource quantities.
+
+Source: spec 03-07 ("Resource Slot Object"), 01 (a missing key is zero; operands may have different keys).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Context, Decimal, DecimalException, Inexact
+from typing import Self
+
+from ai.backend.common.errors import InvalidQuantity
+
+_SUFFIXES = {"": 0, "b": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6, "z": 7, "y": 8}
+_BINARY_SIZE = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<scale>[kmgtpezy])?(?:i?b|bytes?)?", re.IGNORECASE)
+_MAX_TEXT = 64
+_EXACT = Context(prec=60, traps=[Inexact])
+_ZERO = Decimal(0)
+INFINITY = Decimal("Infinity")
+
+
+class BinarySize(int):
+    """A number of bytes that reads and prints binary scale suffixes (``512m``, ``64GiB``; 1 k = 1,024).
+
+    >>> BinarySize.parse("512MiB")
+    BinarySize('512m')
+    >>> str(BinarySize(1610612736)), int(BinarySize.parse("1.5g"))
+    ('1.5g', 1610612736)
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str | int) -> Self:
+        """Read a size.
+
+        Raises:
+            InvalidQuantity: not a non-negative size, or one that is no whole number of bytes.
+        """
+        if isinstance(text, int):
+            if isinstance(text, bool) or text < 0:
+                raise InvalidQuantity(f"not a size: {text!r}")
+            return cls(text)
+        match = _BINARY_SIZE.fullmatch(text.strip().replace("_", "")) if len(text) <= _MAX_TEXT else None
+        if match is None:
+            raise InvalidQuantity(f"not a size: {text[:_MAX_TEXT]!r}; write bytes or a suffix, as 512m or 2g")
+        value = Decimal(match["number"]) * (1024 ** _SUFFIXES[(match["scale"] or "").lower()])
+        if value != value.to_integral_value():
+            raise InvalidQuantity(f"{text!r} is not a whole number of bytes")
+        return cls(int(value))
+
+    def __str__(self) -> str:
+        """The shortest exact form with at most two decimals, else plain bytes."""
+        for suffix in "yzeptgmk":
+            unit = 1024 ** _SUFFIXES[suffix]
+            if self >= unit and (int(self) * 100) % unit == 0:
+                return f"{(Decimal(int(self)) / unit).normalize():f}{suffix}"
+        return int.__repr__(self)
+
+    def __repr__(self) -> str:
+        return f"BinarySize({str(self)!r})"
+
+
+def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> Decimal:
+    """Read one slot's quantity: a non-negative exact decimal, ``"Infinity"``, or a size with a binary suffix.
+
+    Args:
+        value: what the user or a database wrote. A float is read by its shortest text, so 0.1 is exactly 0.1.
+        is_bytes: require a whole number, as sizes are.
+
+    Raises:
+        InvalidQuantity: negative, not a number, NaN, absurdly long, or with more than 60 significant digits.
+    """
+    if isinstance(value, bool):
+        raise InvalidQuantity(f"not a quantity: {value!r}")
+    text = str(value).strip() if not isinstance(value, BinarySize) else str(int(value))
+    if not text or len(text) > _MAX_TEXT:
+        raise InvalidQuantity(f"not a quantity: {text[:_MAX_TEXT]!r}")
+    if text.lower() in ("infinity", "inf"):
+        return INFINITY
+    if text[-1].isalpha():
+        return Decimal(int(BinarySize.parse(text)))
+    try:
+        number = _EXACT.create_decimal(text)
+    except DecimalException:
+        raise InvalidQuantity(f"not a quantity: {text!r}") from None
+    if not number.is_finite() or number < 0 or number.adjusted() > 40 or number.as_tuple().exponent < -20:  # type: ignore[operator]  # finite numbers have an int exponent
+        raise InvalidQuantity(f"quantity out of range: {text!r}")
+    if is_bytes and number != number.to_integral_value():
+        raise InvalidQuantity(f"{text!r} is not a whole number of bytes")
+    return number
+
+
+def format_quantity(value: Decimal) -> str:
+    """Print a quantity without exponent or trailing zeros; sizes come out as plain bytes, the infinite as ``Infinity``."""
+    if value.is_infinite():
+        return "Infinity" if value > 0 else "-Infinity"
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+class ResourceSlot(Mapping[str, Decimal]):
+    """An immutable map of slot name to exact quantity in which a missing key is zero.
+
+    Comparison is over the union of the keys of both sides: ``a <= b`` holds when it holds for every slot, so two values
+    may be incomparable and then every ordering is False. Keys of zero are equal to missing ones.
+
+    >>> ResourceSlot.parse({"cpu": "2", "mem": "1g"}) - ResourceSlot.parse({"cpu": 1})
+    ResourceSlot(cpu=1, mem=1073741824)
+    >>> ResourceSlot.parse({"cpu": 1}) == ResourceSlot.parse({"cpu": "1.0", "cuda.device": 0})
+    True
+    """
+
+    __slots__ = ("_data",)
+    _data: dict[str, Decimal]
+
+    def __init__(self, data: Mapping[str, Decimal] | None = None) -> None:
+        self._data = dict(data) if data else {}
+
+    @classmethod
+    def parse(cls, data: Mapping[str, str | int | float | Decimal]) -> Self:
+        """Read user input or stored text.
+
+        Raises:
+            InvalidQuantity: a quantity is malformed or negative; the message names the slot.
+        """
+        result: dict[str, Decimal] = {}
+        for name, value in data.items():
+            try:
+                result[name] = parse_quantity(value, is_bytes=name == "mem")
+            except InvalidQuantity as e:
+                raise InvalidQuantity(f"{name}: {e}") from None
+        return cls._adopt(result)
+
+    @classmethod
+    def _adopt(cls, data: dict[str, Decimal]) -> Self:
+        self = cls.__new__(cls)
+        self._data = data
+        return self
+
+    def to_json(self) -> dict[str, str]:
+        """The wire form: every quantity as text, sizes in plain bytes."""
+        return {name: format_quantity(value) for name, value in self._data.items()}
+
+    def __getitem__(self, name: str) -> Decimal:
+        return self._data.get(name, _ZERO)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        return f"ResourceSlot({', '.join(f'{k}={format_quantity(v)}' for k, v in self._data.items())})"
+
+    def __add__(self, other: ResourceSlot) -> ResourceSlot:
+        data = self._data.copy()
+        for name, value in other._data.items():
+            data[name] = data[name] + value if name in data else value
+        return ResourceSlot._adopt(data)
+
+    def __sub__(self, other: ResourceSlot) -> ResourceSlot:
+        data = self._data.copy()
+        for name, value in other._data.items():
+            data[name] = data[name] - value if name in data else -value
+        return ResourceSlot._adopt(data)
+
+    def __mul__(self, factor: int) -> ResourceSlot:
+        return ResourceSlot._adopt({name: value * factor for name, value in self._data.items()})
+
+    def _all(self, other: ResourceSlot, holds: Callable[[Decimal, Decimal], bool]) -> bool:
+        mine, theirs = self._data, other._data
+        return all(holds(v, theirs.get(k, _ZERO)) for k, v in mine.items()) and all(
+            holds(_ZERO, v) for k, v in theirs.items() if k not in mine
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self._all(other, Decimal.__eq__) if isinstance(other, ResourceSlot) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(frozenset((k, v) for k, v in self._data.items() if v))
+
+    def __le__(self, other: ResourceSlot) -> bool:
+        return self._all(other, Decimal.__le__)
+
+    def __lt__(self, other: ResourceSlot) -> bool:
+        """Smaller or equal in every slot and smaller in at least one."""
+        return self <= other and self != other
+
+    def __ge__(self, other: ResourceSlot) -> bool:
+        return other <= self
+
+    def __gt__(self, other: ResourceSlot) -> bool:
+        return other < self
+
+    def shortage(self, available: ResourceSlot) -> ResourceSlot:
+        """What of this request ``available`` lacks, by slot; empty when it fits."""
+        return ResourceSlot._adopt({k: v - available[k] for k, v in self._data.items() if v > available[k]})
+
+    def nonzero(self) -> ResourceSlot:
+        return ResourceSlot._adopt({k: v for k, v in self._data.items() if v})
+
+    @property
+    def is_negative(self) -> bool:
+        return any(v < 0 for v in self._data.values())

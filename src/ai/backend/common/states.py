@@ -1,0 +1,155 @@
+"""Every status of sessions, kernels and agents, and the other closed vocabularies of the platform.
+
+Source: spec 03-09 (status fields), 03-11 ("Listing sessions"), peer facts 4.6. The transitions between them live in
+``core.lifecycle``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class SessionStatus(StrEnum):
+    PENDING = "PENDING"
+    SCHEDULED = "SCHEDULED"
+    PREPARING = "PREPARING"
+    PULLING = "PULLING"
+    PREPARED = "PREPARED"
+    CREATING = "CREATING"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    RUNNING_DEGRADED = "RUNNING_DEGRADED"
+    TERMINATING = "TERMINATING"
+    TERMINATED = "TERMINATED"
+    ERROR = "ERROR"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing can follow, and nothing is held any more."""
+        return self in FINAL_SESSION_STATUSES
+
+
+class KernelStatus(StrEnum):
+    PENDING = "PENDING"
+    SCHEDULED = "SCHEDULED"
+    PREPARING = "PREPARING"
+    BUILDING = "BUILDING"
+    PULLING = "PULLING"
+    PREPARED = "PREPARED"
+    CREATING = "CREATING"
+    RUNNING = "RUNNING"
+    RESTARTING = "RESTARTING"
+    RESIZING = "RESIZING"
+    SUSPENDED = "SUSPENDED"
+    TERMINATING = "TERMINATING"
+    TERMINATED = "TERMINATED"
+    ERROR = "ERROR"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing can follow, and nothing is held any more."""
+        return self in FINAL_KERNEL_STATUSES
+
+
+FINAL_SESSION_STATUSES = frozenset({SessionStatus.TERMINATED, SessionStatus.ERROR, SessionStatus.CANCELLED})
+FINAL_KERNEL_STATUSES = frozenset({KernelStatus.TERMINATED, KernelStatus.ERROR, KernelStatus.CANCELLED})
+
+
+class AgentStatus(StrEnum):
+    ALIVE = "ALIVE"
+    LOST = "LOST"
+    RESTARTING = "RESTARTING"
+    TERMINATED = "TERMINATED"
+
+
+class SessionType(StrEnum):
+    INTERACTIVE = "interactive"
+    BATCH = "batch"
+    INFERENCE = "inference"
+
+
+class SessionResult(StrEnum):
+    """The outcome of a batch session's program; UNDEFINED until it has ended, and always for other types."""
+
+    UNDEFINED = "UNDEFINED"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+
+
+class ClusterMode(StrEnum):
+    SINGLE_NODE = "single-node"
+    MULTI_NODE = "multi-node"
+
+
+class SlotType(StrEnum):
+    """How a slot's quantity reads (spec 03-01, "Resource slots")."""
+
+    COUNT = "count"
+    BYTES = "bytes"
+    UNIQUE = "unique"
+
+
+class UserRole(StrEnum):
+    SUPERADMIN = "superadmin"
+    ADMIN = "admin"
+    USER = "user"
+    MONITOR = "monitor"
+
+
+class RunMode(StrEnum):
+    QUERY = "query"
+    BATCH = "batch"
+    CONTINUE = "continue"
+    INPUT = "input"
+
+
+class RunStatus(StrEnum):
+    CONTINUED = "continued"
+    WAITING_INPUT = "waiting-input"
+    CLEAN_FINISHED = "clean-finished"
+    BUILD_FINISHED = "build-finished"
+    FINISHED = "finished"
+    EXEC_TIMEOUT = "exec-timeout"
+
+
+class KernelEventReason(StrEnum):
+    """Why a kernel changed (peer facts 3.5). Free text goes into ``status_data``, not here."""
+
+    UNKNOWN = "unknown"
+    USER_REQUESTED = "user-requested"
+    FORCE_TERMINATED = "force-terminated"
+    SELF_TERMINATED = "self-terminated"
+    TASK_FINISHED = "task-finished"
+    TASK_FAILED = "task-failed"
+    TASK_TIMEOUT = "task-timeout"
+    EXEC_TIMEOUT = "exec-timeout"
+    FAILED_TO_CREATE = "failed-to-create"
+    FAILED_TO_START = "failed-to-start"
+    CREATION_DENIED = "creation-denied"
+    CREATION_DEFERRED = "creation-deferred"
+    NEW_WORKLOAD_STARTED = "new-container-started"
+    RESTARTING = "restarting"
+    RESTART_TIMEOUT = "restart-timeout"
+    PENDING_TIMEOUT = "pending-timeout"
+    IDLE_TIMEOUT = "idle-timeout"
+    OUT_OF_MEMORY = "out-of-memory"
+    ANOMALY_DETECTED = "anomaly-detected"
+    AGENT_TERMINATION = "agent-termination"
+    AGENT_LOST = "agent-lost"
+    RESUMING_AGENT_OPERATION = "resuming-agent-operation"
+    WORKLOAD_NOT_FOUND = "container-not-found"
+    NOT_FOUND_IN_MANAGER = "not-found-in-manager"
+    SIBLING_FAILED = "sibling-failed"
+
+
+class Enforcement(StrEnum):
+    """What a runtime really does about a limit, found by doing and not by asking."""
+
+    ENFORCED = "enforced"
+    """The operating system keeps the workload inside the limit."""
+    WATCHED = "watched"
+    """The agent measures, and acts or reports after the fact."""
+    NONE = "none"
+    """Nothing looks at it."""

@@ -1,0 +1,1 @@
+"""What crosses process boundaries, as msgspec structs."""

@@ -1,0 +1,306 @@
+"""What manager and agent say to each other.
+
+The manager commands, the agent observes. Every command is idempotent by ``(kernel_id, attempt)``: repeating it returns
+the same answer and does nothing twice; a command with an attempt older than the agent's is refused as a Conflict.
+Quantities travel as text (see :func:`ai.backend.common.slots.format_quantity`), times as seconds of the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from ai.backend.common.states import (
+    ClusterMode,
+    Enforcement,
+    KernelEventReason,
+    KernelStatus,
+    RunMode,
+    RunStatus,
+    SessionType,
+)
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Base of wire structs."""
+
+
+# ---- manager -> agent -------------------------------------------------------------------------------------------------
+
+
+class ClusterInfo(Wire, frozen=True, kw_only=True):
+    """The cluster that a kernel belongs to (spec 03-01, "Detection of clustered setups")."""
+
+    mode: ClusterMode = ClusterMode.SINGLE_NODE
+    size: int = 1
+    replicas: dict[str, int] = msgspec.field(default_factory=lambda: {"main": 1})
+    hosts: list[str] = msgspec.field(default_factory=lambda: ["main1"])
+
+
+class MountSpec(Wire, frozen=True, kw_only=True):
+    """A host directory in a workload. ``target`` is absolute inside the workload."""
+
+    name: str
+    source: str
+    target: str
+    read_only: bool = True
+
+
+class KernelSpec(Wire, frozen=True, kw_only=True):
+    """Everything that an agent needs to create one kernel.
+
+    ``devices`` is the manager's plan, slot -> device -> quantity, made from inventory generation ``generation``; empty for
+    slots of plugins whose alloc map the manager does not know.
+    """
+
+    kernel_id: str
+    session_id: str
+    attempt: int
+    session_name: str
+    session_type: SessionType
+    image: str
+    architecture: str
+    access_key: str
+    user_id: str
+    user_email: str
+    slots: dict[str, str]
+    devices: dict[str, dict[str, str]] = {}
+    generation: int = 0
+    shmem_bytes: int = 0
+    environ: dict[str, str] = {}
+    mounts: list[MountSpec] = []
+    cluster: ClusterInfo = ClusterInfo()
+    cluster_role: str = "main"
+    cluster_idx: int = 1
+    cluster_hostname: str = "main1"
+    local_rank: int = 0
+    startup_command: str | None = None
+    bootstrap_script: str | None = None
+    batch_timeout_s: float | None = None
+    exec_timeout_s: float | None = None
+    preopen_ports: list[int] = []
+    request_id: str | None = None
+
+
+class CreateKernels(Wire, frozen=True, kw_only=True):
+    """Create kernels of one session on this agent: all or none is accepted. Progress comes as observations."""
+
+    kernels: list[KernelSpec]
+
+
+class DestroyKernel(Wire, frozen=True, kw_only=True):
+    """End a kernel. ``forced`` skips the grace and deferrals. Unknown kernels are answered as gone."""
+
+    kernel_id: str
+    attempt: int
+    reason: KernelEventReason = KernelEventReason.USER_REQUESTED
+    forced: bool = False
+
+
+class RestartKernel(Wire, frozen=True, kw_only=True):
+    """Restart in place with the same devices and home; ``attempt`` is the new one."""
+
+    kernel_id: str
+    attempt: int
+
+
+class Execute(Wire, frozen=True, kw_only=True):
+    """One step of a run (spec 03-08). Answers within ``flush_timeout_s`` with whatever there is."""
+
+    kernel_id: str
+    run_id: str
+    mode: RunMode
+    code: str = ""
+    options: dict[str, Any] = {}
+    flush_timeout_s: float = 2.0
+
+
+class RunResult(Wire, frozen=True, kw_only=True):
+    """The Execution Result Object (spec 03-07). ``console`` items are ``[type, data]``."""
+
+    run_id: str
+    status: RunStatus
+    exit_code: int | None = None
+    console: list[list[Any]] = []
+    options: dict[str, Any] | None = None
+    files: list[dict[str, Any]] = []
+    reason: str | None = None
+
+
+class Complete(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    code: str
+    options: dict[str, Any] = {}
+
+
+class KernelRef(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+
+
+class FileBlob(Wire, frozen=True, kw_only=True):
+    path: str
+    data: bytes
+
+
+class UploadFiles(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    files: list[FileBlob]
+
+
+class DownloadFiles(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    paths: list[str]
+    max_bytes: int
+
+
+class TarFile(Wire, frozen=True, kw_only=True):
+    """One requested path as a tar archive; ``name`` is its bare file name."""
+
+    name: str
+    tar: bytes
+
+
+class ListFiles(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    path: str
+
+
+class FileEntry(Wire, frozen=True, kw_only=True):
+    filename: str
+    size: int
+    mode: str
+    mtime: float
+    kind: Literal["file", "directory", "link", "other"] = "file"
+
+
+class FileListing(Wire, frozen=True, kw_only=True):
+    entries: list[FileEntry]
+    folder_path: str
+    errors: str = ""
+
+
+class OpenPty(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    rows: int = 24
+    cols: int = 80
+
+
+class PtyFrame(Wire, frozen=True, kw_only=True):
+    """One message of a terminal stream, either way. ``data`` for ``stdin`` and ``out``; rows and cols for ``resize``."""
+
+    kind: Literal["stdin", "out", "resize", "restart", "ping", "closed"]
+    data: bytes = b""
+    rows: int = 0
+    cols: int = 0
+
+
+class ReadLogs(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    max_bytes: int = 10_485_760
+
+
+# ---- agent -> manager -------------------------------------------------------------------------------------------------
+
+
+class SlotReport(Wire, frozen=True, kw_only=True):
+    """A slot that the agent offers: display data and its total over all healthy devices."""
+
+    slot_name: str
+    slot_type: str
+    amount: str
+    display: dict[str, Any] = {}
+
+
+class PluginReport(Wire, frozen=True, kw_only=True):
+    """The state of a plugin; ``alloc_map`` is the :class:`~ai.backend.common.devices.AllocMapSpec` or None."""
+
+    name: str
+    version: str
+    healthy: bool = True
+    reason: str | None = None
+    info: dict[str, str] = {}
+    alloc_map: dict[str, Any] | None = None
+
+
+class ImageReport(Wire, frozen=True, kw_only=True):
+    """An image that a session on this agent may name."""
+
+    name: str
+    architecture: str
+    digest: str = ""
+    size_bytes: int = 0
+    labels: dict[str, str] = {}
+    aliases: list[str] = []
+
+
+class AgentReport(Wire, frozen=True, kw_only=True):
+    """What a heartbeat carries.
+
+    ``generation`` grows whenever devices or their health change. ``devices`` are
+    :class:`~ai.backend.common.devices.ComputeDevice` as builtins. ``kernels`` lists ``(kernel id, attempt, status)`` of
+    everything that the agent holds. ``enforcement`` maps a limit or isolation to what the runtime really does about it.
+    """
+
+    agent_id: str
+    epoch: int
+    version: str
+    architecture: str
+    resource_group: str
+    region: str = "local"
+    addr: str = ""
+    runtime: str = ""
+    tier: str = ""
+    enforcement: dict[str, Enforcement] = {}
+    generation: int = 0
+    slots: list[SlotReport] = []
+    devices: list[dict[str, Any]] = []
+    plugins: list[PluginReport] = []
+    images: list[ImageReport] = []
+    kernels: list[KernelPresence] = []
+    live_stat: dict[str, Any] = {}
+
+
+class KernelPresence(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    attempt: int
+    status: KernelStatus
+
+
+class KernelObservation(Wire, frozen=True, kw_only=True):
+    """A fact about a kernel, reported until acknowledged; ``seq`` orders one agent's observations within an epoch."""
+
+    kernel_id: str
+    attempt: int
+    status: KernelStatus
+    reason: KernelEventReason
+    at: float
+    seq: int
+    message: str | None = None
+    exit_code: int | None = None
+    workload_id: str | None = None
+    devices: dict[str, dict[str, str]] | None = None
+    attached_devices: dict[str, list[dict[str, Any]]] | None = None
+    service_ports: list[dict[str, Any]] | None = None
+    last_stat: dict[str, Any] | None = None
+
+
+class StatReport(Wire, frozen=True, kw_only=True):
+    """Live statistics: ``kernels`` maps kernel id to metric name to the metric dict of peer facts 3.6."""
+
+    agent_id: str
+    at: float
+    node: dict[str, Any] = {}
+    devices: dict[str, Any] = {}
+    kernels: dict[str, dict[str, Any]] = {}
+
+
+class HeartbeatReply(Wire, frozen=True, kw_only=True):
+    """``unknown_kernels``: held by the agent, but the manager has no live row for them; the agent destroys them.
+
+    ``interval_s``: when to send the next one. ``resync``: the manager lacks the inventory; send it whole.
+    """
+
+    interval_s: float = 3.0
+    unknown_kernels: list[KernelPresence] = []
+    resync: bool = False

@@ -1,0 +1,79 @@
+"""The two halves of the manager-agent link, as interfaces that know no transport.
+
+The agent implements :class:`AgentCommands`, the manager implements :class:`ManagerReports`. ``infra.rpc`` carries both over
+one connection (in memory, or pyzmq CURVE between processes) and rebuilds errors with
+:func:`ai.backend.common.errors.from_wire`. Every call has a deadline; a peer that does not answer raises DeadlineExceeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from ai.backend.common.wire.agent import (
+    AgentReport,
+    Complete,
+    CreateKernels,
+    DestroyKernel,
+    DownloadFiles,
+    Execute,
+    FileListing,
+    HeartbeatReply,
+    KernelObservation,
+    KernelRef,
+    ListFiles,
+    OpenPty,
+    PtyFrame,
+    ReadLogs,
+    RestartKernel,
+    RunResult,
+    StatReport,
+    TarFile,
+    UploadFiles,
+)
+
+
+class PtyStream(Protocol):
+    """A terminal of a session. Iteration ends after a ``closed`` frame or when the link is lost."""
+
+    async def send(self, frame: PtyFrame) -> None: ...
+    def __aiter__(self) -> AsyncIterator[PtyFrame]: ...
+    async def close(self) -> None: ...
+
+
+class AgentCommands(Protocol):
+    """What a manager asks of one agent."""
+
+    async def create_kernels(self, req: CreateKernels) -> None:
+        """Accepts or refuses at once; progress comes as observations.
+
+        Raises:
+            UnsupportedResource, InvalidAllocation, InsufficientResource, CreationDenied: nothing was taken.
+        """
+
+    async def destroy_kernel(self, req: DestroyKernel) -> None:
+        """Accepts at once; TERMINATED is reported when nothing is left."""
+
+    async def restart_kernel(self, req: RestartKernel) -> None:
+        """Accepts at once; RESTARTING and RUNNING are reported."""
+
+    async def execute(self, req: Execute) -> RunResult: ...
+    async def interrupt(self, req: KernelRef) -> None: ...
+    async def complete(self, req: Complete) -> list[str]: ...
+    async def upload_files(self, req: UploadFiles) -> None: ...
+    async def download_files(self, req: DownloadFiles) -> list[TarFile]: ...
+    async def list_files(self, req: ListFiles) -> FileListing: ...
+    async def read_logs(self, req: ReadLogs) -> bytes: ...
+    async def open_pty(self, req: OpenPty) -> PtyStream: ...
+
+
+class ManagerReports(Protocol):
+    """What an agent tells its manager. ``agent_id`` of a report must equal the identity that the link is bound to."""
+
+    async def heartbeat(self, report: AgentReport) -> HeartbeatReply: ...
+
+    async def observe(self, agent_id: str, epoch: int, observations: list[KernelObservation]) -> int:
+        """Apply in order and return the highest ``seq`` that is durably applied; the agent forgets up to there."""
+        ...
+
+    async def report_stats(self, report: StatReport) -> None: ...

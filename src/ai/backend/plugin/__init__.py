@@ -1,0 +1,1 @@
+"""The public, versioned interfaces for third parties: accelerator, runtime, volume, placement; ``testing`` holds their suites."""

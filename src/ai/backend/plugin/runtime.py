@@ -1,0 +1,208 @@
+"""Runtime SPI: what turns a kernel into a workload on a node (process trees, Docker, Kubernetes).
+
+Contract in short. Every call is idempotent by workload key ``(kernel_id, attempt)`` and safe to repeat after a crash of the
+agent at any instruction. ``create`` leaves either a complete workload or nothing that ``remove`` would not find. A runtime
+keeps its own durable record of each workload; ``list_workloads`` finds them again without the agent's help. Nothing here
+blocks the event loop.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Literal
+
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.states import Enforcement
+from ai.backend.plugin.accelerator import Measurement, WorkloadConfig
+
+SPI_VERSION = 1
+ENTRY_POINT_GROUP = "backendai_runtime_v1"
+
+
+class WorkloadState(StrEnum):
+    CREATED = "created"
+    """Prepared; nothing runs."""
+    RUNNING = "running"
+    EXITED = "exited"
+    """Ended, with its record and home still there."""
+    GONE = "gone"
+    """Nothing is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadKey:
+    kernel_id: KernelId
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.kernel_id}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSpec:
+    """Everything that a runtime needs.
+
+    Attributes:
+        environ: complete environment of the session's programs; no secret of the platform is ever in it.
+        config: the merged wishes of all plugins, with cpu, memory, cpuset and devices.
+        files: small files to place before the start, by absolute path in the workload (resource.txt, bootstrap.sh, ...).
+        home_bytes, pids: limits; None is the runtime's default.
+        keep_home: reuse the home of an earlier attempt (restart in place).
+    """
+
+    key: WorkloadKey
+    session_id: SessionId
+    image: str
+    environ: Mapping[str, str] = field(default_factory=dict)
+    config: WorkloadConfig = field(default_factory=WorkloadConfig)
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    hostname: str = "main1"
+    shmem_bytes: int = 0
+    home_bytes: int | None = None
+    pids: int | None = None
+    keep_home: bool = True
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadExit:
+    """How a workload ended. ``signal`` excludes ``code``; ``oom`` if the memory limit ended it."""
+
+    code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadView:
+    """A runtime's present knowledge. ``workload_id`` is the container id or the leader's process id as text."""
+
+    key: WorkloadKey
+    session_id: SessionId
+    state: WorkloadState
+    workload_id: str = ""
+    exit: WorkloadExit | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadExited:
+    """An event: sooner news of what ``inspect`` would say. May be lost or repeated."""
+
+    key: WorkloadKey
+    exit: WorkloadExit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeImage:
+    """An image that this runtime can start now. ``labels`` use the spec's image labels (03-05)."""
+
+    name: str
+    architecture: str
+    digest: str = ""
+    size_bytes: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeInfo:
+    """``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is really done."""
+
+    name: str
+    version: str
+    workload_type: Literal["container", "process_tree"]
+    tier: str
+    enforcement: Mapping[str, Enforcement] = field(default_factory=dict)
+    capabilities: frozenset[str] = frozenset()
+
+
+class RunnerChannel(ABC):
+    """An authenticated stream of runner frames (docs/reference/runner-protocol).
+
+    Frames are JSON objects. ``recv`` yields them in order with their ``seq``; an item of type ``exited`` is the last.
+    One channel at a time drives a workload: opening with a newer epoch ends the older one.
+    """
+
+    @abstractmethod
+    async def send(self, frame: Mapping[str, Any]) -> None:
+        """Raises Unavailable if the channel is closed."""
+
+    @abstractmethod
+    def recv(self) -> AsyncIterator[dict[str, Any]]: ...
+
+    @abstractmethod
+    async def ack(self, seq: int) -> None:
+        """Everything up to ``seq`` is safe here and may be forgotten there."""
+
+    @abstractmethod
+    async def close(self) -> None: ...
+
+
+class AbstractRuntime(ABC):
+    """See the module for the contract."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    async def setup(self) -> None:
+        """Probe the node by doing and clean what a crash left half made. Called once, before any other call."""
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """Let go of everything without touching running workloads."""
+
+    @abstractmethod
+    def info(self) -> RuntimeInfo: ...
+
+    @abstractmethod
+    async def list_images(self) -> Sequence[RuntimeImage]: ...
+
+    @abstractmethod
+    async def create(self, spec: WorkloadSpec) -> WorkloadView:
+        """Prepare and start. Returns once the workload's runner process exists; readiness comes over the channel.
+
+        Raises:
+            CreationDenied: it can never work here (no such image, bad mount).
+            WorkloadError: it failed; nothing is left behind.
+        """
+
+    @abstractmethod
+    async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
+        """End the workload: polite signal, then SIGKILL of the whole tree after the grace. None if it is gone."""
+
+    @abstractmethod
+    async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
+        """Remove every trace (processes, cgroups, directories, networks). Safe when there is none."""
+
+    @abstractmethod
+    async def inspect(self, key: WorkloadKey) -> WorkloadView | None: ...
+
+    @abstractmethod
+    async def list_workloads(self) -> Sequence[WorkloadView]: ...
+
+    @abstractmethod
+    async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
+        """Connect to the runner and take over from any older epoch.
+
+        Raises:
+            Unavailable: there is no live runner.
+            Conflict: a newer epoch drives it.
+        """
+
+    @abstractmethod
+    def events(self) -> AsyncIterator[WorkloadExited]: ...
+
+    @abstractmethod
+    async def read_logs(self, key: WorkloadKey, *, max_bytes: int) -> bytes: ...
+
+    @abstractmethod
+    async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
+        """Statistics of the runtime's own knowledge: cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids."""
+
+    @abstractmethod
+    async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...
