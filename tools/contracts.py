@@ -89,13 +89,9 @@ def survey(src: Path) -> Tree:
 def strangers(tree: Tree) -> list[str]:
     """Name every room that the tables do not know, and every room without a single importable portion."""
     known = {room for row in LAYERS for room in row} | set(STANDING_ALONE)
-    unknown = [
-        f"room {room!r} is in no layer of tools/contracts.py" for room in tree.rooms if room not in known
-    ]
+    unknown = [f"room {room!r} is in no layer of tools/contracts.py" for room in tree.rooms if room not in known]
     hollow = [
-        f"room {room!r} has modules but no __init__.py: nobody can check it"
-        for room, p in tree.rooms.items()
-        if not p
+        f"room {room!r} has modules but no __init__.py: nobody can check it" for room, p in tree.rooms.items() if not p
     ]
     return unknown + hollow
 
@@ -200,9 +196,7 @@ def _above_sql(tree: Tree) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the import contracts of the rooms.")
     parser.add_argument("--src", type=Path, default=Path(__file__).resolve().parent.parent / "src")
-    parser.add_argument(
-        "--print", action="store_true", dest="show", help="print the configuration, check nothing"
-    )
+    parser.add_argument("--print", action="store_true", dest="show", help="print the configuration, check nothing")
     args = parser.parse_args(argv)
     tree = survey(args.src)
     text = configuration(tree)
@@ -222,9 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The linter's cache is keyed on modification times and stays red after an older file is restored.
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as run; run()"]
     options = ["--config", str(written), "--no-cache"]
-    return subprocess.run(
-        [*command, *options], env={**os.environ, "PYTHONPATH": path}, check=False
-    ).returncode
+    return subprocess.run([*command, *options], env={**os.environ, "PYTHONPATH": path}, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -1,0 +1,129 @@
+"""A pytest plugin: declared needs, and no silent skips where CI=true.
+
+A test that needs something from the machine says so: `@pytest.mark.needs("bwrap", "cgroups")`. What is missing
+makes a skip whose reason begins with its kind:
+
+* `binary:`     a program that a package brings. Where CI=true this is a failure: install it.
+* `machine:`    a property of kernel, container or user (root, cgroups ...). Accepted in CI.
+* `capability:` raised by contract suites where an implementation declares that it cannot do a thing. Accepted in CI.
+
+Every other skip is undeclared, and fails where CI=true.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Generator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ACCEPTED_IN_CI = ("machine:", "capability:")
+
+
+def is_ci() -> bool:
+    return os.environ.get("CI", "").lower() in {"1", "true"}
+
+
+def is_declared(reason: str) -> bool:
+    """Say whether CI accepts a skip with this reason."""
+    return reason.removeprefix("Skipped: ").startswith(ACCEPTED_IN_CI)
+
+
+def _program(name: str, package: str) -> Callable[[], str | None]:
+    def probe() -> str | None:
+        return None if shutil.which(name) else f"binary: {name} is not installed (package {package})"
+
+    return probe
+
+
+def _root() -> str | None:
+    return None if os.geteuid() == 0 else "machine: not running as root"
+
+
+def _user_namespaces() -> str | None:
+    """Probe by doing: bubblewrap must be able to start `true` in namespaces of its own."""
+    missing = _program("bwrap", "bubblewrap")()
+    if missing:
+        return missing
+    command = ["bwrap", "--unshare-pid", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    return None if done.returncode == 0 else f"machine: bubblewrap cannot isolate here: {done.stderr.strip()[:200]}"
+
+
+def _cgroups() -> str | None:
+    """Probe by doing: make and remove one group, in the unified or in the memory hierarchy."""
+    for parent in (Path("/sys/fs/cgroup"), Path("/sys/fs/cgroup/memory")):
+        probe = parent / f"backendai-probe-{os.getpid()}"
+        try:
+            probe.mkdir()
+        except OSError:
+            continue
+        has_memory = any(probe.glob("memory.*"))
+        probe.rmdir()
+        if has_memory:
+            return None
+    return "machine: no cgroup hierarchy with a memory controller is writable"
+
+
+PROBES: dict[str, Callable[[], str | None]] = {
+    "bwrap": _program("bwrap", "bubblewrap"),
+    "gcc": _program("gcc", "gcc"),
+    "git": _program("git", "git"),
+    "root": _root,
+    "isolation": _user_namespaces,
+    "cgroups": _cgroups,
+}
+
+
+@cache
+def missing(name: str) -> str | None:
+    """Return why `name` is not available on this machine, or None when it is.
+
+    Raises:
+        pytest.UsageError: nobody knows how to probe for `name`.
+    """
+    if name not in PROBES:
+        raise pytest.UsageError(f"needs({name!r}): unknown need, known are {sorted(PROBES)}")
+    return PROBES[name]()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        for name in marker.args:
+            reason = missing(name)
+            if reason is not None:
+                pytest.skip(reason)
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+def _fail_if_undeclared(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if not is_ci() or report.outcome != "skipped" or hasattr(report, "wasxfail") or is_declared(_reason(report)):
+        return
+    reason = _reason(report)
+    report.outcome = "failed"
+    report.longrepr = f"undeclared skip where CI=true: {reason}\n(see tests/support/skips.py)"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _fail_if_undeclared(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _fail_if_undeclared(report)
+    return report

@@ -1,0 +1,62 @@
+"""Regenerate the references that are written from the code.
+
+Every generator is a function without arguments that returns the whole text of one file. The room that knows the
+facts owns the function; this module only knows where its text goes.
+
+Usage: python -m tools.docs            write what changed, and name it
+       python -m tools.docs --check    write nothing; name what is out of date and exit 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+# file -> "module:function" that returns its text
+GENERATORS: dict[str, str] = {
+    "docs/reference/rooms.md": "tools.rooms_page:render",
+}
+
+
+def render(source: str) -> str:
+    """Call one generator, given as `module:function`, and return its text with exactly one newline at its end."""
+    module, _, function = source.partition(":")
+    text = getattr(importlib.import_module(module), function)()
+    if not isinstance(text, str):
+        raise TypeError(f"{source} must return the text of a file, not {type(text).__name__}")
+    return text.rstrip("\n") + "\n"
+
+
+def outdated(root: Path, generators: dict[str, str]) -> dict[str, str]:
+    """Return the files that differ from what their generator says: path -> the text that belongs there."""
+    found: dict[str, str] = {}
+    for name, source in generators.items():
+        text = render(source)
+        path = root / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            found[name] = text
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Regenerate the references that are written from the code.")
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if anything is out of date")
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
+    args = parser.parse_args(argv)
+    found = outdated(args.root, GENERATORS)
+    for name, text in found.items():
+        if args.check:
+            sys.stderr.write(f"docs: {name} is out of date; run `python -m tools.docs` and commit it\n")
+            continue
+        path: Path = args.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"docs: wrote {name}\n")
+    return 1 if args.check and found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
