@@ -1,0 +1,86 @@
+"""An in-process bus of hints.
+
+A hint makes a loop run sooner. It may be lost (a slow subscriber keeps only its newest ones); nothing may depend on
+one. What clients see goes through the outbox instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Subscription:
+    """An endless async iterator of ``(topic, payload)``, oldest first."""
+
+    def __init__(self, limit: int) -> None:
+        self._queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(limit)
+
+    def put(self, topic: str, payload: Any) -> None:
+        if self._queue.full():
+            self._queue.get_nowait()
+        self._queue.put_nowait((topic, payload))
+
+    async def get(self) -> tuple[str, Any]:
+        return await self._queue.get()
+
+    def drain(self) -> list[tuple[str, Any]]:
+        """Everything that is there now, without waiting."""
+        return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+
+    def __aiter__(self) -> AsyncIterator[tuple[str, Any]]:
+        return self
+
+    async def __anext__(self) -> tuple[str, Any]:
+        return await self._queue.get()
+
+
+class Bus:
+    """Publish and subscribe by exact topic; never blocks a publisher."""
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[str, set[Subscription]] = {}
+
+    def publish(self, topic: str, payload: Any = None) -> None:
+        for subscription in self._subscriptions.get(topic, ()):
+            subscription.put(topic, payload)
+
+    @contextmanager
+    def subscribe(self, *topics: str, limit: int = 256) -> Iterator[Subscription]:
+        """Receive the given topics until the block ends; beyond ``limit`` unread hints the oldest are dropped."""
+        subscription = Subscription(limit)
+        for topic in topics:
+            self._subscriptions.setdefault(topic, set()).add(subscription)
+        try:
+            yield subscription
+        finally:
+            for topic in topics:
+                left = self._subscriptions[topic]
+                left.discard(subscription)
+                if not left:
+                    del self._subscriptions[topic]
+
+
+class Signal:
+    """A level for one waiter: any number of ``set`` calls wake it once.
+
+    Loops wait on it with their slow period as time-out, so that a lost hint costs latency only.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether it was set (and is now cleared), or the time ran out."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True

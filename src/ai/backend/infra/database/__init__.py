@@ -1,0 +1,16 @@
+"""SQLAlchemy for every daemon: engine, transactions, column types, migrations."""
+
+from ai.backend.infra.database.columns import GUID, JSONText, QuantityMap, UTCDateTime, naming_convention
+from ai.backend.infra.database.engine import Database
+from ai.backend.infra.database.migrate import current_revision, upgrade
+
+__all__ = [
+    "GUID",
+    "Database",
+    "JSONText",
+    "QuantityMap",
+    "UTCDateTime",
+    "current_revision",
+    "naming_convention",
+    "upgrade",
+]

@@ -1,0 +1,80 @@
+"""Column types that mean the same on SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from sqlalchemy import DateTime, String, Text
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+from ai.backend.common.slots import ResourceSlot
+
+naming_convention = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+"""Every constraint has a name, so that alembic can alter it in batch mode."""
+
+
+class UTCDateTime(TypeDecorator[datetime]):
+    """An aware datetime in UTC. SQLite drops the zone, so it is put back; a naive value is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("a naive datetime does not say when it is")
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
+class GUID(TypeDecorator[UUID]):
+    """A UUID as its canonical text."""
+
+    impl = String(36)
+    cache_ok = True
+
+    def process_bind_param(self, value: UUID | str | None, dialect: Dialect) -> str | None:
+        return None if value is None else str(value if isinstance(value, UUID) else UUID(value))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> UUID | None:
+        return None if value is None else UUID(value)
+
+
+class JSONText(TypeDecorator[Any]):
+    """Any JSON value as text, through msgspec."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        return None if value is None else msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        return None if value is None else msgspec.json.decode(value)
+
+
+class QuantityMap(TypeDecorator[ResourceSlot]):
+    """A ResourceSlot as JSON text of decimal texts; no digit is lost."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: ResourceSlot | None, dialect: Dialect) -> str | None:
+        return None if value is None else msgspec.json.encode(value.to_json()).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> ResourceSlot | None:
+        return None if value is None else ResourceSlot.parse(msgspec.json.decode(value, type=dict[str, str]))

@@ -1,0 +1,77 @@
+"""Alembic from code: a daemon brings its schema up to date when it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, inspect, text
+
+from ai.backend.common.errors import Conflict
+
+if TYPE_CHECKING:
+    from alembic.script import ScriptDirectory
+
+    from ai.backend.infra.database.engine import Database
+
+_VERSION_TABLE = "alembic_version"
+
+
+def _scripts(location: Path) -> ScriptDirectory:
+    from alembic.config import Config
+    from alembic.script import ScriptDirectory
+
+    config = Config()
+    config.set_main_option("script_location", str(location).replace("%", "%%"))
+    return ScriptDirectory.from_config(config)
+
+
+def _current(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    return connection.execute(text(f"SELECT version_num FROM {_VERSION_TABLE}")).scalar_one_or_none()
+
+
+async def current_revision(database: Database) -> str | None:
+    """The revision of the schema; None for an empty database."""
+    revision: str | None = await database.run_sync(_current)
+    return revision
+
+
+async def upgrade(database: Database, location: Path, *, head: str | None = None) -> str:
+    """Run the migrations of ``location`` up to the newest one, all in one transaction, and return its revision.
+
+    Args:
+        database: what to migrate.
+        location: the alembic folder (``env.py`` is not used; ``versions/`` is).
+        head: the newest revision, if the caller knows it: a database that is there already is left alone without
+            loading alembic, which takes longer than everything else of a start.
+
+    Raises:
+        Conflict: the database is newer than this program.
+    """
+    current = await current_revision(database)
+    if head is not None and current == head:
+        return head
+    scripts = _scripts(location)
+    newest = scripts.get_current_head()
+    if newest is None or (head is not None and newest != head):
+        raise Conflict(f"the migrations end at {newest}, not at {head}")
+
+    def migrate(connection: Connection) -> None:
+        from alembic.migration import MigrationContext
+        from alembic.operations import Operations
+        from alembic.util import CommandError
+
+        def steps(revision: tuple[str, ...], _: object) -> object:
+            try:
+                return scripts._upgrade_revs(newest, revision)  # type: ignore[arg-type]  # alembic accepts a tuple
+            except CommandError as e:
+                raise Conflict(f"the database is of a newer version than this program: {e}") from None
+
+        context = MigrationContext.configure(connection, opts={"fn": steps, "render_as_batch": True})
+        with Operations.context(context):
+            context.run_migrations()
+
+    await database.run_sync(migrate)
+    return newest

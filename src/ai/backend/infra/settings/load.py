@@ -1,0 +1,104 @@
+"""Reading settings."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ai.backend.common.errors import InvalidInput
+
+_MAX_FILE = 1 << 20
+M = TypeVar("M", bound=BaseModel)
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Settings(BaseModel):
+    """Base of every settings model: frozen, kebab-case keys, unknown keys refused.
+
+    Give each field a description with its unit; sample, schema and reference page are made from it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True)
+
+
+def search_path(name: str) -> list[Path]:
+    """Where ``<name>.toml`` is looked for, first match wins."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return [folder / f"{name}.toml" for folder in (Path.cwd(), home / "backend.ai", Path("/etc/backend.ai"))]
+
+
+def load_settings(
+    model: type[M],
+    *,
+    name: str,
+    path: Path | None = None,
+    env_prefix: str | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> M:
+    """Read one daemon's settings.
+
+    Args:
+        model: what to fill.
+        name: the component, as in ``<name>.toml``.
+        path: a file that must exist; None searches, and finds nothing without complaint.
+        env_prefix: ``BACKEND_AGENT_`` makes ``BACKEND_AGENT_CONTAINER__KERNEL_UID`` set ``container.kernel-uid``;
+            None reads no environment. The environment wins over the file.
+
+    Raises:
+        InvalidInput: no such file, bad TOML, an unknown key or a bad value; the message names file and key.
+    """
+    file = path if path is not None else next((p for p in search_path(name) if p.is_file()), None)
+    data = _read(file) if file is not None else {}
+    source = str(file) if file is not None else "the defaults"
+    if env_prefix:
+        _overlay(data, env_prefix, os.environ if environ is None else environ)
+        source += f" and {env_prefix}*"
+    try:
+        return model.model_validate(data)
+    except ValidationError as e:
+        problems = {".".join(str(part) for part in item["loc"]): item["msg"] for item in e.errors()}
+        first = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+        raise InvalidInput(f"Settings from {source}: {first}", data=problems) from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > _MAX_FILE:
+            raise InvalidInput(f"{file} is larger than 1 MiB")
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise InvalidInput(f"Cannot read {file}: {e.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise InvalidInput(f"{file} is not valid TOML: {e}") from None
+
+
+def _overlay(data: dict[str, Any], prefix: str, environ: Mapping[str, str]) -> None:
+    for variable, text in environ.items():
+        if not variable.startswith(prefix) or variable == prefix:
+            continue
+        *tables, key = (_kebab(part.lower()) for part in variable.removeprefix(prefix).split("__"))
+        node = data
+        for table in tables:
+            child = node.setdefault(table, {})
+            if not isinstance(child, dict):
+                raise InvalidInput(f"{variable}: {table} is not a table")
+            node = child
+        node[key] = _value(text)
+
+
+def _value(text: str) -> Any:
+    """A list or table in TOML's notation is read as such; anything else stays text for the model to convert."""
+    if not text.startswith(("[", "{")):
+        return text
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
