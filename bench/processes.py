@@ -1,0 +1,57 @@
+"""Measuring other processes: their wall clock, their CPU time, the memory of their whole tree."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+BACKENDAI = str(Path(sys.executable).with_name("backend.ai"))
+
+
+def wall_seconds(command: Sequence[str], env: dict[str, str] | None = None) -> float:
+    """Run a command to its successful end and return how long that took."""
+    started = time.perf_counter()
+    subprocess.run(command, env=env, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def cpu_seconds(command: Sequence[str]) -> float:
+    """Run a command to its successful end and return the CPU time (user and system) of it and its children."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return usage.ru_utime + usage.ru_stime
+
+
+def resident_mib(pid: int) -> float:
+    """Return the resident memory of a process in MiB (VmRSS: shared pages count in full)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(f"process {pid} has no resident memory: it has ended")
+
+
+def tree(root: int) -> list[int]:
+    """Return the ids of a process and of all its descendants, as /proc shows them now."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            stat = (entry / "stat").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parent = int(stat.rpartition(")")[2].split()[1])
+        children.setdefault(parent, []).append(int(entry.name))
+    found, waiting = [], [root]
+    while waiting:
+        pid = waiting.pop()
+        found.append(pid)
+        waiting += children.get(pid, [])
+    return found

@@ -1,0 +1,40 @@
+"""`bench/run`: name the benchmarks, run the chosen ones, print their figures last."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from bench.figures import REGISTRY, Figure
+
+# Every module that registers benchmarks, in the order of the table in docs/benchmarks.md.
+MODULES = ("command_line",)
+
+USAGE = "usage: bench/run --list | bench/run NAME...\n"
+
+
+def main(argv: Sequence[str]) -> int:
+    for module in MODULES:
+        importlib.import_module(f"bench.{module}")
+    if list(argv) == ["--list"]:
+        for entry in REGISTRY.values():
+            sys.stdout.write(f"{entry.name:14} {entry.summary}\n")
+        return 0
+    unknown = [name for name in argv if name not in REGISTRY]
+    if unknown or not argv:
+        sys.stderr.write(USAGE)
+        if unknown:
+            sys.stderr.write(f"no benchmark {', '.join(unknown)}; there are {', '.join(REGISTRY)}\n")
+        return 2
+    figures: list[Figure] = []
+    for name in argv:
+        sys.stderr.write(f"{name}: {REGISTRY[name].summary}\n")
+        figures += REGISTRY[name].measure()
+    for figure in figures:
+        sys.stdout.write(figure.as_json() + "\n")
+    return 0 if all(figure.holds for figure in figures) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

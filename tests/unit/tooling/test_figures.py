@@ -1,0 +1,49 @@
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from bench import runner
+from bench.figures import REGISTRY, Benchmark, Figure, benchmark, spread
+
+
+def figure(*, holds: bool) -> Figure:
+    return Figure(name="f", value=3.0, unit="ms", reference=2.0, reference_is="bare", target="<= 4 ms", holds=holds)
+
+
+def test_a_figure_is_one_line_of_json_with_the_promised_keys() -> None:
+    line = figure(holds=True).as_json()
+    assert "\n" not in line
+    decoded = json.loads(line)
+    assert {"name", "value", "unit", "reference", "ratio", "target", "holds"} <= decoded.keys()
+    assert decoded["ratio"] == 1.5
+
+
+def test_the_runner_prints_the_figures_and_fails_if_one_does_not_hold(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "MODULES", ())
+    monkeypatch.setitem(REGISTRY, "good", Benchmark("good", "", lambda: [figure(holds=True)]))
+    monkeypatch.setitem(REGISTRY, "bad", Benchmark("bad", "", lambda: [figure(holds=False)]))
+    assert runner.main(["good"]) == 0
+    assert runner.main(["good", "bad"]) == 1
+    assert [json.loads(line)["holds"] for line in capsys.readouterr().out.splitlines()] == [True, True, False]
+
+
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert runner.main(["no-such"]) == 2
+    assert "no-such" in capsys.readouterr().err
+    assert runner.main([]) == 2
+
+
+def test_two_benchmarks_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measure() -> Sequence[Figure]:
+        return []
+
+    monkeypatch.setitem(REGISTRY, "one", Benchmark("one", "", measure))
+    with pytest.raises(ValueError, match="two benchmarks"):
+        benchmark("one", "again")(measure)
+
+
+def test_spread_of_samples() -> None:
+    assert spread([3.0, 1.0, 2.0]) == {"samples": 3.0, "min": 1.0, "p50": 2.0, "p90": 3.0, "max": 3.0}
