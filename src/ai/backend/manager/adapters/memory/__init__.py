@@ -1,0 +1,1 @@
+"""In-memory store with the semantics of the SQL one; used by simulations and tests."""

@@ -1,0 +1,1 @@
+"""Frozen views and requests of the manager. No ORM, no IO."""

@@ -1,0 +1,180 @@
+"""Who is calling, and the objects that say what they may do.
+
+Source: spec 03-09 (User, KeyPair, Domain, Group, KeyPairResourcePolicy), peer facts 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import UserRole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """An authenticated requester: a keypair and the user who owns it.
+
+    ``role`` is the user's; ``is_admin`` of the keypair is what the published client calls so.
+    """
+
+    user_id: UserId
+    email: str
+    username: str
+    role: UserRole
+    domain_name: DomainName
+    access_key: AccessKey
+    is_admin: bool
+    resource_policy: str
+    rate_limit: int
+
+    @property
+    def is_superadmin(self) -> bool:
+        return self.role is UserRole.SUPERADMIN
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether objects of every domain are visible."""
+        return self.role in (UserRole.SUPERADMIN, UserRole.MONITOR)
+
+    @property
+    def is_any_admin(self) -> bool:
+        return self.role in (UserRole.SUPERADMIN, UserRole.ADMIN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What the signature check needs. ``caller`` is already resolved; ``is_active`` is False when either the
+    keypair or its
+    user is not active."""
+
+    caller: Caller
+    secret_key: str = field(repr=False)
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    uuid: UserId
+    username: str
+    email: str
+    role: UserRole
+    domain_name: DomainName
+    full_name: str = ""
+    description: str = ""
+    need_password_change: bool = False
+    status: str = "active"
+    status_info: str | None = None
+    created_at: datetime
+    modified_at: datetime
+    main_access_key: AccessKey | None = None
+    groups: tuple[GroupRef, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        return self.status == "active"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRef:
+    id: GroupId
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    id: GroupId
+    name: str
+    domain_name: DomainName
+    description: str = ""
+    is_active: bool = True
+    created_at: datetime
+    total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    integration_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    name: DomainName
+    description: str = ""
+    is_active: bool = True
+    created_at: datetime
+    total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    integration_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keypair:
+    """The public part of a keypair; the secret never leaves the store but for :class:`Credentials` and its creation."""
+
+    access_key: AccessKey
+    user_id: UserId
+    user_email: str
+    user_full_name: str = ""
+    is_active: bool = True
+    is_admin: bool = False
+    created_at: datetime
+    modified_at: datetime
+    last_used: datetime | None = None
+    resource_policy: str = "default"
+    rate_limit: int = 10_000
+    num_queries: int = 0
+    concurrency_used: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKeypair:
+    """A keypair as its creation returns it: the only time that the secret is handed out."""
+
+    access_key: AccessKey
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePolicy:
+    """Limits of a keypair (spec 03-09). A zero ``max_concurrent_sessions`` is no limit."""
+
+    name: str
+    created_at: datetime
+    default_for_unspecified: str = "UNLIMITED"
+    total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    max_concurrent_sessions: int = 0
+    max_containers_per_session: int = 64
+    max_session_lifetime: int = 0
+    idle_timeout: int = 0
+    max_vfolder_count: int = 0
+    max_vfolder_size: int = 0
+    allowed_vfolder_hosts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceGroup:
+    """A set of agents to schedule onto, called scaling group on the wire."""
+
+    name: ResourceGroupName
+    description: str = ""
+    is_active: bool = True
+    is_public: bool = True
+    created_at: datetime
+    driver: str = "static"
+    driver_opts: Mapping[str, Any] = field(default_factory=dict)
+    scheduler: str = "fifo"
+    scheduler_opts: Mapping[str, Any] = field(default_factory=dict)
+    use_host_network: bool = False
+    wsproxy_addr: str | None = None
+    wsproxy_api_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BootstrapResult:
+    """Which default objects exist now. A keypair is None when it existed already: its secret is not told again."""
+
+    domain: DomainName
+    group: GroupId
+    resource_group: ResourceGroupName
+    admin: NewKeypair | None
+    user: NewKeypair | None

@@ -1,0 +1,1 @@
+"""What this daemon needs from the world, as Protocols named by need."""
