@@ -1,0 +1,97 @@
+"""The interface of configuration stores. One contract suite runs on all of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from ai.backend.common.errors import InvalidInput
+
+_PART = re.compile(r"[^/\x00-\x1f]{1,255}")
+MAX_VALUE = 1 << 20
+
+
+class ScopeKind(StrEnum):
+    """From the widest to the narrowest; a narrower scope wins where scopes are merged (peer facts 4.5)."""
+
+    GLOBAL = "global"
+    RESOURCE_GROUP = "resource-group"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigScope:
+    """Where a key lives. ``name`` is the resource group or agent; empty for the global scope."""
+
+    kind: ScopeKind
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.kind is ScopeKind.GLOBAL) == bool(self.name):
+            raise InvalidInput(f"a {self.kind} scope {'has no' if self.name else 'needs a'} name")
+
+    @property
+    def path(self) -> str:
+        return self.kind if not self.name else f"{self.kind}/{self.name}"
+
+
+GLOBAL = ConfigScope(ScopeKind.GLOBAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One change. ``value`` is None for a deletion; ``revision`` grows by the order of commits."""
+
+    revision: int
+    scope: ConfigScope
+    key: str
+    value: str | None
+
+
+def check_key(key: str) -> str:
+    """Return ``key`` if it is a slash-separated path of non-empty parts.
+
+    Raises:
+        InvalidInput: it is not, or is longer than 1,024 characters.
+    """
+    if len(key) > 1024 or not all(_PART.fullmatch(part) for part in key.split("/")):
+        raise InvalidInput(f"not a configuration key: {key[:64]!r}", data={"key": "malformed"})
+    return key
+
+
+def check_value(value: str) -> str:
+    if len(value.encode()) > MAX_VALUE:
+        raise InvalidInput("a configuration value is larger than 1 MiB", data={"value": "too large"})
+    return value
+
+
+class ConfigStore(Protocol):
+    """Keys are slash-separated paths, values are text. Every method may raise Unavailable."""
+
+    async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
+        """The value in the last of ``scopes`` that has one; name scopes from the widest to the narrowest."""
+
+    async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
+        """All keys at and below ``prefix``, merged over ``scopes``. Whole path parts only; "" is everything."""
+        ...
+
+    async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
+        """Set several keys at once, all or none, and return the revision."""
+        ...
+
+    async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
+        """Remove a key, or everything at and below it, and return how many were there."""
+        ...
+
+    def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
+        """Changes at and below ``prefix`` in every scope, in order of revision, without end.
+
+        ``after`` resumes behind a revision; None begins with the next change. If that history is no longer kept, the
+        present value of every key comes first.
+        """
+        ...
+
+    async def revision(self) -> int: ...

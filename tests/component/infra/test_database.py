@@ -1,0 +1,132 @@
+"""The database toolkit on a real SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, insert, select, text, update
+from sqlalchemy.exc import IntegrityError, StatementError
+
+from ai.backend.common.errors import Conflict
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.infra.database import GUID, Database, JSONText, QuantityMap, UTCDateTime, current_revision, upgrade
+
+metadata = MetaData()
+things = Table(
+    "things",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("n", Integer),
+    Column("at", UTCDateTime),
+    Column("uid", GUID),
+    Column("doc", JSONText),
+    Column("slots", QuantityMap),
+)
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/test.db")
+    await database.run_sync(metadata.create_all)
+    yield database
+    await database.close()
+
+
+async def test_values_come_back_as_they_went_in(database: Database) -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=timezone(timedelta(hours=9)))
+    row = {
+        "id": 1,
+        "at": at,
+        "uid": uuid4(),
+        "doc": {"a": [1, None, "ü"]},
+        "slots": ResourceSlot({"cpu": Decimal("0.1"), "mem": Decimal(10**18 + 1)}),
+    }
+    async with database.write() as session:
+        await session.execute(insert(things).values(**row))
+    async with database.read() as session:
+        found = (await session.execute(select(things))).mappings().one()
+    assert {k: found[k] for k in row} == row
+    assert found["at"].tzinfo is UTC
+
+
+async def test_a_naive_time_is_refused(database: Database) -> None:
+    with pytest.raises(StatementError):
+        async with database.write() as session:
+            await session.execute(insert(things).values(id=1, at=datetime(2026, 1, 1)))  # noqa: DTZ001  # the point
+
+
+async def test_a_failed_block_leaves_nothing(database: Database) -> None:
+    with pytest.raises(IntegrityError):  # noqa: PT012  # the block is what rolls back
+        async with database.write() as session:
+            await session.execute(insert(things).values(id=1))
+            await session.execute(insert(things).values(id=1))
+    async with database.read() as session:
+        assert (await session.execute(select(things))).all() == []
+
+
+async def _increment(database: Database, times: int) -> None:
+    for _ in range(times):
+        async with database.write() as session:
+            n = (await session.execute(select(things.c.n))).scalar_one()
+            await session.execute(update(things).values(n=n + 1))
+
+
+async def test_no_update_is_lost_between_tasks_and_engines(database: Database) -> None:
+    async with database.write() as session:
+        await session.execute(insert(things).values(id=1, n=0))
+    other = Database(database.url)
+    try:
+        await asyncio.gather(*(_increment(db, 20) for db in (database, other) for _ in range(4)))
+    finally:
+        await other.close()
+    async with database.read() as session:
+        assert (await session.execute(select(things.c.n))).scalar_one() == 160
+
+
+async def test_a_reader_does_not_wait_for_a_writer(database: Database) -> None:
+    async with database.write() as writing:
+        await writing.execute(insert(things).values(id=1))
+        async with asyncio.timeout(2), database.read() as reading:
+            assert (await reading.execute(select(things))).all() == []
+
+
+def _migration(folder: Path, revision: str, down: str | None, table: str) -> None:
+    (folder / "versions").mkdir(parents=True, exist_ok=True)
+    (folder / "versions" / f"{revision}.py").write_text(
+        f"import sqlalchemy as sa\nfrom alembic import op\nrevision = {revision!r}\ndown_revision = {down!r}\n"
+        f"def upgrade():\n    op.create_table({table!r}, sa.Column('id', sa.Integer, primary_key=True))\n"
+    )
+
+
+async def test_migrations_run_forward_and_once(database: Database, tmp_path: Path) -> None:
+    _migration(tmp_path / "m", "0001", None, "one")
+    assert await current_revision(database) is None
+    assert await upgrade(database, tmp_path / "m") == "0001"
+    _migration(tmp_path / "m", "0002", "0001", "two")
+    assert await upgrade(database, tmp_path / "m") == "0002"
+    assert await upgrade(database, tmp_path / "m", head="0002") == "0002"
+    async with database.read() as session:
+        names = {n for (n,) in (await session.execute(text("SELECT name FROM sqlite_master"))).all()}
+    assert {"one", "two"} <= names
+
+
+async def test_a_failing_migration_leaves_the_schema_as_it_was(database: Database, tmp_path: Path) -> None:
+    _migration(tmp_path / "m", "0001", None, "one")
+    _migration(tmp_path / "m", "0002", "0001", "one")
+    with pytest.raises(Exception, match="already exists"):
+        await upgrade(database, tmp_path / "m")
+    assert await current_revision(database) is None
+
+
+async def test_a_database_of_a_newer_program_is_refused(database: Database, tmp_path: Path) -> None:
+    _migration(tmp_path / "new", "9999", None, "one")
+    await upgrade(database, tmp_path / "new")
+    _migration(tmp_path / "old", "0001", None, "two")
+    with pytest.raises(Conflict, match="newer"):
+        await upgrade(database, tmp_path / "old")

@@ -1,0 +1,30 @@
+"""The bus of hints."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ai.backend.infra.bus import Bus, Signal
+
+
+def test_a_slow_subscriber_keeps_the_newest_hints() -> None:
+    bus = Bus()
+    with bus.subscribe("a", limit=2) as subscription:
+        for i in range(5):
+            bus.publish("a", i)
+        bus.publish("b", "not for me")
+        assert subscription.drain() == [("a", 3), ("a", 4)]
+    bus.publish("a", 6)
+    assert subscription.drain() == []
+
+
+async def test_a_signal_wakes_once_for_many_sets() -> None:
+    signal = Signal()
+    signal.set()
+    signal.set()
+    assert await signal.wait(1)
+    assert not await signal.wait(0)
+    waiting = asyncio.create_task(signal.wait(5))
+    await asyncio.sleep(0)
+    signal.set()
+    assert await waiting
