@@ -1,0 +1,104 @@
+"""CURVE keys of the link: made once, kept in files that only their owner reads, bound to agent ids."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import zmq
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.names import check_slug
+
+_KEY_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A CURVE key pair in Z85 text (40 characters each)."""
+
+    public: str
+    secret: str = field(repr=False)
+
+
+class AgentKeys(Protocol):
+    """Which public key belongs to which agent."""
+
+    def agent_for(self, public_key: str) -> str | None:
+        """The agent bound to this key now, or None: it may not connect."""
+        ...
+
+
+def _write(path: Path, text: str, mode: int) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as f:
+        f.write(text)
+    temporary.replace(path)
+
+
+def generate_keypair(path: Path | None = None) -> KeyPair:
+    """Make a key pair; with a path, write the secret there (0600) and the public half beside it (``.pub``).
+
+    Existing files are replaced: who wants to keep a pair calls :func:`load_or_generate_keypair`.
+    """
+    public, secret = zmq.curve_keypair()
+    pair = KeyPair(public.decode(), secret.decode())
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write(path, f"{pair.public}\n{pair.secret}\n", 0o600)
+        _write(path.with_name(path.name + ".pub"), f"{pair.public}\n", 0o644)
+    return pair
+
+
+def load_keypair(path: Path) -> KeyPair:
+    """Read what :func:`generate_keypair` wrote.
+
+    Raises:
+        InvalidInput: the file is damaged, or others than its owner can read it.
+    """
+    if path.stat().st_mode & 0o077:
+        raise InvalidInput(f"{path} can be read by others; make it 0600", data={"path": str(path)})
+    lines = path.read_text().split()
+    if len(lines) != 2 or any(len(line) != _KEY_CHARACTERS for line in lines):
+        raise InvalidInput(f"{path} holds no key pair", data={"path": str(path)})
+    return KeyPair(*lines)
+
+
+def load_or_generate_keypair(path: Path) -> KeyPair:
+    return load_keypair(path) if path.exists() else generate_keypair(path)
+
+
+class AgentKeyDirectory:
+    """A directory with one file for each agent, named ``<agent id>.pub``; a change counts from the next handshake on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def allow(self, agent_id: str, public_key: str) -> None:
+        """Bind a key to an agent, in place of its earlier one.
+
+        Raises:
+            InvalidInput: no such key can exist, or the id is no slug.
+        """
+        check_slug(agent_id, what="agent_id", allow_dots=True)
+        if len(public_key) != _KEY_CHARACTERS:
+            raise InvalidInput("not a public key", data={"public_key": "malformed"})
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(self._directory / f"{agent_id}.pub", f"{public_key}\n", 0o600)
+
+    def revoke(self, agent_id: str) -> None:
+        (self._directory / f"{agent_id}.pub").unlink(missing_ok=True)
+
+    def agent_for(self, public_key: str) -> str | None:
+        if not self._directory.is_dir():
+            return None
+        for path in self._directory.glob("*.pub"):
+            try:
+                if path.read_text().strip() == public_key:
+                    return path.stem
+            except FileNotFoundError:
+                continue  # revoked meanwhile
+        return None
