@@ -101,17 +101,26 @@ def _digest(key: bytes, message: str, hash_name: str) -> bytes:
     return hmac.digest(key, message.encode(), hash_name)
 
 
-def sign(parts: SignedParts, secret_key: str, *, hash_name: str = "sha256", body: bytes = b"") -> str:
-    """The hex signature of a request; leave ``body`` empty to sign as the published client does."""
-    host = parts.host.strip().lower()
-    day = parse_date(parts.date).strftime("%Y%m%d")
+def derive_key(secret_key: str, day: str, host: str, hash_name: str = "sha256") -> bytes:
+    """The signing key of one UTC day (``YYYYmmdd``) and one authority; a verifier may keep it for the day."""
+    return _digest(_digest(secret_key.encode(), day, hash_name), host.strip().lower(), hash_name)
+
+
+def sign_with_key(parts: SignedParts, key: bytes, *, hash_name: str = "sha256", body: bytes = b"") -> str:
+    """The hex signature of a request under a key of :func:`derive_key`."""
     text = (
-        f"{parts.method}\n{parts.raw_target}\n{parts.date}\nhost:{host}\n"
+        f"{parts.method}\n{parts.raw_target}\n{parts.date}\nhost:{parts.host.strip().lower()}\n"
         f"content-type:{parts.content_type}\nx-backendai-version:{parts.version}\n"
         f"{hashlib.new(hash_name, body).hexdigest()}"
     )
-    key = _digest(_digest(secret_key.encode(), day, hash_name), host, hash_name)
     return _digest(key, text, hash_name).hex()
+
+
+def sign(parts: SignedParts, secret_key: str, *, hash_name: str = "sha256", body: bytes = b"") -> str:
+    """The hex signature of a request; leave ``body`` empty to sign as the published client does."""
+    day = parse_date(parts.date).strftime("%Y%m%d")
+    key = derive_key(secret_key, day, parts.host, hash_name)
+    return sign_with_key(parts, key, hash_name=hash_name, body=body)
 
 
 def authorization(access_key: str, signature: str, *, hash_name: str = "sha256") -> str:
