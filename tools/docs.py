@@ -17,6 +17,7 @@ from pathlib import Path
 
 # file -> "module:function" that returns its text
 GENERATORS: dict[str, str] = {
+    "docs/reference/state-machines.md": "ai.backend.core.lifecycle.diagram:render",
     "docs/reference/rooms.md": "tools.rooms_page:render",
 }
 
