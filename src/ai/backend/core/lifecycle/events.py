@@ -1,0 +1,90 @@
+"""What happens to sessions, in the past tense: the input of :func:`ai.backend.core.lifecycle.session.step`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ai.backend.common.ids import AgentId, KernelId
+from ai.backend.common.states import KernelEventReason, KernelStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionScheduled:
+    """The planner found a place for every kernel."""
+
+    agents: Mapping[KernelId, AgentId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDispatched:
+    """Every agent accepted the creation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCreationFailed:
+    """Some kernels could not be created, as the agents' refusals or the loss of an agent tell.
+
+    ``retryable``: for now (go back to the scheduler) or for good (the session fails with ``reason``).
+    """
+
+    kernel_ids: frozenset[KernelId]
+    reason: KernelEventReason
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRestartRequested:
+    reason: KernelEventReason = KernelEventReason.RESTARTING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDestroyRequested:
+    """By the user, an idle rule, a timeout. A forced one is repeated without grace even when TERMINATING."""
+
+    reason: KernelEventReason = KernelEventReason.USER_REQUESTED
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDegraded:
+    """An agent that holds one of the kernels does not answer."""
+
+    reason: KernelEventReason = KernelEventReason.AGENT_LOST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecovered:
+    """Every agent that holds one of the kernels answers again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelObserved:
+    """An agent's word. Observations of other attempts than the present one are ignored."""
+
+    kernel_id: KernelId
+    attempt: int
+    status: KernelStatus
+    reason: KernelEventReason = KernelEventReason.UNKNOWN
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelsAbandoned:
+    """Their agent is given up, or denies having them: their slots are free, whatever may still run is an orphan."""
+
+    kernel_ids: frozenset[KernelId]
+    reason: KernelEventReason = KernelEventReason.AGENT_LOST
+
+
+SessionEvent = (
+    SessionScheduled
+    | SessionDispatched
+    | SessionCreationFailed
+    | SessionRestartRequested
+    | SessionDestroyRequested
+    | SessionDegraded
+    | SessionRecovered
+    | KernelObserved
+    | KernelsAbandoned
+)

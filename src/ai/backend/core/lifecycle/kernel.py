@@ -1,0 +1,227 @@
+"""The machine of one kernel.
+
+Rules:
+
+1. A kernel moves forward only: PENDING < SCHEDULED < PREPARING < PULLING < BUILDING < PREPARED < CREATING < RUNNING
+   < TERMINATING < a final status. An observation of something that lies behind is late and ignored. The ways back are
+   two: RESTARTING -> RUNNING, and RETURNED (or an observed PENDING: the agent defers) -> PENDING before its session has
+   run; the session's machine knows when that is.
+2. A final status never changes.
+3. ``attempt`` names the incarnation. It grows when the kernel is scheduled and when it is restarted; what is observed
+   of any other attempt is ignored.
+4. Slots are held exactly in the statuses of :data:`HOLDING`: taken when it becomes SCHEDULED, released once when it
+   becomes PENDING again or final.
+5. PENDING + destroy is CANCELLED: there is nothing to end. Otherwise a kernel is TERMINATING until its agent has seen
+   that nothing is left, or the manager gives the agent up (ABANDONED).
+6. BUILDING, RESIZING and SUSPENDED are entered only because an agent says so.
+
+The session's machine (``session.py``) drives this one; nothing else should call :func:`step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from ai.backend.common.errors import Conflict
+from ai.backend.common.ids import AgentId, KernelId
+from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelEventReason, KernelStatus
+from ai.backend.core.lifecycle.effects import KernelTarget, ReleaseSlots, TakeSlots
+from ai.backend.core.lifecycle.outcomes import Outcome
+
+S = KernelStatus
+
+
+class KernelTrigger(StrEnum):
+    """What may happen to a kernel. ``observed-X`` is the agent's word that the kernel now is X."""
+
+    SCHEDULED = "scheduled"
+    DISPATCHED = "dispatched"
+    RETURNED = "returned"
+    RESTART_REQUESTED = "restart-requested"
+    DESTROY_REQUESTED = "destroy-requested"
+    ABANDONED = "abandoned"
+    OBSERVED_PENDING = "observed-PENDING"
+    OBSERVED_SCHEDULED = "observed-SCHEDULED"
+    OBSERVED_PREPARING = "observed-PREPARING"
+    OBSERVED_BUILDING = "observed-BUILDING"
+    OBSERVED_PULLING = "observed-PULLING"
+    OBSERVED_PREPARED = "observed-PREPARED"
+    OBSERVED_CREATING = "observed-CREATING"
+    OBSERVED_RUNNING = "observed-RUNNING"
+    OBSERVED_RESTARTING = "observed-RESTARTING"
+    OBSERVED_RESIZING = "observed-RESIZING"
+    OBSERVED_SUSPENDED = "observed-SUSPENDED"
+    OBSERVED_TERMINATING = "observed-TERMINATING"
+    OBSERVED_TERMINATED = "observed-TERMINATED"
+    OBSERVED_ERROR = "observed-ERROR"
+    OBSERVED_CANCELLED = "observed-CANCELLED"
+
+    @classmethod
+    def observed(cls, status: KernelStatus) -> KernelTrigger:
+        return cls(f"observed-{status}")
+
+
+T = KernelTrigger
+
+#: Before the user's program runs, in order.
+PROGRESS = (S.PENDING, S.SCHEDULED, S.PREPARING, S.PULLING, S.BUILDING, S.PREPARED, S.CREATING)
+#: The user's program exists.
+UP = frozenset({S.RUNNING, S.RESIZING, S.SUSPENDED})
+#: All and only the statuses in which a kernel occupies slots of its agent.
+HOLDING = frozenset(KernelStatus) - FINAL_KERNEL_STATUSES - {S.PENDING}
+
+_ENDINGS = {
+    T.OBSERVED_TERMINATING: S.TERMINATING,
+    T.OBSERVED_TERMINATED: S.TERMINATED,
+    T.OBSERVED_ERROR: S.ERROR,
+    T.OBSERVED_CANCELLED: S.CANCELLED,
+    T.DESTROY_REQUESTED: S.TERMINATING,
+    T.ABANDONED: S.ERROR,
+}
+
+
+def _moves(status: KernelStatus) -> dict[KernelTrigger, KernelStatus]:
+    """The rows of one status: every trigger that moves it, and where to."""
+    if status is S.PENDING:
+        return {T.SCHEDULED: S.SCHEDULED, T.DESTROY_REQUESTED: S.CANCELLED}
+    if status in FINAL_KERNEL_STATUSES:
+        return {}
+    if status is S.TERMINATING:
+        return {
+            T.OBSERVED_TERMINATED: S.TERMINATED,
+            T.OBSERVED_ERROR: S.ERROR,
+            T.OBSERVED_CANCELLED: S.CANCELLED,
+            T.ABANDONED: S.TERMINATED,
+        }
+    if status in PROGRESS:
+        later = PROGRESS[PROGRESS.index(status) + 1 :]
+        forward = {T.observed(s): s for s in (*later, S.RUNNING)}
+        dispatched = {T.DISPATCHED: S.PREPARING} if status is S.SCHEDULED else {}
+        return {**forward, **dispatched, T.RETURNED: S.PENDING, T.OBSERVED_PENDING: S.PENDING, **_ENDINGS}
+    if status is S.RESTARTING:
+        return {T.OBSERVED_RUNNING: S.RUNNING, **_ENDINGS}
+    others = {T.observed(s): s for s in UP if s is not status}
+    return {**others, T.RESTART_REQUESTED: S.RESTARTING, T.RETURNED: S.PENDING, **_ENDINGS}
+
+
+#: Requests that make no sense in a status are refused, except those that are already fulfilled or no longer matter.
+_REFUSABLE = frozenset({T.SCHEDULED, T.RESTART_REQUESTED})
+
+
+def _table() -> dict[tuple[KernelStatus, KernelTrigger], KernelStatus | Outcome]:
+    table: dict[tuple[KernelStatus, KernelTrigger], KernelStatus | Outcome] = {}
+    for status in KernelStatus:
+        moves = _moves(status)
+        for trigger in KernelTrigger:
+            otherwise = Outcome.REFUSED if trigger in _REFUSABLE else Outcome.IGNORED
+            table[status, trigger] = moves.get(trigger, otherwise)
+    return table
+
+
+TRANSITIONS: Mapping[tuple[KernelStatus, KernelTrigger], KernelStatus | Outcome] = MappingProxyType(_table())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelState:
+    """What the machine needs to know of a kernel.
+
+    Attributes:
+        attempt: 0 until it is scheduled for the first time.
+        agent_id: where it is, or was last; None until it is scheduled for the first time.
+        is_main: the kernel whose program decides the session's result (``main1``).
+        reason: why it is in this status.
+        exit_code: of the program, once known.
+    """
+
+    kernel_id: KernelId
+    status: KernelStatus = KernelStatus.PENDING
+    attempt: int = 0
+    agent_id: AgentId | None = None
+    is_main: bool = True
+    reason: KernelEventReason = KernelEventReason.UNKNOWN
+    exit_code: int | None = None
+
+    @property
+    def target(self) -> KernelTarget:
+        """Raises Conflict while it has no agent."""
+        if self.agent_id is None:
+            raise Conflict(f"kernel {self.kernel_id} has no agent")
+        return KernelTarget(kernel_id=self.kernel_id, agent_id=self.agent_id, attempt=self.attempt)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelStep:
+    """One trigger with its circumstances, see :func:`step`."""
+
+    trigger: KernelTrigger
+    reason: KernelEventReason = KernelEventReason.UNKNOWN
+    attempt: int | None = None
+    agent_id: AgentId | None = None
+    exit_code: int | None = None
+
+
+SlotEffect = TakeSlots | ReleaseSlots
+
+
+def step(state: KernelState, event: KernelStep) -> tuple[KernelState, tuple[SlotEffect, ...]]:
+    """Move one kernel.
+
+    Returns:
+        The same object and no effects if the event is ignored.
+
+    Raises:
+        Conflict: the present status does not admit this.
+    """
+    if event.attempt is not None and event.attempt != state.attempt:
+        return state, ()
+    target = TRANSITIONS[state.status, event.trigger]
+    if target is Outcome.IGNORED:
+        return state, ()
+    if isinstance(target, Outcome):
+        raise Conflict(
+            f"A kernel that is {state.status} cannot be {event.trigger}.",
+            data={"kernel": str(state.kernel_id), "status": state.status.value},
+        )
+    after = replace(
+        state,
+        status=target,
+        reason=event.reason if event.reason is not KernelEventReason.UNKNOWN else state.reason,
+        exit_code=event.exit_code if event.exit_code is not None else state.exit_code,
+    )
+    if event.trigger is T.SCHEDULED:
+        if event.agent_id is None:
+            raise Conflict(f"kernel {state.kernel_id} was scheduled to no agent")
+        after = replace(after, agent_id=event.agent_id, attempt=state.attempt + 1, exit_code=None)
+        return after, (TakeSlots(target=after.target),)
+    if event.trigger is T.RESTART_REQUESTED:
+        # The slots stay taken: they are counted by kernel, not by attempt.
+        return replace(after, attempt=state.attempt + 1), ()
+    if state.status in HOLDING and target not in HOLDING:
+        return after, (ReleaseSlots(target=state.target),)
+    return after, ()
+
+
+def check(state: KernelState) -> list[str]:
+    """Name every invariant that this state breaks; empty when it is sound."""
+    broken = []
+    if state.status in HOLDING and (state.agent_id is None or state.attempt < 1):
+        broken.append(f"kernel {state.kernel_id} is {state.status} without agent or attempt")
+    if state.attempt < 0:
+        broken.append(f"kernel {state.kernel_id} has a negative attempt")
+    if state.attempt > 0 and state.agent_id is None:
+        broken.append(f"kernel {state.kernel_id} has an attempt but no agent")
+    return broken
+
+
+def is_orphan(state: KernelState | None, *, agent_id: AgentId, attempt: int) -> bool:
+    """Whether an agent that holds this attempt of the kernel should destroy it: nobody here counts on it any more.
+
+    The attempt before the present one is no orphan while the restart in place, which will end it, is on its way.
+    """
+    if state is None or state.status not in HOLDING or state.agent_id != agent_id:
+        return True
+    oldest = state.attempt - 1 if state.status in (S.RESTARTING, S.TERMINATING) else state.attempt
+    return attempt < oldest
