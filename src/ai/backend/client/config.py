@@ -1,0 +1,212 @@
+"""Where the API is and who is asking (spec 03-11 "Client configuration", 03-12 "Configuration").
+
+Every setting is an argument of :class:`APIConfig`, else the variable ``BACKEND_<NAME>`` (or the older
+``SORNA_<NAME>``), else a default. Files are not read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ai.backend.client.exceptions import BackendClientError, MissingCredentials
+from ai.backend.common.signing import HASHES
+
+if TYPE_CHECKING:
+    from yarl import URL
+
+T = TypeVar("T")
+
+API_VERSION: Final = "v7.20230615"
+"""The protocol that this client speaks."""
+
+DEFAULTS: Final[Mapping[str, str]] = {
+    "endpoint": "http://127.0.0.1:8090",
+    "endpoint_type": "api",
+    "domain": "default",
+    "group": "default",
+    "hash_type": "sha256",
+    "version": API_VERSION,
+    "connection_timeout": "10.0",
+    "read_timeout": "0",
+}
+
+_PREFIXES = ("BACKEND_", "SORNA_")
+_TRUE = frozenset({"1", "t", "true", "y", "yes", "on"})
+_FALSE = frozenset({"", "0", "f", "false", "n", "no", "off"})
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+def get_env(key: str, default: Any = None, *, clean: Callable[[Any], T] = _as_is) -> T:
+    """The value of ``BACKEND_<KEY>``, else ``SORNA_<KEY>``, else ``default``; passed through ``clean``.
+
+    Raises:
+        KeyError: no variable is set and there is no default.
+        BackendClientError: ``clean`` does not accept the value.
+    """
+    name = key.upper()
+    for prefix in _PREFIXES:
+        if prefix + name in os.environ:
+            raw: Any = os.environ[prefix + name]
+            break
+    else:
+        if default is None:
+            raise KeyError(f"{_PREFIXES[0]}{name} is not set")
+        raw = default
+    try:
+        return clean(raw)
+    except ValueError as error:
+        raise BackendClientError(f"{_PREFIXES[0]}{name} is {raw!r}: {error}") from error
+
+
+def _boolean(raw: str | bool) -> bool:
+    text = str(raw).strip().lower()
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    raise ValueError("say yes or no")
+
+
+def _names(raw: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in raw.split(",") if part.strip())
+
+
+def _seconds(raw: str | float) -> float:
+    value = float(raw)
+    if not value >= 0:
+        raise ValueError("must not be negative")
+    return value
+
+
+def _urls(raw: str | URL) -> tuple[URL, ...]:
+    from yarl import URL
+
+    urls = (raw,) if isinstance(raw, URL) else tuple(URL(part) for part in _names(raw))
+    for url in urls:
+        if url.scheme not in {"http", "https"} or not url.host:
+            raise ValueError("an endpoint is written http://HOST[:PORT] or https://HOST[:PORT]")
+    if not urls:
+        raise ValueError("there must be at least one endpoint")
+    return urls
+
+
+class APIConfig:
+    """The settings of API sessions; immutable but for the endpoint in use, which moves on when one fails.
+
+    Args:
+        endpoint: one URL, or several of the same cluster separated by commas: calls fail over among them.
+        endpoint_type: ``api``. The other type of the spec, ``session``, belongs to web servers, which this client
+            does not log in to yet.
+        access_key, secret_key: the keypair. An access key that is the empty string makes anonymous, unsigned requests.
+        hash_type: the hash of the signature.
+        connection_timeout, read_timeout: seconds; a read timeout of zero waits for ever.
+
+    Raises:
+        BackendClientError: a setting is malformed; the message names its variable.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoint: str | URL | None = None,
+        endpoint_type: str | None = None,
+        domain: str | None = None,
+        group: str | None = None,
+        version: str | None = None,
+        user_agent: str | None = None,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        hash_type: str | None = None,
+        vfolder_mounts: Iterable[str] | None = None,
+        skip_sslcert_validation: bool | None = None,
+        connection_timeout: float | None = None,
+        read_timeout: float | None = None,
+    ) -> None:
+        def pick(key: str, given: Any, clean: Callable[[Any], T] = str) -> T:  # type: ignore[assignment]  # str is a T
+            if given is None:
+                return get_env(key, DEFAULTS.get(key, ""), clean=clean)
+            try:
+                return clean(given)
+            except ValueError as error:
+                raise BackendClientError(f"{key} is {given!r}: {error}") from error
+
+        self.endpoints: Sequence[URL] = pick("endpoint", endpoint, _urls)
+        self.endpoint_type: str = pick("endpoint_type", endpoint_type)
+        self.domain: str = pick("domain", domain)
+        self.group: str = pick("group", group)
+        self.version: str = pick("version", version)
+        self.user_agent: str = user_agent or "backendai client for Python"
+        self.hash_type: str = pick("hash_type", hash_type).lower()
+        self.skip_sslcert_validation: bool = pick("skip_sslcert_validation", skip_sslcert_validation, _boolean)
+        self.connection_timeout: float = pick("connection_timeout", connection_timeout, _seconds)
+        self.read_timeout: float = pick("read_timeout", read_timeout, _seconds)
+        self.vfolder_mounts: Sequence[str] = (
+            pick("vfolder_mounts", None, _names) if vfolder_mounts is None else tuple(vfolder_mounts)
+        )
+        self._access_key = access_key if access_key is not None else get_env("access_key", "", clean=str) or None
+        self._secret_key: str = pick("secret_key", secret_key)
+        if self.endpoint_type != "api":
+            raise BackendClientError(f"BACKEND_ENDPOINT_TYPE is {self.endpoint_type!r}: only 'api' is supported yet")
+        if self.hash_type not in HASHES:
+            raise BackendClientError(f"hash_type is {self.hash_type!r}: known are {', '.join(HASHES)}")
+        self._current = 0
+
+    @property
+    def endpoint(self) -> URL:
+        """The endpoint in use."""
+        return self.endpoints[self._current]
+
+    def fail_over(self) -> None:
+        """Move on to the next endpoint."""
+        self._current = (self._current + 1) % len(self.endpoints)
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether requests go out unsigned, because the access key was deliberately set to nothing."""
+        return self._access_key == ""
+
+    @property
+    def has_credentials(self) -> bool:
+        return bool(self._access_key and self._secret_key)
+
+    @property
+    def access_key(self) -> str:
+        """The access key.
+
+        Raises:
+            MissingCredentials: none is configured.
+        """
+        if self._access_key is None:
+            raise MissingCredentials("no access key is configured: set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY")
+        return self._access_key
+
+    @property
+    def secret_key(self) -> str:
+        """The secret key.
+
+        Raises:
+            MissingCredentials: none is configured.
+        """
+        if not self._secret_key:
+            raise MissingCredentials("no secret key is configured: set BACKEND_SECRET_KEY")
+        return self._secret_key
+
+
+_config: APIConfig | None = None
+
+
+def get_config() -> APIConfig:
+    """The configuration of this process; made from the environment where nobody has set one."""
+    global _config  # noqa: PLW0603  # the process-wide default is the published interface
+    if _config is None:
+        _config = APIConfig()
+    return _config
+
+
+def set_config(conf: APIConfig | None) -> None:
+    """Set the configuration of this process; None forgets it, so that the environment is read again."""
+    global _config  # noqa: PLW0603  # the process-wide default is the published interface
+    _config = conf

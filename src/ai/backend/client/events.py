@@ -1,0 +1,105 @@
+"""Server-Sent Events: the parser and the stream that survives lost connections (client wire contract 1.8)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from ai.backend.client.exceptions import EndpointUnreachable
+from ai.backend.client.transport import Call, Transport
+
+CLOSING_EVENT = "server_close"
+_MAX_LINE = 1024 * 1024
+_RETRY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event: its name, its data as text, and its id where the server gave one."""
+
+    name: str
+    text: str
+    id: str | None = None
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The decoded data; an empty object if it is not a JSON object."""
+        try:
+            value = json.loads(self.text)
+        except ValueError:
+            return {}
+        return value if isinstance(value, dict) else {}
+
+
+class Parser:
+    """Turns lines into events. Feed it one line at a time, without its line end."""
+
+    def __init__(self) -> None:
+        self.last_id: str | None = None
+        self.retry_s = _RETRY_S
+        self._name = ""
+        self._data: list[str] = []
+
+    def feed(self, line: str) -> Event | None:
+        """Take a line; an empty one completes the event that the lines before it described."""
+        if not line:
+            event = Event(self._name or "message", "\n".join(self._data), self.last_id) if self._data else None
+            self._name, self._data = "", []
+            return event
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "event":
+            self._name = value
+        elif field == "data":
+            self._data.append(value)
+        elif field == "id":
+            self.last_id = value
+        elif field == "retry" and value.isdecimal():
+            self.retry_s = int(value) / 1000
+        return None
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
+    rest = b""
+    async for chunk in content.iter_any():
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            yield line.removesuffix(b"\r").decode(errors="replace")
+        if len(rest) > _MAX_LINE:
+            rest = b""
+
+
+async def follow(transport: Transport, path: str, params: Mapping[str, str]) -> AsyncIterator[Event]:
+    """The events of ``path`` until the server says that no more will come.
+
+    A lost connection is made again and resumed after the last event that was seen.
+
+    Raises:
+        BackendAPIError: the server refuses the stream.
+        EndpointUnreachable: the server is gone for good.
+    """
+    parser = Parser()
+    while True:
+        headers = {"Accept": "text/event-stream"}
+        if parser.last_id:
+            headers["Last-Event-ID"] = parser.last_id
+        call = Call(method="GET", path=path, params=params, repeatable=True, headers=headers)
+        try:
+            async with transport.stream(call) as response:
+                async for line in _lines(response.content):
+                    event = parser.feed(line)
+                    if event is None:
+                        continue
+                    if event.name == CLOSING_EVENT:
+                        return
+                    yield event
+        except EndpointUnreachable:
+            raise
+        except (aiohttp.ClientError, ConnectionError, TimeoutError):
+            pass
+        await asyncio.sleep(parser.retry_s)

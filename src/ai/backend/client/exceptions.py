@@ -1,0 +1,65 @@
+"""What a caller of the SDK may catch.
+
+BackendError
+├── BackendAPIError          the server answered, and the answer is no
+└── BackendClientError       there was no usable answer, or no request could be made
+    ├── MissingCredentials       no access key or no secret key
+    ├── EndpointUnreachable      none of the endpoints took the connection
+    └── UnusableReply            an answer that is not what the API promises
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class BackendError(Exception):
+    """Base of all errors of the SDK."""
+
+
+class BackendAPIError(BackendError):
+    """A problem document of the server (RFC 7807).
+
+    Attributes:
+        status: the HTTP status.
+        reason: the reason phrase of the status line.
+        data: the problem document; has ``type`` and ``title``, often ``msg`` and ``data``.
+    """
+
+    def __init__(self, status: int, reason: str, data: Mapping[str, Any] | None = None) -> None:
+        self.status = status
+        self.reason = reason
+        self.data: dict[str, Any] = dict(data or {})
+        self.data.setdefault("type", "https://api.backend.ai/probs/generic-error")
+        self.data.setdefault("title", reason or f"HTTP status {status}")
+        super().__init__(status, reason, self.data)
+
+    @property
+    def code(self) -> str:
+        """The last part of the problem's type, such as ``session-already-exists``."""
+        return str(self.data["type"]).rstrip("/").rsplit("/", 1)[-1]
+
+    def __str__(self) -> str:
+        title, detail = str(self.data["title"]), self.data.get("msg") or self.data.get("detail")
+        text = title if not detail or detail == title else f"{title.rstrip('.')}: {detail}"
+        fields = self.data.get("data")
+        if self.code == "invalid-api-params" and isinstance(fields, Mapping) and fields:
+            text += " (" + "; ".join(f"{name}: {why}" for name, why in fields.items()) + ")"
+        return f"{text} [{self.status} {self.code}]"
+
+
+class BackendClientError(BackendError):
+    """The failure is on this side of the wire, or on the wire itself."""
+
+
+class MissingCredentials(BackendClientError):
+    """No access key or no secret key is configured."""
+
+
+class EndpointUnreachable(BackendClientError):
+    """No configured endpoint accepted the request."""
+
+
+class UnusableReply(BackendClientError):
+    """The server answered with something that is not of this API."""

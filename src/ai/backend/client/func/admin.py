@@ -1,0 +1,64 @@
+"""GraphQL (spec 03-09, client wire contract 3) and the lists built on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ai.backend.client.exceptions import BackendAPIError, UnusableReply
+from ai.backend.client.transport import Call, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class PaginatedResult:
+    """One page of a list. ``total_count`` counts all items that match, on every page."""
+
+    total_count: int
+    items: list[dict[str, Any]] = field(default_factory=list)
+    fields: tuple[str, ...] = ()
+
+
+class AsyncAdmin:
+    """GraphQL queries of the caller's own making."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def query(self, query: str, variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The ``data`` of a GraphQL query.
+
+        Raises:
+            BackendAPIError: the server refused it, or answered with GraphQL errors (code ``graphql-error``).
+        """
+        body = {"query": query, "variables": dict(variables or {})}
+        repeatable = not query.lstrip().startswith("mutation")
+        call = Call(method="POST", path="/admin/gql", json=body, repeatable=repeatable)
+        answer = (await self._transport.request(call)).object()
+        errors = answer.get("errors")
+        if errors:
+            message = "; ".join(str(error.get("message", error)) for error in errors)
+            problem = {"type": "https://api.backend.ai/probs/graphql-error", "title": message, "data": errors}
+            raise BackendAPIError(400, "GraphQL error", problem)
+        data = answer.get("data")
+        if not isinstance(data, dict):
+            raise UnusableReply("the GraphQL answer has no data")
+        return data
+
+    async def fetch_page(
+        self,
+        root: str,
+        fields: Sequence[str],
+        arguments: Mapping[str, tuple[str, Any]],
+        *,
+        page_offset: int = 0,
+        page_size: int = 20,
+    ) -> PaginatedResult:
+        """One page of a paginated root field; ``arguments`` maps a name to its type and value (None: left out)."""
+        given = {name: pair for name, pair in arguments.items() if pair[1] is not None}
+        given = {"limit": ("Int!", page_size), "offset": ("Int!", page_offset), **given}
+        declared = ", ".join(f"${name}: {kind}" for name, (kind, _) in given.items())
+        passed = ", ".join(f"{name}: ${name}" for name in given)
+        query = f"query({declared}) {{ {root}({passed}) {{ items {{ {' '.join(fields)} }} total_count }} }}"
+        page = (await self.query(query, {name: value for name, (_, value) in given.items()})).get(root) or {}
+        return PaginatedResult(int(page.get("total_count", 0)), list(page.get("items") or []), tuple(fields))

@@ -1,0 +1,60 @@
+"""Background tasks of the server and their progress (spec 03-08 "Background Task Progress Events")."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from ai.backend.client.events import follow
+from ai.backend.client.exceptions import BackendClientError
+from ai.backend.client.transport import Transport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Where a task is. ``total`` is zero where the server does not know it."""
+
+    state: str
+    current: float
+    total: float
+    message: str | None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state != "updated"
+
+
+class AsyncBackgroundTask:
+    """One task, by the id that the call which started it gave."""
+
+    def __init__(self, transport: Transport, task_id: UUID | str) -> None:
+        self._transport = transport
+        self.task_id = UUID(str(task_id))
+
+    async def progress(self) -> AsyncIterator[Progress]:
+        """Every step up to the last one, whose ``state`` is ``done``, ``failed`` or ``cancelled``."""
+        async for event in follow(self._transport, "/events/background-task", {"task_id": str(self.task_id)}):
+            state = event.name.rpartition("_")[2]
+            data = event.data
+            yield Progress(
+                state=state,
+                current=float(data.get("current_progress") or 0),
+                total=float(data.get("total_progress") or 0),
+                message=data.get("message"),
+            )
+
+    async def wait(self) -> Progress:
+        """The last step.
+
+        Raises:
+            BackendClientError: the task failed or was cancelled.
+        """
+        last: Progress | None = None
+        async for last in self.progress():
+            if last.is_final:
+                break
+        if last is None or last.state != "done":
+            state = last.state if last else "unknown"
+            raise BackendClientError(f"the background task {self.task_id} is {state}: {last.message if last else ''}")
+        return last

@@ -1,0 +1,386 @@
+"""Compute sessions (spec 03-08, 03-12; client wire contract 2.1 and 2.2)."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+from uuid import UUID
+
+from ai.backend.client.events import Event, follow
+from ai.backend.client.exceptions import BackendClientError, UnusableReply
+from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
+from ai.backend.client.streams import ExecuteStream, PtyStream
+from ai.backend.client.transport import Call, Transport, new_token, segment
+
+LIST_FIELDS = (
+    "name",
+    "id",
+    "group_name",
+    "main_kernel_id",
+    "image",
+    "type",
+    "status",
+    "status_info",
+    "status_changed",
+    "result",
+)
+UPLOAD_BATCH = 20
+DOWNLOAD_BATCH = 5
+_MODES = {"continued": "continue"}
+
+
+class CreateOptions(TypedDict, total=False):
+    """Parameters of a new session beyond its image (client wire contract 2.1.1).
+
+    ``resources`` maps slots to quantities, such as ``{"cpu": 1, "mem": "256m"}``. ``max_wait`` is in seconds, zero
+    waits without limit. ``client_token`` is the older word for ``name``. ``bootstrap_script`` is the script itself.
+    """
+
+    name: str | None
+    client_token: str | None
+    type_: str
+    tag: str | None
+    starts_at: str | None
+    enqueue_only: bool
+    max_wait: int
+    no_reuse: bool
+    dependencies: Sequence[str] | None
+    callback_url: str | None
+    mounts: Sequence[str] | None
+    mount_map: Mapping[str, str] | None
+    envs: Mapping[str, str] | None
+    startup_command: str | None
+    resources: Mapping[str, str | int | float] | None
+    resource_opts: Mapping[str, str | int | bool] | None
+    cluster_size: int
+    cluster_mode: str
+    domain_name: str | None
+    group_name: str | None
+    bootstrap_script: str | None
+    architecture: str | None
+    scaling_group: str | None
+    owner_access_key: str | None
+    preopen_ports: Sequence[int] | None
+    assign_agent: Sequence[str] | None
+
+
+def _creation_body(transport: Transport, image: str, name: str, options: CreateOptions) -> dict[str, Any]:
+    config = transport.config
+    creation: dict[str, Any] = {
+        "mounts": [*config.vfolder_mounts, *(options.get("mounts") or ())],
+        "mount_map": dict(options.get("mount_map") or {}),
+        "environ": dict(options.get("envs") or {}),
+        "resources": {slot: str(amount) for slot, amount in (options.get("resources") or {}).items()},
+        "resource_opts": dict(options.get("resource_opts") or {}),
+        "scalingGroup": options.get("scaling_group"),
+        "preopen_ports": [str(port) for port in options.get("preopen_ports") or ()],
+    }
+    if options.get("assign_agent"):
+        creation["agentList"] = list(options["assign_agent"] or ())
+    return {
+        "name": name,
+        "image": image,
+        "type": options.get("type_", "interactive"),
+        "tag": options.get("tag"),
+        "domain": options.get("domain_name") or config.domain,
+        "group": options.get("group_name") or config.group,
+        "architecture": options.get("architecture"),
+        "clusterSize": options.get("cluster_size", 1),
+        "clusterMode": options.get("cluster_mode", "single-node"),
+        "enqueueOnly": options.get("enqueue_only", False),
+        "maxWaitSeconds": options.get("max_wait", 0),
+        "reuseIfExists": not options.get("no_reuse", False),
+        "startupCommand": options.get("startup_command"),
+        "bootstrap_script": options.get("bootstrap_script"),
+        "starts_at": options.get("starts_at"),
+        "dependencies": list(options.get("dependencies") or ()),
+        "callback_url": options.get("callback_url"),
+        "owner_access_key": options.get("owner_access_key"),
+        "config": creation,
+    }
+
+
+class AsyncComputeSession:
+    """A handle of one session, by name or id. Making one asks the server nothing.
+
+    Attributes:
+        name: the name or id that calls use.
+        id: the session's id; None for a handle that was made by name.
+        created: whether ``get_or_create`` made it (False: it was there).
+        status: the status that ``get_or_create`` saw.
+        service_ports: the services that the session offers.
+    """
+
+    def __init__(self, transport: Transport, name: str, owner_access_key: str | None = None) -> None:
+        self._transport = transport
+        self.name = name
+        self.owner_access_key = owner_access_key
+        self.id: UUID | None = _as_uuid(name)
+        self.created = False
+        self.status: str | None = None
+        self.service_ports: list[dict[str, Any]] = []
+
+    def _path(self, rest: str = "") -> str:
+        return f"/session/{segment(str(self.id or self.name))}{rest}"
+
+    def _owner(self, **params: str) -> dict[str, str]:
+        return {**({"owner_access_key": self.owner_access_key} if self.owner_access_key else {}), **params}
+
+    def _read(self, rest: str = "", *, body: Any = None, **params: str) -> Call:
+        return Call(method="GET", path=self._path(rest), params=self._owner(**params), json=body, repeatable=True)
+
+    def _change(self, method: str, rest: str = "", *, body: Any = None, **params: str) -> Call:
+        """A change that may be sent again: the client token tells the server that it is the same one."""
+        return Call(
+            method=method,
+            path=self._path(rest),
+            params=self._owner(**params),
+            json=body,
+            repeatable=True,
+            token=new_token(),
+        )
+
+    async def get_info(self) -> dict[str, Any]:
+        """What the server knows about the session."""
+        return (await self._transport.request(self._read())).object()
+
+    async def get_logs(self) -> str:
+        """The console log of the session's main kernel."""
+        answer = (await self._transport.request(self._read("/logs"))).object()
+        result = answer.get("result")
+        return str(result.get("logs") or "") if isinstance(result, dict) else ""
+
+    async def status_history(self) -> dict[str, Any]:
+        """Status to the time at which the session came to it, in ISO 8601, in order."""
+        answer = (await self._transport.request(self._read("/status-history"))).object()
+        return dict(answer.get("result") or {})
+
+    get_status_history = status_history
+
+    async def detail(self, fields: Sequence[str] = LIST_FIELDS) -> dict[str, Any] | None:
+        """The session's GraphQL object with these fields, or None."""
+        session_id = self.id or await self.resolve_id()
+        query = f"query($id: UUID!) {{ compute_session(id: $id) {{ {' '.join(fields)} }} }}"
+        found = (await AsyncAdmin(self._transport).query(query, {"id": str(session_id)})).get("compute_session")
+        return dict(found) if found else None
+
+    async def resolve_id(self) -> UUID:
+        """The session's id, asked for by name if need be."""
+        if self.id is None:
+            info = await self.get_info()
+            found = _as_uuid(str(info.get("id") or info.get("sessionId") or info.get("session_id") or ""))
+            if found is None:
+                raise UnusableReply("the server does not tell the id of the session")
+            self.id = found
+        return self.id
+
+    async def destroy(self, *, forced: bool = False, recursive: bool = False) -> dict[str, Any]:
+        """End the session (PENDING ones are cancelled); returns its last statistics, if any."""
+        params = {**({"forced": "true"} if forced else {}), **({"recursive": "true"} if recursive else {})}
+        return (await self._transport.request(self._change("DELETE", **params))).object()
+
+    async def restart(self) -> None:
+        """Restart in place: same devices, same home, fresh processes."""
+        await self._transport.request(self._change("PATCH"))
+
+    async def rename(self, new_name: str) -> None:
+        await self._transport.request(self._change("POST", "/rename", name=new_name))
+        self.name = new_name
+
+    async def interrupt(self) -> None:
+        """Send the running code an interrupt (what Ctrl-C does)."""
+        await self._transport.request(self._change("POST", "/interrupt"))
+
+    async def complete(self, code: str, opts: Mapping[str, Any] | None = None) -> list[str]:
+        """Possible completions at the end of ``code``; ``opts`` has row, col, line and post (spec 03-08)."""
+        body = {"code": code, "options": dict(opts or {})}
+        call = Call(method="POST", path=self._path("/complete"), params=self._owner(), json=body, repeatable=True)
+        result = (await self._transport.request(call)).object().get("result") or []
+        return (
+            list(result.get("completions") or result.get("matches") or []) if isinstance(result, dict) else list(result)
+        )
+
+    async def execute(
+        self,
+        run_id: str | None = None,
+        code: str | None = None,
+        mode: str = "query",
+        opts: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """One step of a run: the Execution Result Object.
+
+        Call it again with its ``runId`` until ``status`` is ``finished``: with mode ``continue`` (or its alias
+        ``continued``) and no code, or with mode ``input`` and the user's answer after ``waiting-input``.
+        It is not repeated on a broken connection, because code may have side effects.
+        """
+        mode = _MODES.get(mode, mode)
+        if mode not in {"query", "batch", "continue", "input"}:
+            raise BackendClientError(f"mode is {mode!r}: it is one of query, batch, continue and input")
+        body: dict[str, Any] = {"mode": mode, "code": code or "", "runId": run_id or uuid.uuid4().hex[:16]}
+        if mode == "batch":
+            body["options"] = batch_options(opts)
+        call = Call(method="POST", path=self._path(), params=self._owner(), json=body)
+        result = (await self._transport.request(call)).object().get("result")
+        if not isinstance(result, dict):
+            raise UnusableReply("the server's answer has no result")
+        return result
+
+    @asynccontextmanager
+    async def stream_execute(
+        self, code: str = "", *, mode: str = "query", opts: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[ExecuteStream]:
+        """A run that streams: output comes as it is made, input is sent on the same stream."""
+        if mode not in {"query", "batch"}:
+            raise BackendClientError(f"mode is {mode!r}: a stream starts with query or batch")
+        path = f"/stream/session/{await self.resolve_id()}/execute"
+        async with self._transport.websocket(path, self._owner()) as socket:
+            options = batch_options(opts) if mode == "batch" else {}
+            await socket.send_json({"code": code if mode == "query" else "", "mode": mode, "options": options})
+            yield ExecuteStream(socket)
+
+    @asynccontextmanager
+    async def stream_pty(self) -> AsyncIterator[PtyStream]:
+        """A terminal in the session."""
+        path = f"/stream/session/{await self.resolve_id()}/pty"
+        async with self._transport.websocket(path, self._owner()) as socket:
+            yield PtyStream(socket)
+
+    async def events(self, scope: str = "*") -> AsyncIterator[Event]:
+        """The session's events from now on; ``scope`` is ``*``, ``session`` or ``kernel``."""
+        which = {"sessionId": str(self.id)} if self.id else self._owner(sessionName=self.name)
+        async for event in follow(self._transport, "/events/session", {**which, "scope": scope}):
+            yield event
+
+    listen_events = events
+
+    async def list_files(self, path: str = ".") -> list[dict[str, Any]]:
+        """The files in a directory of the session: ``filename``, ``size``, ``mode``, ``mtime``.
+
+        Raises:
+            BackendClientError: the directory cannot be read.
+        """
+        answer = (await self._transport.request(self._read("/files", body={"path": path}))).object()
+        if answer.get("errors"):
+            raise BackendClientError(f"cannot list {path}: {str(answer['errors']).strip()}")
+        files = answer.get("files") or "[]"
+        return list(json.loads(files)) if isinstance(files, str) else list(files)
+
+    async def upload(
+        self, files: Sequence[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None = None
+    ) -> None:
+        """Put files into the session's home, each at its path relative to ``basedir`` (the working directory).
+
+        Raises:
+            BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
+        """
+        from ai.backend.client.multipart import collect
+
+        await self.upload_contents(await asyncio.to_thread(collect, files, basedir))
+
+    async def upload_contents(self, contents: Mapping[str, bytes]) -> None:
+        """Put data into files of the session's home: path to content."""
+        from ai.backend.client.multipart import upload_form
+
+        items = list(contents.items())
+        for start in range(0, len(items), UPLOAD_BATCH):
+            batch = items[start : start + UPLOAD_BATCH]
+            await self._transport.request(
+                Call(
+                    method="POST",
+                    path=self._path("/upload"),
+                    params=self._owner(),
+                    form=lambda batch=batch: upload_form(batch),
+                    repeatable=True,
+                    token=new_token(),
+                )
+            )
+
+    async def download(self, files: Sequence[str], dest: str | os.PathLike[str] = ".") -> list[Path]:
+        """Fetch files of the session into the directory ``dest``; returns the paths that were written."""
+        from ai.backend.client.multipart import extract, tar_parts
+
+        written: list[Path] = []
+        for start in range(0, len(files), DOWNLOAD_BATCH):
+            call = self._read("/download", body={"files": list(files[start : start + DOWNLOAD_BATCH])})
+            async with self._transport.stream(call) as response:
+                async for archive in tar_parts(response):
+                    written += extract(io.BytesIO(archive), Path(dest))
+        return written
+
+
+class AsyncComputeSessions:
+    """``api_session.ComputeSession``: finds, lists and makes sessions. Call it with a name or id for a handle."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __call__(self, name: str, owner_access_key: str | None = None) -> AsyncComputeSession:
+        return AsyncComputeSession(self._transport, name, owner_access_key)
+
+    def from_session_id(self, session_id: UUID | str) -> AsyncComputeSession:
+        return AsyncComputeSession(self._transport, str(UUID(str(session_id))))
+
+    async def get_or_create(self, image: str, **options: Unpack[CreateOptions]) -> AsyncComputeSession:
+        """A session of this name and image: the living one, unless ``no_reuse``, or a new one.
+
+        Returns when it runs, unless ``enqueue_only`` or ``max_wait`` says otherwise; see ``status``.
+        """
+        name = options.get("name") or options.get("client_token") or f"pysdk-{uuid.uuid4().hex[:12]}"
+        body = _creation_body(self._transport, image, name, options)
+        call = Call(method="POST", path="/session", json=body, repeatable=True, token=new_token())
+        answer = (await self._transport.request(call)).object()
+        session = AsyncComputeSession(self._transport, name, options.get("owner_access_key"))
+        session.id = _as_uuid(str(answer.get("sessionId", "")))
+        if session.id is None:
+            raise UnusableReply("the server's answer has no sessionId")
+        session.created = bool(answer.get("created", True))
+        session.status = str(answer.get("status", "RUNNING"))
+        session.service_ports = list(answer.get("servicePorts") or [])
+        return session
+
+    async def paginated_list(
+        self,
+        status: str | Sequence[str] | None = None,
+        access_key: str | None = None,
+        *,
+        fields: Sequence[str] = LIST_FIELDS,
+        page_offset: int = 0,
+        page_size: int = 20,
+        filter: str | None = None,  # noqa: A002  # the name of the argument on the wire
+        order: str | None = None,
+    ) -> PaginatedResult:
+        """One page of the caller's sessions; ``access_key`` lists somebody else's, for administrators."""
+        arguments = {
+            "status": ("String", status if status is None or isinstance(status, str) else ",".join(status)),
+            "access_key": ("String", access_key),
+            "filter": ("String", filter),
+            "order": ("String", order),
+        }
+        return await AsyncAdmin(self._transport).fetch_page(
+            "compute_session_list", fields, arguments, page_offset=page_offset, page_size=page_size
+        )
+
+
+def batch_options(opts: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The Batch Execution Query Object (spec 03-07) out of what a caller gave."""
+    given = opts or {}
+    return {
+        "clean": given.get("clean"),
+        "build": given.get("build"),
+        "buildLog": bool(given.get("buildLog", False)),
+        "exec": given.get("exec"),
+    }
+
+
+def _as_uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text) if len(text) == 36 else None
+    except ValueError:
+        return None

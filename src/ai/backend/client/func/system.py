@@ -1,0 +1,173 @@
+"""Versions, keypairs, agents, resources: what one may ask about the cluster and oneself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ai.backend.client.exceptions import UnusableReply
+from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
+from ai.backend.client.transport import Call, Transport, new_token
+
+AGENT_FIELDS = (
+    "id",
+    "status",
+    "status_changed",
+    "region",
+    "architecture",
+    "scaling_group",
+    "schedulable",
+    "available_slots",
+    "occupied_slots",
+    "addr",
+    "first_contact",
+    "version",
+    "compute_plugins",
+)
+KEYPAIR_FIELDS = (
+    "user_id",
+    "access_key",
+    "is_active",
+    "is_admin",
+    "created_at",
+    "last_used",
+    "resource_policy",
+    "rate_limit",
+    "concurrency_used",
+)
+
+
+class _Area:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def _get(self, path: str, **params: str) -> dict[str, Any]:
+        call = Call(method="GET", path=path, params=params or None, repeatable=True)
+        return (await self._transport.request(call)).object()
+
+
+class AsyncSystem(_Area):
+    """The server as a whole."""
+
+    async def get_versions(self) -> dict[str, str]:
+        """``version`` of the API and ``manager`` of the server; needs no credentials."""
+        call = Call(method="GET", path="/", signed=False, repeatable=True)
+        return (await self._transport.request(call)).object()
+
+    async def get_api_version(self) -> str:
+        versions = await self.get_versions()
+        if "version" not in versions:
+            raise UnusableReply("this endpoint does not tell its version: is it a manager?")
+        return versions["version"]
+
+    async def get_manager_version(self) -> str:
+        return str((await self.get_versions()).get("manager", ""))
+
+
+class AsyncAuth(_Area):
+    """Credentials."""
+
+    async def authorize(self, user_id: str, password: str) -> dict[str, Any]:
+        """The keypair of a user, by e-mail address and password: ``access_key``, ``secret_key``, ``role``."""
+        body = {"type": "keypair", "domain": self._transport.config.domain, "username": user_id, "password": password}
+        call = Call(method="POST", path="/auth/authorize", json=body, signed=False)
+        return dict((await self._transport.request(call)).object().get("data", {}))
+
+    async def check(self) -> dict[str, Any]:
+        """Whether the configured keypair is accepted: the caller's own keypair."""
+        return await AsyncKeyPair(self._transport).info()
+
+
+class AsyncManager(_Area):
+    """The manager daemon."""
+
+    async def status(self) -> dict[str, Any]:
+        """``status`` (running or frozen) and ``active_sessions``."""
+        return await self._get("/manager/status")
+
+    async def freeze(self, *, force_kill: bool = False) -> None:
+        await self._set({"status": "frozen", "force_kill": force_kill})
+
+    async def unfreeze(self) -> None:
+        await self._set({"status": "running"})
+
+    async def get_announcement(self) -> dict[str, Any]:
+        return await self._get("/manager/announcement")
+
+    async def _set(self, body: dict[str, Any]) -> None:
+        await self._transport.request(Call(method="PUT", path="/manager/status", json=body, repeatable=True))
+
+
+class AsyncAgent(_Area):
+    """The agents, for administrators."""
+
+    async def paginated_list(
+        self,
+        status: str | None = "ALIVE",
+        scaling_group: str | None = None,
+        *,
+        fields: Sequence[str] = AGENT_FIELDS,
+        page_offset: int = 0,
+        page_size: int = 20,
+        filter: str | None = None,  # noqa: A002  # the name of the argument on the wire
+        order: str | None = None,
+    ) -> PaginatedResult:
+        arguments = {
+            "status": ("String", status),
+            "scaling_group": ("String", scaling_group),
+            "filter": ("String", filter),
+            "order": ("String", order),
+        }
+        admin = AsyncAdmin(self._transport)
+        return await admin.fetch_page("agent_list", fields, arguments, page_offset=page_offset, page_size=page_size)
+
+    async def detail(self, agent_id: str, *, fields: Sequence[str] = AGENT_FIELDS) -> dict[str, Any] | None:
+        """One agent, or None."""
+        query = f"query($agent_id: String!) {{ agent(agent_id: $agent_id) {{ {' '.join(fields)} }} }}"
+        found = (await AsyncAdmin(self._transport).query(query, {"agent_id": agent_id})).get("agent")
+        return dict(found) if found else None
+
+
+class AsyncKeyPair(_Area):
+    """Keypairs."""
+
+    async def info(self, *, fields: Sequence[str] = KEYPAIR_FIELDS) -> dict[str, Any]:
+        """The caller's own keypair."""
+        found = (await AsyncAdmin(self._transport).query(f"query {{ keypair {{ {' '.join(fields)} }} }}")).get(
+            "keypair"
+        )
+        return dict(found or {})
+
+    async def paginated_list(
+        self,
+        *,
+        is_active: bool | None = None,
+        fields: Sequence[str] = KEYPAIR_FIELDS,
+        page_offset: int = 0,
+        page_size: int = 20,
+        filter: str | None = None,  # noqa: A002  # the name of the argument on the wire
+        order: str | None = None,
+    ) -> PaginatedResult:
+        arguments = {
+            "is_active": ("Boolean", is_active),
+            "filter": ("String", filter),
+            "order": ("String", order),
+        }
+        admin = AsyncAdmin(self._transport)
+        return await admin.fetch_page("keypair_list", fields, arguments, page_offset=page_offset, page_size=page_size)
+
+
+class AsyncResource(_Area):
+    """Resource slots and presets."""
+
+    async def list_slots(self) -> dict[str, str]:
+        """Every known slot and how its quantity reads: ``count``, ``bytes`` or ``unique``."""
+        return await self._get("/config/resource-slots")
+
+    async def list_presets(self) -> dict[str, Any]:
+        return await self._get("/resource/presets")
+
+    async def check_presets(self, *, group: str | None = None, scaling_group: str | None = None) -> dict[str, Any]:
+        body = {"group": group or self._transport.config.group, "scaling_group": scaling_group}
+        call = Call(method="POST", path="/resource/check-presets", json=body, repeatable=True, token=new_token())
+        return (await self._transport.request(call)).object()

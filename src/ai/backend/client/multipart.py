@@ -1,0 +1,72 @@
+"""Files on the wire: multipart uploads and downloads of tar archives (client wire contract 2.1.4)."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import IO
+from urllib.parse import quote
+
+import aiohttp
+from aiohttp import multipart
+
+from ai.backend.client.exceptions import BackendClientError, UnusableReply
+
+
+def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None = None) -> dict[str, bytes]:
+    """The contents of files, by their paths relative to ``basedir`` (the working directory).
+
+    Raises:
+        BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
+    """
+    base = Path(os.path.abspath(basedir or "."))
+    found: dict[str, bytes] = {}
+    for given in files:
+        path = Path(os.path.abspath(base / given))  # not resolve(): a link keeps its own name
+        if not path.is_file():
+            raise BackendClientError(f"{given}: no such file")
+        if not path.is_relative_to(base):
+            raise BackendClientError(f"{given} is not inside {base}: change into a directory that contains it")
+        found[path.relative_to(base).as_posix()] = path.read_bytes()
+    return found
+
+
+def upload_form(files: Iterable[tuple[str, bytes]]) -> aiohttp.MultipartWriter:
+    """One part a file, named ``src``; the file name is the path, percent-encoded with its slashes."""
+    form = aiohttp.MultipartWriter("form-data")
+    for name, content in files:
+        part = form.append(content, {"Content-Type": "application/octet-stream"})
+        part.headers["Content-Disposition"] = f'form-data; name="src"; filename="{quote(name, safe="")}"'
+    return form
+
+
+async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Every part of a multipart answer, whole.
+
+    Raises:
+        UnusableReply: the answer is not multipart.
+    """
+    if not response.content_type.startswith("multipart/"):
+        raise UnusableReply(f"a download is {response.content_type}, not multipart")
+    reader = multipart.MultipartReader.from_response(response)
+    while (part := await reader.next()) is not None:
+        if isinstance(part, multipart.BodyPartReader):
+            yield bytes(await part.read())
+
+
+def extract(archive: IO[bytes], dest: Path) -> list[Path]:
+    """Unpack an archive below ``dest``; nothing in it can reach a place outside.
+
+    Raises:
+        BackendClientError: it tries, or it is not a tar archive.
+    """
+    dest.mkdir(parents=True, exist_ok=True)
+    try:
+        with tarfile.open(fileobj=archive, mode="r:*") as tar:
+            members = tar.getmembers()
+            tar.extractall(dest, members=members, filter="data")
+    except tarfile.TarError as error:
+        raise BackendClientError(f"the downloaded archive is unusable: {error}") from error
+    return [dest / member.name for member in members if not member.isdir()]
