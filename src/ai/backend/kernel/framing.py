@@ -1,0 +1,133 @@
+"""The two framings: the channel to the agent (4-byte length + JSON) and the private pipes to an interpreter child.
+
+Frames of the private pipes are `kind` (1 byte), length of the payload (4 bytes, big endian), payload; a payload is a
+list of fields,
+each a 4-byte length and bytes. They need no JSON, so a fresh interpreter child starts without importing any module.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+MAX_FRAME = 8 * 1024 * 1024
+READ_SIZE = 256 * 1024
+HIGH_WATER = 1024 * 1024
+"""Above this many unsent bytes the producers that can wait (console, file chunks, terminals) do wait."""
+HARD_LIMIT = 32 * 1024 * 1024
+"""Above this many unsent bytes no further request is read from the channel."""
+_WOULD_BLOCK = (errno.EAGAIN, errno.EWOULDBLOCK)
+
+
+class BrokenFrame(Exception):
+    """The peer sent something that is no frame; the stream cannot be followed any further."""
+
+
+def encode_message(message: Dict[str, Any]) -> bytes:
+    """One message as a channel frame. Text is UTF-8; only names with undecodable bytes fall back to escapes
+    (`\\udcXX`)."""
+    import json
+
+    try:
+        body = json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    except UnicodeEncodeError:
+        body = json.dumps(message, separators=(",", ":")).encode("ascii")
+    if len(body) > MAX_FRAME:
+        raise BrokenFrame(f"a message of {len(body)} bytes")
+    return len(body).to_bytes(4, "big") + body
+
+
+class Channel:
+    """The supervisor's end of the channel; non-blocking in both directions, bounded by the rules of its users."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._in = bytearray()
+        self._out = bytearray()
+        os.set_inheritable(fd, False)
+        os.set_blocking(fd, False)
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the peer."""
+        return len(self._out)
+
+    def send(self, message: Dict[str, Any]) -> None:
+        """Queues one message; `flush` hands it to the kernel."""
+        self._out += encode_message(message)
+
+    def flush(self) -> bool:
+        """Writes what the kernel takes now; False when the peer is gone."""
+        while self._out:
+            with memoryview(self._out) as view:
+                try:
+                    done = os.write(self.fd, view[:READ_SIZE])
+                except OSError as e:
+                    return e.errno in _WOULD_BLOCK
+            del self._out[:done]
+        return True
+
+    def receive(self) -> Optional[List[Dict[str, Any]]]:
+        """The messages that have arrived; None at the end of the stream. Raises BrokenFrame on an impossible length."""
+        import json
+
+        try:
+            data = os.read(self.fd, READ_SIZE)
+        except OSError as e:
+            if e.errno in _WOULD_BLOCK:
+                return []
+            return None
+        if not data:
+            return None
+        self._in += data
+        messages = []
+        while len(self._in) >= 4:
+            size = int.from_bytes(self._in[:4], "big")
+            if not 1 <= size <= MAX_FRAME:
+                raise BrokenFrame(f"a frame of {size} bytes on the channel")
+            if len(self._in) < 4 + size:
+                break
+            body = bytes(self._in[4 : 4 + size])
+            del self._in[: 4 + size]
+            try:
+                message = json.loads(body)
+            except (ValueError, RecursionError):
+                message = None
+            if isinstance(message, dict):
+                messages.append(message)
+        return messages
+
+
+def pack(kind: bytes, fields: Sequence[bytes] = ()) -> bytes:
+    """One frame for a private pipe."""
+    parts = []
+    for field in fields:
+        parts.append(len(field).to_bytes(4, "big"))
+        parts.append(field)
+    payload = b"".join(parts)
+    return kind + len(payload).to_bytes(4, "big") + payload
+
+
+def unpack(buffer: bytearray) -> Iterator[Tuple[bytes, List[bytes]]]:
+    """Takes the complete frames out of `buffer`. Raises BrokenFrame on lengths that do not fit: the sender may be
+    hostile."""
+    while len(buffer) >= 5:
+        size = int.from_bytes(buffer[1:5], "big")
+        if size > MAX_FRAME:
+            raise BrokenFrame(f"a frame of {size} bytes on a private pipe")
+        if len(buffer) < 5 + size:
+            return
+        kind, payload = bytes(buffer[:1]), bytes(buffer[5 : 5 + size])
+        del buffer[: 5 + size]
+        fields, position = [], 0
+        while position < size:
+            end = position + 4 + int.from_bytes(payload[position : position + 4], "big")
+            if end > size:
+                raise BrokenFrame("a field that is longer than its frame")
+            fields.append(payload[position + 4 : end])
+            position = end
+        yield kind, fields

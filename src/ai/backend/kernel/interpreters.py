@@ -1,0 +1,236 @@
+"""The supervisor's side of an interpreter child: start it, talk to it, notice its death. One class per kind of
+interpreter."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from . import process
+from .framing import MAX_FRAME, BrokenFrame, pack, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, List, Optional, Tuple
+
+    from .loop import Loop
+
+    Fds = Tuple[int, int, int]
+    Report = Callable[[bytes, List[bytes]], None]
+
+
+class Interpreter:
+    """A child that executes code in a context kept from run to run. Kinds of reports are those of `worker.py`: H, D,
+    I, C, E, M, T."""
+
+    features: Tuple[str, ...] = ("query",)
+    version = ""
+
+    def __init__(self, loop: Loop, fds: Fds, home: str, report: Report) -> None:
+        self._loop = loop
+        self._fds = fds
+        self._home = home
+        self._report = report
+        self._read_fd = self._write_fd = -1
+        self._in = bytearray()
+        self._out = bytearray()
+        self.pid = 0
+        self.is_ready = False
+
+    def start(self) -> None:
+        """Starts a fresh child. Raises OSError where no process can be made (the limit of pids is reached): try
+        again later."""
+        child_read, self._write_fd = os.pipe()
+        try:
+            self._read_fd, child_write = os.pipe()
+        except OSError:
+            os.close(child_read)
+            os.close(self._write_fd)
+            raise
+        self._in.clear()
+        self._out.clear()
+        self.is_ready = False
+        try:
+            self.pid = self._fork(child_read, child_write)
+        except OSError:
+            os.close(self._write_fd)
+            os.close(self._read_fd)
+            raise
+        finally:
+            os.close(child_read)
+            os.close(child_write)
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self._write_fd, False)
+
+    def listen(self) -> None:
+        """Begins to take the reports of the child."""
+        from . import loop
+
+        self._loop.watch(self._read_fd, loop.READ, lambda _events: self.read_reports())
+
+    def run(self, code: str) -> None:
+        """Hands over one piece of code; the report D comes at its end."""
+        raise TypeError("an interpreter of its own kind runs code")
+
+    def answer(self, number: bytes, text: str) -> None:
+        """Hands over what the client typed for question `number`."""
+
+    def complete(self, before: str) -> bool:
+        """Asks for completions (report C); False when this interpreter has none."""
+        return False
+
+    def signal(self, number: int) -> None:
+        """Signals the child and what it has started in its process group, as a terminal does."""
+        if self.pid:
+            process.kill_group(self.pid, number)
+
+    def died(self) -> None:
+        """To be called when the child has been reaped: takes its last reports and closes the pipes."""
+        self.read_reports()
+        for fd in (self._read_fd, self._write_fd):
+            self._loop.unwatch(fd)
+            os.close(fd)
+        self.pid = 0
+        self.is_ready = False
+        self._read_fd = self._write_fd = -1
+
+    def read_reports(self) -> None:
+        """Handles all reports that have arrived; never waits."""
+        while self._read_fd >= 0:
+            try:
+                data = os.read(self._read_fd, 262_144)
+            except OSError:
+                return
+            if not data:
+                # Closed by the user's code: nothing can be run any more. The death that follows ends the run.
+                self._loop.unwatch(self._read_fd)
+                self.signal(9)
+                return
+            self._in += data
+            try:
+                if len(self._in) > 2 * MAX_FRAME:
+                    raise BrokenFrame("too much at once")
+                for kind, fields in self._parse():
+                    self._handle(kind, fields)
+            except (BrokenFrame, IndexError, ValueError):
+                self._in.clear()
+                self.signal(9)
+                return
+
+    def _parse(self) -> List[Tuple[bytes, List[bytes]]]:
+        return list(unpack(self._in))
+
+    def _handle(self, kind: bytes, fields: List[bytes]) -> None:
+        if kind == b"H":
+            self.version = fields[0][:64].decode("utf-8", "replace")
+            self.is_ready = True
+        self._report(kind, fields)
+
+    def _fork(self, child_read: int, child_write: int) -> int:
+        raise TypeError("an interpreter of its own kind is started")
+
+    def _send(self, data: bytes) -> None:
+        self._out += data
+        self._flush(0)
+
+    def _flush(self, _events: int) -> None:
+        from . import loop
+
+        while self._out:
+            try:
+                done = os.write(self._write_fd, self._out[:65_536])
+            except BlockingIOError:
+                self._loop.watch(self._write_fd, loop.WRITE, self._flush)
+                return
+            except OSError:
+                self._out.clear()
+                break
+            del self._out[:done]
+        self._loop.unwatch(self._write_fd)
+
+
+class PythonInterpreter(Interpreter):
+    """A fork of the supervisor, before or after it has seen the user's requests; see `worker.py`."""
+
+    features = ("query", "input", "complete")
+    version = process.python_version()
+
+    def run(self, code: str) -> None:
+        self._send(pack(b"R", [code.encode("utf-8", "surrogatepass")]))
+
+    def answer(self, number: bytes, text: str) -> None:
+        self._send(pack(b"I", [number, text.encode("utf-8", "replace")]))
+
+    def complete(self, before: str) -> bool:
+        self._send(pack(b"C", [before.encode("utf-8", "replace")]))
+        return True
+
+    def _fork(self, child_read: int, child_write: int) -> int:
+        from . import worker
+
+        pid = os.fork()
+        if pid == 0:
+            try:
+                worker.serve(child_read, child_write, self._fds, self._home)
+            finally:
+                os._exit(70)
+        return pid
+
+
+class BashInterpreter(Interpreter):
+    """A persistent interactive bash without a terminal, so that an interrupt returns to it instead of ending it.
+
+    Its stdin is the command pipe; code runs by `eval` with stdin and the report descriptor closed to it.
+    """
+
+    _REPORT_FD = 63
+    _ERROR_FD = 62
+    _PROLOGUE = "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +H +m; exec 2>&62 62>&-; "
+        "printf 'H %s\\n' \"${BASH_VERSION%%(*}\" >&63\n"
+
+    def start(self) -> None:
+        super().start()
+        self._send(self._PROLOGUE.encode())
+
+    def run(self, code: str) -> None:
+        quoted = "'" + code.replace("\0", "").replace("'", "'\\''") + "'"
+        self._send(f"eval {quoted} </dev/null 63>&-\nprintf 'D %d\\n' $? >&63\n".encode("utf-8", "surrogateescape"))
+
+    def _parse(self) -> List[Tuple[bytes, List[bytes]]]:
+        *lines, rest = bytes(self._in).split(b"\n")
+        self._in[:] = rest
+        reports = [line.partition(b" ") for line in lines]
+        return [(kind, [value]) for kind, _, value in reports if kind in (b"H", b"D")]
+
+    def _fork(self, child_read: int, child_write: int) -> int:
+        program = process.find_executable("bash")
+        if program is None:
+            raise FileNotFoundError("bash")
+        null = os.open("/dev/null", os.O_RDWR)
+        try:
+            return process.spawn(
+                [program, "--norc", "--noprofile", "--noediting", "-i"],
+                process.common_environment(self._home),
+                self._home,
+                (child_read, self._fds[1], null),  # its greeting about the missing terminal goes nowhere
+                [(child_write, self._REPORT_FD), (self._fds[2], self._ERROR_FD)],
+            )
+        finally:
+            os.close(null)
+
+
+def restore_pipe(fd: int) -> None:
+    """Takes back what a child has done to the open file that all writers of a pipe share: non-blocking, asynchronous
+    modes."""
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
+    if flags & (os.O_NONBLOCK | os.O_ASYNC):
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags & ~(os.O_NONBLOCK | os.O_ASYNC))
+
+
+def make_interpreter(runtime: str, loop: Loop, fds: Fds, home: str, report: Report) -> Optional[Interpreter]:
+    """The interpreter of a runtime; None for a runtime whose programs are compiled anew for each run (c)."""
+    if runtime == "python":
+        return PythonInterpreter(loop, fds, home, report)
+    if runtime == "bash":
+        return BashInterpreter(loop, fds, home, report)
+    return None

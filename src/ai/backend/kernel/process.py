@@ -1,0 +1,147 @@
+"""Processes at the level of system calls: fork, exec, exit codes, and what protects the supervisor from the user's
+code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, List, Optional, Sequence, Tuple
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+_RESET_SIGNALS = ("SIGINT", "SIGTERM", "SIGQUIT", "SIGHUP", "SIGPIPE", "SIGCHLD", "SIGUSR1", "SIGUSR2", "SIGXFSZ")
+
+
+def prctl(option: int, value: int) -> bool:
+    """Calls prctl(2); False where it cannot be reached (an interpreter built without ctypes) or fails."""
+    try:
+        # The C half of ctypes alone: importing the whole package costs several times as much at each start.
+        import _ctypes
+
+        program = _ctypes.dlopen(None, 2)  # type: ignore[arg-type]  # the stub forgets the program itself
+        address = _ctypes.dlsym(program, "prctl")
+        result: int = _ctypes.call_function(address, (option, value, 0, 0, 0))
+        return result == 0
+    except (ImportError, AttributeError, OSError):
+        return False
+
+
+def exit_of(status: int) -> Tuple[int, Optional[int]]:
+    """Splits a wait status into (exit code as a shell counts it, signal or None)."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        return 128 + number, number
+    return os.WEXITSTATUS(status), None
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, for messages to people."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def kill_group(pid: int, number: int) -> None:
+    """Sends a signal to the process group led by `pid`, and to `pid` itself if it left that group; a dead one is no
+    error."""
+    for send in (os.killpg, os.kill):
+        try:
+            send(pid, number)
+            return
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def common_environment(home: str) -> Dict[str, str]:
+    """The environment that the spec promises to every command; what the agent has set wins."""
+    env = {"TERM": "xterm", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "USER": "work"}
+    env.update(os.environ)
+    env["HOME"] = home
+    return env
+
+
+def detach_child(prefer_oom: bool = True) -> None:
+    """Turns a fresh fork of the supervisor into an ordinary process of the user: own session, default signals,
+    visible in /proc."""
+    os.setsid()
+    signal.set_wakeup_fd(-1)
+    for name in _RESET_SIGNALS:
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    # The flag is inherited over fork: without this /proc/self would be closed to the user's own code.
+    prctl(PR_SET_DUMPABLE, 1)
+    if prefer_oom:
+        try:
+            fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+            try:
+                os.write(fd, b"500")
+            finally:
+                os.close(fd)
+        except OSError:
+            pass  # no /proc, or an agent that has already set a higher score
+
+
+def spawn(
+    argv: Sequence[str],
+    env: Dict[str, str],
+    cwd: str,
+    fds: Tuple[int, int, int],
+    keep: Sequence[Tuple[int, int]] = (),
+    terminal: bool = False,
+) -> int:
+    """Forks and executes `argv` in a session of its own with `fds` as 0, 1, 2; returns the pid.
+
+    `keep` lists further (source, target) descriptors for the child. With `terminal`, descriptor 0 becomes the
+    controlling terminal.
+    All other descriptors of the supervisor are close-on-exec. A command that cannot be executed ends with code 127
+    and a line on
+    its stderr. Raises OSError where the fork itself fails.
+    """
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        detach_child()
+        # First away from 0..2, so that no target overwrites a source that is still needed.
+        import fcntl
+
+        moved = [(fcntl.fcntl(src, fcntl.F_DUPFD_CLOEXEC, 100), dst) for src, dst in [*zip(fds, range(3)), *keep]]
+        for src, dst in moved:
+            os.dup2(src, dst)
+        if terminal:
+            import termios
+
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        try:
+            os.chdir(cwd)
+        except OSError:
+            os.chdir("/")
+        os.execvpe(argv[0], list(argv), env)
+    except (OSError, ValueError) as e:
+        os.write(2, f"cannot execute {argv[0]}: {e}\n".encode("utf-8", "backslashreplace"))
+    finally:
+        os._exit(127)
+
+
+def find_executable(*names: str) -> Optional[str]:
+    """The first of the named programs that is found on PATH, as an absolute path."""
+    for name in names:
+        for folder in (os.environ.get("PATH") or os.defpath).split(os.pathsep):
+            candidate = os.path.join(folder or ".", name)
+            if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+                return os.path.abspath(candidate)
+    return None
+
+
+def shell_argv(command: str) -> List[str]:
+    """The argument vector that runs a shell command line: bash where there is one (as the spec says), else sh."""
+    return [find_executable("bash", "sh") or "/bin/sh", "-c", command]
+
+
+def python_version() -> str:
+    """The version of the running interpreter, as `3.11.7`."""
+    return "%d.%d.%d" % tuple(sys.version_info[:3])

@@ -1,0 +1,22 @@
+"""Entry point of the runner: `python -I runner_main.py --channel-fd 3 --runtime python --home /home/work`.
+
+The file stays tiny because a script is compiled at each start; the modules next to it are cached. They are imported
+under the
+private name `_backendai_runner`, so that nothing of ours can be shadowed by, or shadow, the packages of the user.
+"""
+
+import sys
+
+PACKAGE = "_backendai_runner"
+
+
+def load_package():  # type: () -> None
+    """Makes the modules of this folder importable as `_backendai_runner.*` without touching `sys.path`."""
+    package = type(sys)(PACKAGE)
+    package.__path__ = [__file__.rpartition("/")[0] or "."]
+    sys.modules[PACKAGE] = package
+
+
+if __name__ == "__main__":
+    load_package()
+    sys.exit(__import__(PACKAGE + ".supervisor", fromlist=["main"]).main(sys.argv[1:]))

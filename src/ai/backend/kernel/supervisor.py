@@ -1,0 +1,497 @@
+"""The supervisor: owns the channel, keeps an interpreter ready, and survives whatever the user's code does.
+
+It holds no thread and never waits on the user: every descriptor is non-blocking, every buffer has a limit. The
+user's code runs in
+children that have neither the channel nor, as the supervisor is not dumpable, a way to it through /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from . import process
+from .interpreters import make_interpreter, restore_pipe
+from .loop import READ, WRITE, Loop, Timer
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+
+PROTOCOL = 1
+_FLUSH_DELAY = 0.004
+_COMPLETION_PATIENCE = 2.0
+_MAX_RESTART_DELAY = 2.0
+_DRAIN_READS = 256
+
+
+class Supervisor:
+    """One per workload. `run` returns the exit code of the runner."""
+
+    def __init__(self, channel_fd: int, runtime: str, home: str) -> None:
+        self._runtime = runtime
+        self._home = home
+        os.set_inheritable(channel_fd, False)
+        self._loop = Loop()
+        # A signal without a handler of Python's does not reach the wake-up pipe.
+        signal.signal(signal.SIGCHLD, lambda *_args: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        out_read, self._out = os.pipe()
+        err_read, self._err = os.pipe()
+        self._null = os.open("/dev/null", os.O_RDONLY)
+        self._streams = {out_read: "stdout", err_read: "stderr"}
+        fds = (self._null, self._out, self._err)
+        self._interpreter = make_interpreter(runtime, self._loop, fds, home, self._on_report)
+        if self._interpreter is not None:
+            # As early as can be: the child starts while the rest of the supervisor is still being imported.
+            self._interpreter.start()
+        self._version = ""
+        self._announced = False
+        self._restarting = False
+        self._restart_delay = 0.05
+        self._flush_timer: Optional[Timer] = None
+        self._completion_timer: Optional[Timer] = None
+        self._completions: List[int] = []
+        self._work: List[Iterator[None]] = []
+        self._terminals: Any = None
+        self._files: Any = None
+        self._was_full = False
+        self._load(channel_fd, fds)
+
+    def _load(self, channel_fd: int, fds: Any) -> None:
+        from .console import Console, SessionLog
+        from .framing import Channel
+        from .runs import Runner
+
+        self._channel = Channel(channel_fd)
+        self._console = Console()
+        self._log = SessionLog()
+        self._runner = Runner(
+            self._runtime, self._home, fds, self._interpreter, self._console, self._send, self._settle
+        )
+        for fd in self._streams:
+            os.set_blocking(fd, False)
+            self._loop.watch(fd, READ, self._on_output)
+        self._loop.on_wakeup = self._reap
+        self._loop.before_wait = self._before_wait
+        self._handlers: Dict[str, Callable[[Dict[str, Any]], None]] = {
+            "run": self._runner.submit,
+            "input": self._runner.answer,
+            "interrupt": lambda _m: self._runner.interrupt(),
+            "cancel": lambda m: self._runner.cancel(m["id"], str(m.get("reason") or "")),
+            "complete": self._complete,
+            "file-write": self._file_write,
+            "file-list": self._file_list,
+            "file-read": self._file_read,
+            "pty-open": self._terminal_open,
+            "pty-input": lambda m: self._open_terminals().write(m["pty"], _decode(m["data"])),
+            "pty-resize": lambda m: self._open_terminals().resize(m["pty"], m["rows"], m["cols"]),
+            "pty-restart": lambda m: self._open_terminals().restart(m["pty"]),
+            "pty-close": lambda m: self._open_terminals().shut(m["pty"]),
+            "restart": lambda _m: self._restart(),
+            "ping": lambda m: self._reply(m, {"runtime": self._runtime, "busy": self._runner.active is not None}),
+            "shutdown": lambda _m: self._loop.stop(),
+        }
+
+    def run(self) -> int:
+        """Serves until the channel is closed or a shutdown is asked for."""
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda *_args: self._loop.stop())
+        self._reap()  # a child that died before the wake-up was in place
+        if self._interpreter is not None and self._interpreter.pid:
+            self._interpreter.listen()
+            self._interpreter.read_reports()
+        elif self._interpreter is None:
+            self._announce()
+        try:
+            self._loop.run()
+        finally:
+            self._stop_children()
+            self._channel.flush()
+        return 0
+
+    # ---- messages
+
+    def _send(self, message: Dict[str, Any]) -> None:
+        self._channel.send(message)
+
+    def _reply(self, message: Dict[str, Any], data: Dict[str, Any]) -> None:
+        if "req" in message:
+            self._send({"t": "reply", "req": message["req"], "ok": True, "data": data})
+
+    def _refuse(self, message: Dict[str, Any], kind: str, reason: str) -> None:
+        if "req" in message:
+            error = {"type": kind, "message": reason}
+            self._send({"t": "reply", "req": message["req"], "ok": False, "error": error})
+        else:
+            self._log.write(
+                "stderr", f"runner: refused {str(message.get('t'))[:40]!r}: {reason}\n".encode("utf-8", "replace")
+            )
+
+    def _on_channel(self, events: int) -> None:
+        from .framing import BrokenFrame
+
+        if not events & READ:
+            return
+        try:
+            messages = self._channel.receive()
+        except BrokenFrame as e:
+            self._log.write("stderr", f"runner: {e}\n".encode())
+            messages = None
+        if messages is None:
+            self._loop.stop()
+            return
+        for message in messages:
+            self._dispatch(message)
+
+    def _dispatch(self, message: Dict[str, Any]) -> None:
+        from .files import FileError, as_file_error
+
+        kind = message.get("t")
+        handler = self._handlers.get(kind) if isinstance(kind, str) else None
+        if handler is None:
+            self._refuse(message, "invalid", "unknown message")
+            return
+        try:
+            handler(message)
+        except FileError as e:
+            self._refuse(message, e.kind, str(e))
+        except OSError as e:
+            error = as_file_error(e)
+            self._refuse(message, error.kind, str(error))
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+            self._refuse(message, "invalid", f"{type(e).__name__}: {e}"[:500])
+
+    def _before_wait(self) -> bool:
+        """Once a round: start what can start, send what can be sent; True while background work is left that may go
+        on now."""
+        from .framing import HARD_LIMIT, HIGH_WATER
+
+        self._runner.advance()
+        if self._work and self._channel.unsent < HIGH_WATER:
+            self._advance_work()
+        if self._flush_timer is None and not self._console.is_empty and self._runner.active is not None:
+            self._flush_timer = self._loop.call_later(_FLUSH_DELAY, self._flush_console)
+        if not self._channel.flush():
+            self._loop.stop()
+            return True
+        unsent = self._channel.unsent
+        is_full = unsent > HIGH_WATER
+        if self._was_full and not is_full and self._terminals is not None:
+            self._terminals.resume()
+        self._was_full = is_full
+        self._loop.watch(
+            self._channel.fd, (READ if unsent < HARD_LIMIT else 0) | (WRITE if unsent else 0), self._on_channel
+        )
+        if self._log.blocked:
+            self._log.flush()
+        return bool(self._work) and not is_full
+
+    # ---- console
+
+    def _on_output(self, _events: int) -> None:
+        # What the interpreter has reported before it printed this is in its pipe already: it comes first.
+        if self._interpreter is not None:
+            self._interpreter.read_reports()
+        self._read_outputs(1)
+
+    def _read_outputs(self, rounds: int) -> None:
+        for fd, stream in self._streams.items():
+            for _ in range(rounds):
+                try:
+                    data = os.read(fd, 65_536)
+                except OSError:
+                    break
+                self._log.write(stream, data)
+                self._console.feed(stream, data)
+
+    def _settle(self) -> None:
+        """Everything printed until now becomes messages, before the message that follows."""
+        self._read_outputs(_DRAIN_READS)
+        self._console.end_of_text()
+        self._flush_console(force=True)
+
+    def _flush_console(self, force: bool = False) -> None:
+        from .framing import HIGH_WATER
+
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        run = self._runner.active
+        if run is None:
+            return
+        while force or self._channel.unsent < HIGH_WATER:
+            items = self._console.take_items()
+            if not items:
+                break
+            self._send({"t": "console", "id": run.id, "items": items})
+        else:
+            return
+        for stream, count in self._console.take_dropped().items():
+            self._send({"t": "truncated", "id": run.id, "stream": stream, "dropped": count})
+
+    # ---- the interpreter
+
+    def _on_report(self, kind: bytes, fields: List[bytes]) -> None:
+        """One report of the interpreter; it may be forged by the user's code, so it can only affect the user's own
+        run."""
+        if kind == b"H":
+            self._restart_delay = 0.05
+            if not self._announced:
+                self._announce()
+        elif kind == b"D":
+            self._runner.code_done()
+            self._prepare_pipes()
+            self._runner.advance()
+        elif kind == b"I":
+            self._runner.asked(fields[0], fields[1] == b"1")
+        elif kind == b"C":
+            self._completed(fields)
+        else:
+            self._read_outputs(_DRAIN_READS)
+            self._add_report(kind, fields)
+
+    def _add_report(self, kind: bytes, fields: List[bytes]) -> None:
+        texts = [field.decode("utf-8", "replace") for field in fields]
+        if kind == b"E":
+            self._console.end_of_text()
+            self._log.write("stderr", fields[0])
+            self._console.add_text("stderr", texts[0])
+        elif kind == b"M":
+            self._console.add_rich("media", [texts[0][:128], texts[1]], len(texts[1]))
+        elif kind == b"T":
+            self._console.add_rich("html", texts[0], len(texts[0]))
+
+    def _prepare_pipes(self) -> None:
+        for fd in (self._out, self._err):
+            restore_pipe(fd)
+
+    def _announce(self) -> None:
+        self._announced = True
+        features = ["query", *(self._interpreter.features[1:] if self._interpreter else ()), "batch", "pty", "files"]
+        version = self._interpreter.version if self._interpreter is not None else _compiler_version()
+        process.prctl(process.PR_SET_DUMPABLE, 0)
+        self._send(
+            {"t": "ready", "protocol": PROTOCOL, "runtime": self._runtime, "version": version, "features": features}
+        )
+
+    def _restart(self) -> None:
+        self._runner.cancel(None, "restart")
+        self._announced = False
+        if self._interpreter is None:
+            self._announce()
+        elif self._interpreter.pid:
+            self._interpreter.signal(signal.SIGKILL)
+
+    def _start_interpreter(self) -> None:
+        if self._interpreter is None or self._interpreter.pid:
+            return
+        self._prepare_pipes()
+        try:
+            self._interpreter.start()
+            self._interpreter.listen()
+        except OSError as e:
+            # The limit of processes is reached: the user's own ones must end first.
+            self._log.write("stderr", f"runner: no fresh interpreter yet: {e}\n".encode("utf-8", "replace"))
+            self._start_later()
+
+    def _start_later(self) -> None:
+        self._restart_delay = min(self._restart_delay * 2, _MAX_RESTART_DELAY)
+        self._loop.call_later(self._restart_delay, self._start_interpreter)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if self._interpreter is not None and pid == self._interpreter.pid:
+                self._interpreter_died(status)
+            elif not self._runner.child_died(pid, status) and self._terminals is not None:
+                self._terminals.child_died(pid, status)
+
+    def _interpreter_died(self, status: int) -> None:
+        if self._interpreter is None:
+            return
+        was_ready = self._interpreter.is_ready
+        self._interpreter.died()
+        self._completed([])
+        self._runner.interpreter_died(status)
+        if was_ready:
+            self._start_interpreter()
+        else:
+            self._start_later()
+
+    # ---- completion
+
+    def _complete(self, message: Dict[str, Any]) -> None:
+        options = message.get("options") or {}
+        line, column = options.get("line"), options.get("col")
+        before = str(message.get("code") or "")
+        if isinstance(line, str) and isinstance(column, int) and column >= 0:
+            before = line[:column]
+        interpreter = self._interpreter
+        # An interpreter that is busy with a run answers nobody else; no completion is better than a late one.
+        if (
+            interpreter is None
+            or not interpreter.is_ready
+            or self._runner.active is not None
+            or not interpreter.complete(before[-4096:])
+        ):
+            self._reply(message, {"matches": []})
+        else:
+            self._completions.append(message["req"])
+            if self._completion_timer is None:
+                self._completion_timer = self._loop.call_later(_COMPLETION_PATIENCE, self._completion_hangs)
+
+    def _completion_hangs(self) -> None:
+        # A `__dir__` of the user that does not return.
+        self._completion_timer = None
+        if self._completions and self._interpreter is not None:
+            self._interpreter.signal(signal.SIGINT)
+            self._completion_timer = self._loop.call_later(_COMPLETION_PATIENCE, self._completion_hangs)
+
+    def _completed(self, fields: List[bytes]) -> None:
+        if self._completion_timer is not None:
+            self._completion_timer.cancel()
+            self._completion_timer = None
+        if self._completions:
+            matches = [field.decode("utf-8", "replace") for field in fields]
+            self._reply({"req": self._completions.pop(0)}, {"matches": matches})
+        if self._completions:
+            self._completion_timer = self._loop.call_later(_COMPLETION_PATIENCE, self._completion_hangs)
+
+    # ---- files and terminals
+
+    def _open_files(self) -> Any:
+        if self._files is None:
+            from .files import Home
+
+            self._files = Home(self._home)
+        return self._files
+
+    def _file_write(self, message: Dict[str, Any]) -> None:
+        data = _decode(message["data"])
+        self._reply(
+            message,
+            self._open_files().write(message["path"], data, message.get("offset", 0), bool(message.get("last", True))),
+        )
+
+    def _file_list(self, message: Dict[str, Any]) -> None:
+        self._reply(message, self._open_files().list(message.get("path") or "."))
+
+    def _file_read(self, message: Dict[str, Any]) -> None:
+        from .files import MAX_READ_PATHS
+
+        paths = message["paths"]
+        if not isinstance(paths, list) or not 1 <= len(paths) <= MAX_READ_PATHS:
+            raise ValueError(f"paths is a list of 1 to {MAX_READ_PATHS}")
+        if len(self._work) >= 16:
+            raise ValueError("too many downloads at once")
+        self._work.append(self._read_files(message, paths))
+
+    def _read_files(self, message: Dict[str, Any], paths: List[str]) -> Iterator[None]:
+        from .files import FileError, as_file_error
+
+        try:
+            for index, path in enumerate(paths):
+                head = {"t": "chunk", "req": message["req"], "index": index, "name": path}
+                for data in self._open_files().read(path, message["max_bytes"]):
+                    self._send({**head, "data": _encode(data), "eof": False})
+                    yield
+                self._send({**head, "data": "", "eof": True})
+        except FileError as e:
+            self._refuse(message, e.kind, str(e))
+        except OSError as e:
+            error = as_file_error(e)
+            self._refuse(message, error.kind, str(error))
+        except (KeyError, TypeError, ValueError, RecursionError) as e:
+            self._refuse(message, "invalid", f"{type(e).__name__}: {e}"[:500])
+        else:
+            self._reply(message, {"count": len(paths)})
+
+    def _advance_work(self) -> None:
+        work = self._work.pop(0)
+        try:
+            next(work)
+        except StopIteration:
+            return
+        self._work.append(work)
+
+    def _open_terminals(self) -> Any:
+        if self._terminals is None:
+            from .terminals import Terminals
+
+            self._terminals = Terminals(self._loop, self._channel, self._home, self._send)
+        return self._terminals
+
+    def _terminal_open(self, message: Dict[str, Any]) -> None:
+        name = message["pty"]
+        if not isinstance(name, str) or not 1 <= len(name) <= 128:
+            raise ValueError("pty is a name of 1 to 128 characters")
+        self._open_terminals().open(name, message.get("rows", 24), message.get("cols", 80))
+        self._reply(message, {"pty": name})
+
+    def _stop_children(self) -> None:
+        if self._terminals is not None:
+            self._terminals.shut_all()
+        if self._files is not None:
+            self._files.close()
+        self._runner.cancel(None, "shutdown")
+        if self._interpreter is not None and self._interpreter.pid:
+            self._interpreter.signal(signal.SIGKILL)
+
+
+def _decode(data: str) -> bytes:
+    import binascii
+
+    if not isinstance(data, str):
+        raise ValueError("data is base64 text")
+    return binascii.a2b_base64(data)
+
+
+def _encode(data: bytes) -> str:
+    import binascii
+
+    return binascii.b2a_base64(data, newline=False).decode("ascii")
+
+
+def _compiler_version() -> str:
+    program = process.find_executable("gcc", "cc", "clang")
+    if program is None:
+        return ""
+    read, write = os.pipe()
+    null = os.open("/dev/null", os.O_RDWR)
+    try:
+        process.spawn([program, "-dumpfullversion", "-dumpversion"], dict(os.environ), "/", (null, write, null))
+        os.close(write)
+        write = -1
+        return os.read(read, 64).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    finally:
+        for fd in (read, write, null):
+            if fd >= 0:
+                os.close(fd)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses `--channel-fd N --runtime NAME --home DIR` and serves; 2 on wrong arguments."""
+    from .recipes import RUNTIMES
+
+    options = dict(zip(arguments[::2], arguments[1::2]))
+    unknown = set(options) - {"--channel-fd", "--runtime", "--home"}
+    runtime, home = options.get("--runtime", "python"), options.get("--home", "/home/work")
+    fd = options.get("--channel-fd", "3")
+    if unknown or len(arguments) % 2 or runtime not in RUNTIMES or not fd.isdigit():
+        print(f"usage: runner_main.py --channel-fd N --runtime {{{','.join(RUNTIMES)}}} --home DIR", file=sys.stderr)
+        return 2
+    os.environ["HOME"] = home
+    try:
+        os.mkdir(os.path.join(home, ".output"), 0o755)
+    except OSError:
+        pass  # it is there, or the home is read-only; a run without it reports no files
+    return Supervisor(int(fd), runtime, home).run()

@@ -1,0 +1,367 @@
+"""The Python interpreter that runs the user's code. A fork of the supervisor: ready in about a millisecond, no
+import of its own.
+
+Nothing here is trusted by the supervisor: this process and all in it belong to the user, who may break it in any
+way. What is
+guarded against is guarded so that honest code survives a mistake (a closed stdout, emptied builtins, a replaced
+handler).
+"""
+
+from __future__ import annotations
+import __future__
+
+import _ast
+import _thread
+import builtins
+import fcntl
+import os
+import signal
+import sys
+
+from . import process, streams
+from .framing import BrokenFrame, pack, unpack
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType, FrameType, TracebackType
+    from typing import Any, List, NoReturn, Optional, Tuple
+
+__builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
+
+FILENAME = "<input>"
+MAX_TRACEBACK = 65_536
+MAX_RICH = 6 * 1024 * 1024
+_HERE = __file__.rpartition("/")[0] + "/"
+_HIGH_FD = 1001
+_FUTURE_MASK = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names[4:])
+_TOP_LEVEL_AWAIT = 0x2000
+_ONLY_AST = 0x400
+_CO_COROUTINE = 0x80
+
+
+class Link:
+    """The pipes to the supervisor. A frame is never cut by an interrupt: the signal handler holds it back meanwhile."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self.read_fd, self.write_fd = read_fd, write_fd
+        self.lock = _thread.allocate_lock()
+        self.is_open = True
+        self.is_running = False
+        self._held = 0
+        self._pending = False
+        self._in = bytearray()
+        self._frames: List[Tuple[bytes, List[bytes]]] = []
+        self._questions = 0
+
+    def on_interrupt(self, _signum: int, _frame: Optional[FrameType]) -> None:
+        """Handler of SIGINT: the user's code, and nothing else, is interrupted."""
+        if self._held:
+            self._pending = True
+        elif self.is_running:
+            raise KeyboardInterrupt
+
+    def _release(self) -> None:
+        self._held -= 1
+        if not self._held and self._pending:
+            self._pending = False
+            if self.is_running:
+                raise KeyboardInterrupt
+
+    def send(self, kind: bytes, *fields: bytes) -> None:
+        """Sends one frame after everything that is in the output pipes. Silent in a fork of the user's code."""
+        if not self.is_open:
+            return
+        streams.wait_drained(1)
+        streams.wait_drained(2)
+        frame = pack(kind, fields)
+        self._held += 1
+        try:
+            with self.lock, memoryview(frame) as view:
+                done = 0
+                while done < len(frame):
+                    done += os.write(self.write_fd, view[done:])
+        except OSError:
+            os._exit(70)  # the user closed the pipe or the supervisor is gone: there is nothing to come back to
+        finally:
+            self._release()
+
+    def receive(self) -> Tuple[bytes, List[bytes]]:
+        """The next frame; waits, and can be interrupted while it waits."""
+        while not self._frames:
+            import select
+
+            poll = select.poll()
+            poll.register(self.read_fd, select.POLLIN)
+            poll.poll()
+            self._held += 1
+            try:
+                data = os.read(self.read_fd, 262_144)
+                if not data:
+                    os._exit(0)
+                self._in += data
+                self._frames.extend(unpack(self._in))
+            except (OSError, BrokenFrame):
+                os._exit(70)
+            finally:
+                self._release()
+        return self._frames.pop(0)
+
+    def ask(self, is_password: bool) -> str:
+        """One line from the client. Raises EOFError in a fork of the user's code, which has no client."""
+        if not self.is_open:
+            raise EOFError("no input in a forked process")
+        self._questions += 1
+        number = b"%d" % self._questions
+        for stream in (sys.stdout, sys.stderr):
+            streams.flush_quietly(stream)
+        self.send(b"I", number, b"1" if is_password else b"0")
+        while True:
+            kind, fields = self.receive()
+            if kind == b"I" and fields[0] == number:
+                return fields[1].decode("utf-8", "replace")
+
+    def forget(self) -> None:
+        """In a forked child: the pipes belong to the parent, whose death must be visible to the supervisor."""
+        self.is_open = False
+        for fd in (self.read_fd, self.write_fd):
+            try:
+                os.close(fd)
+            except OSError:
+                continue
+
+
+class Interpreter:
+    """Runs code in one namespace that is kept from run to run."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.pid = os.getpid()
+        main = type(sys)("__main__")
+        main.__dict__["__builtins__"] = builtins
+        sys.modules["__main__"] = main
+        self.namespace = main.__dict__
+        self.out, self.err = streams.open_outputs()
+        self.input = streams.InputStream(link.ask)
+        self._spare = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, link.write_fd + 1) for fd in (1, 2)]
+        self._future = 0
+        self._loop: Any = None
+        self._builtins = dict(vars(builtins))
+
+    def prepare_run(self) -> None:
+        """Puts back what an earlier run has broken beyond use; what it has replaced on purpose stays."""
+        for name, value in self._builtins.items():
+            if name not in vars(builtins):
+                setattr(builtins, name, value)
+        for spare, fd in zip(self._spare, (1, 2)):
+            try:
+                os.fstat(fd)
+            except OSError:
+                try:
+                    os.dup2(spare, fd)
+                except OSError:
+                    os._exit(70)
+        for name, stream in (("stdout", self.out), ("stderr", self.err), ("stdin", self.input)):
+            if getattr(getattr(sys, name, None), "closed", True):
+                setattr(sys, name, stream)
+        if signal.getsignal(signal.SIGINT) != self.link.on_interrupt:
+            signal.signal(signal.SIGINT, self.link.on_interrupt)
+
+    def flush(self) -> None:
+        """Flushes our streams; what the user has put in their place flushes itself."""
+        streams.flush_quietly(self.out)
+        streams.flush_quietly(self.err)
+
+    def run(self, source: str) -> None:
+        """Executes one piece of code to its end, whatever the end is; everything it has to say goes to the console."""
+        self.prepare_run()
+        error: Optional[BaseException] = None
+        try:
+            try:
+                self.link.is_running = True
+                self._execute(source)
+            finally:
+                self.link.is_running = False
+        except BaseException as e:  # noqa: BLE001  # all that the user's code can raise ends here, as text
+            error = e
+        for stream in {id(s): s for s in (sys.stdout, sys.stderr, self.out, self.err) if s is not None}.values():
+            streams.flush_quietly(stream)
+        if error is not None:
+            self._report(error)
+        if os.getpid() != self.pid:
+            os._exit(0)  # a child that the code forked has reached the end of the code
+
+    def _execute(self, source: str) -> None:
+        # The flag is given to both steps: `await` outside of a function is what a notebook user expects to work.
+        flags = self._future | _TOP_LEVEL_AWAIT
+        tree = compile(source, FILENAME, "exec", flags | _ONLY_AST, dont_inherit=True)
+        steps: List[Tuple[Any, str]] = [(tree, "exec")]
+        if tree.body and isinstance(tree.body[-1], _ast.Expr) and not source.rstrip().endswith(";"):
+            last = _ast.Interactive([tree.body.pop()])
+            steps.append((last, "single"))
+        for step, mode in steps:
+            code = compile(step, FILENAME, mode, flags, dont_inherit=True)
+            self._future |= code.co_flags & _FUTURE_MASK
+            flags |= self._future
+            self._evaluate(code)
+
+    def _evaluate(self, code: CodeType) -> None:
+        if not code.co_flags & _CO_COROUTINE:
+            exec(code, self.namespace)
+            return
+        import asyncio
+
+        if self._loop is None or self._loop.is_closed():
+            self._loop = asyncio.new_event_loop()
+            asyncio.set_event_loop(self._loop)
+        task = self._loop.create_task(eval(code, self.namespace))
+        try:
+            self._loop.run_until_complete(task)
+        finally:
+            if not task.done():
+                task.cancel()
+
+    def _report(self, error: BaseException) -> None:
+        text = ""
+        if isinstance(error, SystemExit):
+            if error.code is not None and error.code != 0:
+                text = f"SystemExit: {error.code}\n"
+        else:
+            sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
+            try:
+                text = format_error(error)
+            except Exception:  # noqa: BLE001  # the exception of the user may break its own description
+                text = f"{type.__getattribute__(type(error), '__name__')}: (its description failed)\n"
+        if len(text) > MAX_TRACEBACK:
+            text = text[: MAX_TRACEBACK // 2] + "\n  [...]\n" + text[-MAX_TRACEBACK // 2 :]
+        if text:
+            self.link.send(b"E", text.encode("utf-8", "backslashreplace"))
+
+
+def format_error(error: BaseException) -> str:
+    """The traceback as Python prints it, without the frames of the runner."""
+    import traceback
+
+    frames = 0
+    tb: Optional[TracebackType] = error.__traceback__
+    while tb is not None:
+        frames, tb = frames + 1, tb.tb_next
+    summary = traceback.TracebackException(
+        type(error), error, error.__traceback__, limit=None if frames < 5000 else -1000
+    )
+    seen = set()
+    pending: List[Any] = [summary]
+    while pending:
+        entry = pending.pop()
+        if entry is None or id(entry) in seen:
+            continue
+        seen.add(id(entry))
+        entry.stack[:] = [frame for frame in entry.stack or () if not frame.filename.startswith(_HERE)]
+        pending += [entry.__cause__, entry.__context__, *(getattr(entry, "exceptions", None) or ())]
+    text = "".join(summary.format())
+    if isinstance(error, SyntaxError) and error.filename == FILENAME:
+        text = text.partition("Traceback (most recent call last):\n")[2] or text
+    return text
+
+
+def serve(read_fd: int, write_fd: int, fds: Tuple[int, int, int], home: str) -> NoReturn:
+    """The life of the child after the fork: `fds` become 0, 1, 2, every other descriptor but the two pipes is
+    closed."""
+    try:
+        process.detach_child()
+        process.prctl(process.PR_SET_PDEATHSIG, signal.SIGKILL)
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python program has it
+        link = Link(*_arrange_descriptors(read_fd, write_fd, fds))
+        signal.signal(signal.SIGINT, link.on_interrupt)
+        _arrange_modules(home)
+        interpreter = Interpreter(link)
+        _install(interpreter)
+        link.send(b"H", process.python_version().encode())
+    except BaseException as e:  # noqa: BLE001  # the supervisor learns it from the exit code and tries again
+        os.write(2, f"the interpreter could not start: {e!r}\n".encode("utf-8", "backslashreplace"))
+        os._exit(71)
+    while True:
+        try:
+            _serve_one(interpreter)
+        except KeyboardInterrupt:
+            continue  # a second interrupt between the end of the code and this line
+
+
+def _serve_one(interpreter: Interpreter) -> None:
+    link = interpreter.link
+    kind, fields = link.receive()
+    if kind == b"R":
+        try:
+            interpreter.run(fields[0].decode("utf-8", "surrogatepass"))
+        finally:
+            link.send(b"D")
+    elif kind == b"C":
+        matches: List[bytes] = []
+        try:
+            from . import completion
+
+            link.is_running = True
+            matches = completion.complete(fields[0].decode("utf-8", "replace"), interpreter.namespace)
+        except BaseException:  # noqa: BLE001  # `__dir__` and `__getattr__` of the user may raise anything
+            matches = []
+        finally:
+            link.is_running = False
+            link.send(b"C", *matches)
+
+
+def _arrange_descriptors(read_fd: int, write_fd: int, fds: Tuple[int, int, int]) -> Tuple[int, int]:
+    """The pipes go where `os.closerange(3, 1000)` does not reach, if the limit of open files allows."""
+    for base in (_HIGH_FD, 240, 16):
+        try:
+            moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, base) for fd in (read_fd, write_fd)]
+            break
+        except OSError:
+            continue
+    else:
+        raise OSError("no room for the descriptors of the interpreter")
+    std = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, moved[1] + 1) for fd in fds]
+    for target, fd in enumerate(std):
+        os.dup2(fd, target)
+        os.close(fd)
+    os.closerange(3, moved[0])
+    return moved[0], moved[1]
+
+
+def _arrange_modules(home: str) -> None:
+    """Makes the interpreter look as if it had been started in `home` by the user, not by us in isolated mode."""
+    try:
+        os.chdir(home)
+    except OSError:
+        os.chdir("/")
+    os.environ.update(process.common_environment(home))
+    sys.argv = [""]
+    extra = [""]
+    extra += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    sys.path[:0] = extra
+    user_site = "%s/.local/lib/python%d.%d/site-packages" % (home, sys.version_info[0], sys.version_info[1])
+    if os.path.isdir(user_site):
+        import site
+
+        site.addsitedir(user_site)
+    else:
+        sys.path.append(user_site)
+
+
+def _install(interpreter: Interpreter) -> None:
+    """Puts our streams, `input` and the display hook in place."""
+    from . import display
+
+    link = interpreter.link
+    sys.stdin = sys.__stdin__ = interpreter.input  # type: ignore[assignment,misc]  # a text stream, not a TextIOWrapper
+    sys.stdout = sys.__stdout__ = interpreter.out  # type: ignore[misc]  # Final in the stubs only
+    sys.stderr = sys.__stderr__ = interpreter.err  # type: ignore[misc]  # Final in the stubs only
+
+    def ask(prompt: object = "", /) -> str:
+        """Ask the user for a line of text."""
+        print(prompt, end="", flush=True)
+        return link.ask(False)
+
+    ask.__name__ = ask.__qualname__ = "input"
+    builtins.input = ask
+    interpreter._builtins["input"] = ask
+    display.install(link)
+    os.register_at_fork(before=interpreter.flush, after_in_child=link.forget)
