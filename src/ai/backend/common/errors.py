@@ -67,7 +67,7 @@ class BackendError(Exception):
 
 
 class InternalError(BackendError):
-    pass
+    code = "internal-error"
 
 
 class InvalidInput(BackendError):
@@ -204,7 +204,7 @@ class CreationDeferred(BackendError):
 
     @property
     def retry_after(self) -> float:
-        return float(self.data["retry_after"])
+        return float(self.data.get("retry_after", 1.0))
 
 
 class WorkloadError(BackendError):

@@ -33,7 +33,7 @@ def check_slug(name: str, *, what: str, min_length: int = 1, max_length: int = 6
 
 
 def check_session_name(name: str) -> str:
-    """Return ``name`` if it may name a session: a slug of 4 to 64 characters that is not a UUID, which would be an id."""
+    """Return ``name`` if it may name a session: a slug of 4 to 64 characters and no UUID, which would be an id."""
     if _UUID.fullmatch(name):
         raise InvalidName("name must not look like a session id", data={"name": "malformed"})
     return check_slug(name, what="name", min_length=4, max_length=64, allow_dots=True)

@@ -1,6 +1,6 @@
 """HMAC signing of API requests.
 
-Source: spec 03-07 ("API 요청 서명") and the client wire contract 1.2, which wins where they differ: the published client
+Source: spec 03-07 ("API 요청 서명") and client wire contract 1.2, which wins where they differ: the published client
 never hashes the body, so a verifier accepts the digest of the empty string as well as that of the body.
 """
 

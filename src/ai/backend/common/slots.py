@@ -85,15 +85,21 @@ def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> D
         number = _EXACT.create_decimal(text)
     except DecimalException:
         raise InvalidQuantity(f"not a quantity: {text!r}") from None
-    if not number.is_finite() or number < 0 or number.adjusted() > 40 or number.as_tuple().exponent < -20:  # type: ignore[operator]  # finite numbers have an int exponent
+    if not number.is_finite() or number < 0 or not _fits(number):
         raise InvalidQuantity(f"quantity out of range: {text!r}")
     if is_bytes and number != number.to_integral_value():
         raise InvalidQuantity(f"{text!r} is not a whole number of bytes")
     return number
 
 
+def _fits(number: Decimal) -> bool:
+    """Whether a finite number has at most 41 digits before and 20 after the point."""
+    exponent = number.as_tuple().exponent
+    return number.adjusted() <= 40 and isinstance(exponent, int) and exponent >= -20
+
+
 def format_quantity(value: Decimal) -> str:
-    """Print a quantity without exponent or trailing zeros; sizes come out as plain bytes, the infinite as ``Infinity``."""
+    """Print a quantity without exponent or trailing zeros; sizes are plain bytes, the infinite is ``Infinity``."""
     if value.is_infinite():
         return "Infinity" if value > 0 else "-Infinity"
     text = f"{value:f}"

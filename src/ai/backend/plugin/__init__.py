@@ -1,1 +1,1 @@
-"""The public, versioned interfaces for third parties: accelerator, runtime, volume, placement; ``testing`` holds their suites."""
+"""Public, versioned interfaces for third parties: accelerator, runtime; ``testing`` holds their conformance suites."""

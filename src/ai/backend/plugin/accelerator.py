@@ -1,11 +1,11 @@
 """Accelerator Interface v2: what a plugin for a kind of device implements.
 
-Source: spec 00-accelerator-interface-v2, BEP-1000 (peer facts 1.1). Everything passed is a frozen dataclass; no type of a
-container engine, a database or a client appears here. Plugins are found by the entry point group
+Source: spec 00-accelerator-interface-v2, BEP-1000 (peer facts 1.1). Everything passed is a frozen dataclass; no type of
+a container engine, a database or a client appears here. Plugins are found by the entry point group
 ``backendai_accelerator_v30`` and by full package path in ``agent.toml`` (``allow-compute-plugins``).
 
-Contract in short: every call has a deadline; every call may be repeated after a crash; calls for different workloads may
-run concurrently, calls for one workload never do; a raised exception degrades the plugin and nothing else.
+Contract in short: every call has a deadline; every call may be repeated after a crash; calls for different workloads
+may run concurrently, calls for one workload never do; a raised exception degrades the plugin and nothing else.
 """
 
 from __future__ import annotations
@@ -94,7 +94,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceMapping:
-    """A device node in the workload. ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the runtime has CDI."""
+    """A device node in the workload.
+
+    ``permissions`` is a subset of ``rwm``; ``cdi_name`` is used where the runtime has CDI.
+    """
 
     source: str
     target: str | None = None
@@ -106,9 +109,10 @@ class DeviceMapping:
 class WorkloadConfig:
     """What a plugin wants of a workload. All fields are optional (spec 00, "WorkloadConfig").
 
-    Configs of several plugins merge in allocation order; the same key or target with different values denies the creation
-    naming both plugins. ``networks`` apply only where the network namespace is isolated, ``extra_syscalls`` only where there
-    is a filter, ``cpuset``/``memory_nodes`` and ``cpu_limit``/``memory_limit_bytes`` only where the runtime enforces them.
+    Configs of several plugins merge in allocation order; the same key or target with different values denies the
+    creation naming both plugins. ``networks`` apply only where the network namespace is isolated, ``extra_syscalls``
+    only where there is a filter, ``cpuset``/``memory_nodes`` and ``cpu_limit``/``memory_limit_bytes`` only where the
+    runtime enforces them.
     """
 
     mounts: tuple[Mount, ...] = ()
@@ -127,7 +131,8 @@ class WorkloadConfig:
 class ManagedState:
     """A small JSON object that the agent keeps with the workload for one plugin.
 
-    Present again after an agent restart, gone after ``post_terminate``. At most 64 KiB of JSON; ``version`` is the plugin's.
+    Present again after an agent restart, gone after ``post_terminate``. At most 64 KiB of JSON; ``version`` is the
+    plugin's.
     """
 
     __slots__ = ("data", "version")
@@ -151,11 +156,11 @@ class HookContext:
     deadline_s: float = 30.0
 
 
-class AbstractLifecycleHook(ABC):
+class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a hook overrides what it needs
     """What a plugin does around the life of one workload.
 
-    Stateless: an instance may be made anew before any call; what must survive goes into ``context.state``. Each method may be
-    called again with the same arguments after a crash and must then have the same effect once.
+    Stateless: an instance may be made anew before any call; what must survive goes into ``context.state``. Each method
+    may be called again with the same arguments after a crash and must then have the same effect once.
     """
 
     def __init__(self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext) -> None:
@@ -212,7 +217,9 @@ class MetricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One raw value. ``unit_hint`` is one of bytes, percent, bps, msec, count, celsius, watt; ``capacity`` in the same unit.
+    """One raw value.
+
+    ``unit_hint`` is one of bytes, percent, bps, msec, count, celsius, watt; ``capacity`` is in the same unit.
 
     ``stats`` names which of min, max, sum, avg, diff, rate the agent keeps.
     """
@@ -228,7 +235,10 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatContext:
-    """When, and of what, metrics are gathered. ``pids`` maps a workload to its processes, where the runtime knows them."""
+    """When, and of what, metrics are gathered.
+
+    ``pids`` maps a workload to its processes, where the runtime knows them.
+    """
 
     at: float
     allocations: Mapping[KernelId, DeviceAllocation] = field(default_factory=dict)
@@ -254,8 +264,8 @@ class PluginCapabilities:
 class AbstractComputePlugin(ABC):
     """One kind of device on one node.
 
-    Lifetime: constructed with its settings, ``init`` once, then any calls, ``cleanup`` once. ``key`` is the device name and
-    the first part of every slot name of the plugin.
+    Lifetime: constructed with its settings, ``init`` once, then any calls, ``cleanup`` once. ``key`` is the device name
+    and the first part of every slot name of the plugin.
     """
 
     key: ClassVar[DeviceName]

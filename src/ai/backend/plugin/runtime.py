@@ -1,9 +1,9 @@
 """Runtime SPI: what turns a kernel into a workload on a node (process trees, Docker, Kubernetes).
 
-Contract in short. Every call is idempotent by workload key ``(kernel_id, attempt)`` and safe to repeat after a crash of the
-agent at any instruction. ``create`` leaves either a complete workload or nothing that ``remove`` would not find. A runtime
-keeps its own durable record of each workload; ``list_workloads`` finds them again without the agent's help. Nothing here
-blocks the event loop.
+Contract in short. Every call is idempotent by workload key ``(kernel_id, attempt)`` and safe to repeat after a crash of
+the agent at any instruction. ``create`` leaves either a complete workload or nothing that ``remove`` would not find. A
+runtime keeps its own durable record of each workload; ``list_workloads`` finds them again without the agent's help.
+Nothing here blocks the event loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class WorkloadSpec:
     Attributes:
         environ: complete environment of the session's programs; no secret of the platform is ever in it.
         config: the merged wishes of all plugins, with cpu, memory, cpuset and devices.
-        files: small files to place before the start, by absolute path in the workload (resource.txt, bootstrap.sh, ...).
+        files: small files to place before the start, by absolute path in the workload (resource.txt, ...).
         home_bytes, pids: limits; None is the runtime's default.
         keep_home: reuse the home of an earlier attempt (restart in place).
     """
@@ -111,7 +111,11 @@ class RuntimeImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeInfo:
-    """``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is really done."""
+    """What this runtime is on this node.
+
+    ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is really
+    done.
+    """
 
     name: str
     version: str
@@ -202,7 +206,10 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
-        """Statistics of the runtime's own knowledge: cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids."""
+        """Statistics of the runtime's own knowledge.
+
+        Keys: cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids.
+        """
 
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...

@@ -26,7 +26,7 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     """Base of wire structs."""
 
 
-# ---- manager -> agent -------------------------------------------------------------------------------------------------
+# ---- manager -> agent ------------------------------------------------------------------------------------------------
 
 
 class ClusterInfo(Wire, frozen=True, kw_only=True):
@@ -50,8 +50,8 @@ class MountSpec(Wire, frozen=True, kw_only=True):
 class KernelSpec(Wire, frozen=True, kw_only=True):
     """Everything that an agent needs to create one kernel.
 
-    ``devices`` is the manager's plan, slot -> device -> quantity, made from inventory generation ``generation``; empty for
-    slots of plugins whose alloc map the manager does not know.
+    ``devices`` is the manager's plan, slot -> device -> quantity, made from inventory generation ``generation``; empty
+    for slots of plugins whose alloc map the manager does not know.
     """
 
     kernel_id: str
@@ -187,7 +187,7 @@ class OpenPty(Wire, frozen=True, kw_only=True):
 
 
 class PtyFrame(Wire, frozen=True, kw_only=True):
-    """One message of a terminal stream, either way. ``data`` for ``stdin`` and ``out``; rows and cols for ``resize``."""
+    """One message of a terminal stream, either way. ``data`` of ``stdin`` and ``out``; rows and cols of ``resize``."""
 
     kind: Literal["stdin", "out", "resize", "restart", "ping", "closed"]
     data: bytes = b""
@@ -200,7 +200,7 @@ class ReadLogs(Wire, frozen=True, kw_only=True):
     max_bytes: int = 10_485_760
 
 
-# ---- agent -> manager -------------------------------------------------------------------------------------------------
+# ---- agent -> manager ------------------------------------------------------------------------------------------------
 
 
 class SlotReport(Wire, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """The two halves of the manager-agent link, as interfaces that know no transport.
 
-The agent implements :class:`AgentCommands`, the manager implements :class:`ManagerReports`. ``infra.rpc`` carries both over
-one connection (in memory, or pyzmq CURVE between processes) and rebuilds errors with
-:func:`ai.backend.common.errors.from_wire`. Every call has a deadline; a peer that does not answer raises DeadlineExceeded.
+The agent implements :class:`AgentCommands`, the manager implements :class:`ManagerReports`. ``infra.rpc`` carries both
+over one connection (in memory, or pyzmq CURVE between processes) and rebuilds errors with
+:func:`ai.backend.common.errors.from_wire`. Every call has a deadline; a peer that does not answer raises
+DeadlineExceeded.
 """
 
 from __future__ import annotations
