@@ -185,8 +185,13 @@ class BashInterpreter(Interpreter):
 
     _REPORT_FD = 63
     _ERROR_FD = 62
-    _PROLOGUE = "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +H +m; exec 2>&62 62>&-; "
-        "printf 'H %s\\n' \"${BASH_VERSION%%(*}\" >&63\n"
+    _PROLOGUE = "\n".join(
+        (
+            "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +H +m; exec 2>&62 62>&-",
+            "printf 'H %s\\n' \"${BASH_VERSION%%(*}\" >&63",
+            "",
+        )
+    )
 
     def start(self) -> None:
         super().start()
