@@ -1,0 +1,129 @@
+"""What sessions cost: creating one, executing in one, and the whole command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+
+from bench.cluster import Api, running_cluster
+from bench.figures import Figure, benchmark, spread
+from bench.processes import BACKENDAI, wall_seconds
+
+CREATE_LIMIT_MS = 80.0
+EXECUTE_LIMIT_MS = 10.0
+PEER_EXECUTE_MS = 61.0
+RUN_LIMIT_S = 0.6
+
+
+def bare_sandbox() -> list[str]:
+    """Return the floor of a session: an interpreter that does nothing, in namespaces of its own.
+
+    Raises:
+        FileNotFoundError: bubblewrap is not installed.
+    """
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise FileNotFoundError("this benchmark needs bubblewrap (package bubblewrap)")
+    namespaces = ["--unshare-pid", "--unshare-ipc", "--unshare-uts"]
+    mounts = ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]
+    return [bwrap, *namespaces, *mounts, sys.executable, "-c", "pass"]
+
+
+@benchmark("create", "session create -> RUNNING over bare `bwrap ... python -c pass`")
+def create() -> Sequence[Figure]:
+    created, bare = [], []
+    with running_cluster() as cluster:
+        api = cluster.user
+        for _ in range(3):
+            api.destroy(api.create())
+        for _ in range(31):
+            bare.append(wall_seconds(bare_sandbox()) * 1000)
+            started = time.perf_counter()
+            name = api.create()
+            created.append((time.perf_counter() - started) * 1000)
+            api.destroy(name)
+    floor = statistics.median(bare)
+    value = statistics.median(created) - floor
+    return [
+        Figure(
+            name="session-create-added",
+            value=value,
+            unit="ms",
+            reference=floor,
+            reference_is="bare bubblewrap with python -c pass",
+            target=f"<= {CREATE_LIMIT_MS:g} ms added",
+            holds=value <= CREATE_LIMIT_MS,
+            detail=spread(created),
+        )
+    ]
+
+
+def execute_once(api: Api, session: str, code: str) -> str:
+    """Run one query to its end and return its standard output."""
+    answer = api.call("POST", f"/session/{session}", {"mode": "query", "code": code})["result"]
+    text = ""
+    while True:
+        text += "".join(part[1] for part in answer["console"] if part[0] == "stdout")
+        if answer["status"] == "finished":
+            return text
+        step = {"mode": "continue", "code": "", "runId": answer["runId"]}
+        answer = api.call("POST", f"/session/{session}", step)["result"]
+
+
+@benchmark("execute", "query-mode execute round trip through REST")
+def execute() -> Sequence[Figure]:
+    samples = []
+    with running_cluster() as cluster:
+        api = cluster.user
+        name = api.create()
+        for number in range(320):
+            started = time.perf_counter()
+            printed = execute_once(api, name, f"print({number})")
+            if printed != f"{number}\n":
+                raise RuntimeError(f"the session printed {printed!r} instead of {number}")
+            samples.append((time.perf_counter() - started) * 1000)
+        api.destroy(name)
+    samples = samples[20:]
+    value = statistics.median(samples)
+    return [
+        Figure(
+            name="execute-round-trip-p50",
+            value=value,
+            unit="ms",
+            reference=PEER_EXECUTE_MS,
+            reference_is="the published peer",
+            target=f"p50 <= {EXECUTE_LIMIT_MS:g} ms",
+            holds=value <= EXECUTE_LIMIT_MS,
+            detail=spread(samples),
+        )
+    ]
+
+
+@benchmark("run-command", "`backend.ai run --rm -c` on a warm cluster over bare `python -c`")
+def run_command() -> Sequence[Figure]:
+    whole, bare = [], []
+    with running_cluster() as cluster:
+        env = {**os.environ, **cluster.user_env}
+        command = [BACKENDAI, "run", "--rm", "-r", "cpu=1", "-r", "mem=64m", "-c", "print(1)", "python"]
+        wall_seconds(command, env)
+        for _ in range(11):
+            bare.append(wall_seconds([sys.executable, "-c", "print(1)"]))
+            whole.append(wall_seconds(command, env))
+    floor = statistics.median(bare)
+    value = statistics.median(whole) - floor
+    return [
+        Figure(
+            name="run-command-added",
+            value=value,
+            unit="s",
+            reference=floor,
+            reference_is="bare python -c",
+            target=f"<= {RUN_LIMIT_S:g} s added",
+            holds=value <= RUN_LIMIT_S,
+            detail=spread(whole) | {"peer_on_docker": 5.5},
+        )
+    ]
