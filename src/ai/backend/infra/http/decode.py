@@ -1,0 +1,212 @@
+"""Bodies and query strings into their schemas, with every offending field named.
+
+A refusal is an InvalidInput whose ``data`` maps dotted field names to what is wrong. It is HTTP 400: spec 03-08 says
+"401 Invalid API parameters" in one place, which would tell a client that its credentials are bad.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar, get_args, get_origin
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import structs
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.http.errors import UnsupportedMediaType
+from ai.backend.infra.http.routes import Nothing
+
+S = TypeVar("S", bound=msgspec.Struct)
+JSON_TYPES = ("application/json", "text/plain", "application/octet-stream", "")
+_MAX_DEPTH = 32
+_MAX_SHOWN = 32
+_AT = re.compile(r"(?P<what>.*?)(?: - at `(?P<key>key in )?\$?(?P<path>.*)`)?", re.DOTALL)
+_EMPTY: dict[str, Any] = {}
+
+
+def refuse(fields: Mapping[str, str]) -> InvalidInput:
+    """An InvalidInput that names fields."""
+    shown = dict(list(fields.items())[:_MAX_SHOWN])
+    return InvalidInput("; ".join(f"{name}: {what}" if name else what for name, what in shown.items()), data=shown)
+
+
+def parse_json_object(raw: bytes) -> dict[str, Any]:
+    """A body as a JSON object; an empty one is the empty object.
+
+    Raises:
+        InvalidInput: no UTF-8, no JSON, not an object, or nested too deeply.
+    """
+    if not raw or raw.isspace():
+        return {}
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"The body is not JSON: {error}", data={"body": "not JSON"}) from None
+    except RecursionError:
+        raise refuse({"body": "nested too deeply"}) from None
+    if not isinstance(value, dict):
+        raise refuse({"body": "must be a JSON object"})
+    _check_depth(value, _MAX_DEPTH, "")
+    return value
+
+
+def _check_depth(value: Any, left: int, path: str) -> None:
+    if left == 0:
+        raise refuse({path.partition(".")[0] or "body": "nested too deeply"})
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_depth(item, left - 1, path or key)
+    elif isinstance(value, list):
+        for item in value:
+            _check_depth(item, left - 1, path)
+
+
+def rename_aliases(raw: dict[str, Any], aliases: Mapping[str, str]) -> None:
+    """Move fields of other spellings to the one that the schema knows; both at once must agree."""
+    for alias, name in aliases.items():
+        *parents, leaf = alias.split(".")
+        source: Any = raw
+        for parent in parents:
+            source = source.get(parent) if isinstance(source, dict) else None
+        if not isinstance(source, dict) or leaf not in source:
+            continue
+        value = source.pop(leaf)
+        *parents, leaf = name.split(".")
+        target: Any = raw
+        for parent in parents:
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                raise refuse({parent: "must be an object"})
+        if value is None:
+            continue
+        if target.get(leaf) is not None and target[leaf] != value:
+            raise refuse({alias: f"contradicts {name}"})
+        target[leaf] = value
+
+
+def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
+    """The one struct of an annotation such as ``Config`` or ``Config | None``."""
+    candidates = [annotation, *get_args(annotation)] if get_origin(annotation) is not dict else []
+    for candidate in candidates:
+        if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
+            return candidate
+    return None
+
+
+def _drop_nulls(raw: dict[str, Any], schema: type[msgspec.Struct]) -> None:
+    """``null`` means absent wherever a field has a default (spec 03-07, "JSON Value Types")."""
+    for info in structs.fields(schema):
+        name = info.encode_name
+        if name not in raw:
+            continue
+        if raw[name] is None and not info.required:
+            del raw[name]
+        elif isinstance(raw[name], dict):
+            inner = _struct_in(info.type)
+            if inner is not None:
+                _drop_nulls(raw[name], inner)
+
+
+def convert(raw: dict[str, Any], schema: type[S], *, strict: bool = True) -> S:
+    """Builtins into a schema.
+
+    Raises:
+        InvalidInput: ``data`` names every field that is unknown, missing, of a wrong type or out of range.
+    """
+    _drop_nulls(raw, schema)
+    try:
+        return msgspec.convert(raw, schema, strict=strict)
+    except msgspec.ValidationError as error:
+        fields = dict(_offences(raw, schema, "", strict=strict))
+        raise refuse(fields or {"body": str(error)}) from None
+
+
+def _offences(
+    raw: dict[str, Any], schema: type[msgspec.Struct], prefix: str, *, strict: bool
+) -> Iterator[tuple[str, str]]:
+    infos = {info.encode_name: info for info in structs.fields(schema)}
+    for name in raw:
+        if name not in infos:
+            yield f"{prefix}{name[:64]}", "unknown field"
+    for name, info in infos.items():
+        if name not in raw:
+            if info.required:
+                yield f"{prefix}{name}", "required"
+            continue
+        inner = _struct_in(info.type)
+        if inner is not None and isinstance(raw[name], dict):
+            yield from _offences(raw[name], inner, f"{prefix}{name}.", strict=strict)
+            continue
+        try:
+            msgspec.convert(raw[name], info.type, strict=strict)
+        except msgspec.ValidationError as error:
+            match = _AT.fullmatch(str(error))
+            what, path = (match["what"], match["path"] or "") if match else (str(error), "")
+            yield f"{prefix}{name}{path}", what
+
+
+class QuerySchema(Generic[S]):
+    """A query string's schema; scalar fields read text leniently, list fields take repeated or comma-joined values."""
+
+    def __init__(self, schema: type[S], *, reserved: frozenset[str] = frozenset()) -> None:
+        self._schema = schema
+        self._reserved = reserved
+        self._lists = {
+            i.encode_name for i in structs.fields(schema) if get_origin(i.type) is list or _holds_list(i.type)
+        }
+        self._trivial = schema is Nothing
+
+    def read(self, query: str, body: dict[str, Any] | None = None) -> tuple[S, dict[str, str]]:
+        """The query of a raw string, completed by a JSON body's fields, and the reserved parameters.
+
+        Raises:
+            InvalidInput: as :func:`convert`, or if a parameter is given twice.
+        """
+        reserved: dict[str, str] = {}
+        raw: dict[str, Any] = dict(body or _EMPTY)
+        if query:
+            self._collect(query, raw, reserved)
+        if self._trivial and not raw:
+            return self._schema(), reserved
+        for name in self._reserved & raw.keys():
+            value = raw.pop(name)
+            if value is not None:
+                reserved.setdefault(name, str(value))
+        return convert(raw, self._schema, strict=False), reserved
+
+    def _collect(self, query: str, raw: dict[str, Any], reserved: dict[str, str]) -> None:
+        try:
+            pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=64)
+        except ValueError:
+            raise refuse({"query": "malformed"}) from None
+        seen: set[str] = set()
+        for name, value in pairs:
+            if name in self._lists:
+                if name not in seen:
+                    raw[name] = []
+                raw[name].append(value)
+            elif name in seen:
+                raise refuse({name[:64]: "given twice"})
+            elif name in self._reserved:
+                reserved[name] = value
+            else:
+                raw[name] = value
+            seen.add(name)
+
+
+def _holds_list(annotation: Any) -> bool:
+    return any(get_origin(part) is list for part in get_args(annotation))
+
+
+def check_json_type(media_type: str) -> None:
+    """Accept JSON, and what the published client sends with an empty or JSON body.
+
+    Raises:
+        UnsupportedMediaType: anything else.
+    """
+    if media_type not in JSON_TYPES and not media_type.endswith("+json"):
+        raise UnsupportedMediaType(
+            f"Send application/json, not {media_type[:64]}.", data={"Content-Type": media_type[:64]}
+        )

@@ -1,0 +1,71 @@
+"""What operators and probes ask: metrics, liveness, readiness, the version, the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from ai.backend.common.errors import NotFound
+from ai.backend.infra.http.paths import API_VERSION, MINOR_RELEASES
+from ai.backend.infra.http.routes import Call, Reply, route
+from ai.backend.infra.telemetry import Metrics
+
+Readiness = Callable[[], Awaitable[Mapping[str, bool]]]
+
+
+class HealthApi:
+    """Anonymous endpoints of every daemon.
+
+    Args:
+        readiness: names what must work before requests make sense, and whether it does.
+    """
+
+    def __init__(self, metrics: Metrics, readiness: Readiness) -> None:
+        self._metrics = metrics
+        self._readiness = readiness
+
+    @route("GET", "/livez", auth=False, limited=False)
+    async def livez(self, call: Call) -> dict[str, str]:
+        """Whether the process serves at all."""
+        return {"status": "alive"}
+
+    @route("GET", "/readyz", auth=False, limited=False)
+    async def readyz(self, call: Call) -> Reply:
+        """Whether the daemon can do its work; 503 names what cannot."""
+        checks = dict(await self._readiness())
+        ready = all(checks.values())
+        return Reply({"status": "ready" if ready else "not-ready", "checks": checks}, 200 if ready else 503)
+
+    @route("GET", "/metrics", auth=False, limited=False)
+    async def metrics(self, call: Call) -> web.Response:
+        """Metrics in the text format of Prometheus."""
+        return web.Response(body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+class VersionApi:
+    """The unsigned version probe (wire contract 1.3).
+
+    Args:
+        manager: what ``manager`` reports; the published Web UI switches features by comparing it.
+        build: the version of this software.
+    """
+
+    def __init__(self, *, manager: str, build: str) -> None:
+        self._reply: dict[str, Any] = {"version": API_VERSION, "manager": manager, "build": build}
+
+    @route("GET", "/", auth=False)
+    async def version(self, call: Call) -> dict[str, Any]:
+        """The API version of this server."""
+        return self._reply
+
+    @route("GET", "/{version}", auth=False)
+    async def major_version(self, call: Call) -> dict[str, Any]:
+        """The latest minor release of one major API version, ``/v7``."""
+        major = call.params["version"].removeprefix("v")
+        if call.params["version"].startswith("v") and major.isascii() and major.isdigit() and len(major) < 4:
+            minor = MINOR_RELEASES.get(int(major))
+            if minor is not None:
+                return {**self._reply, "version": f"v{int(major)}.{minor}"}
+        raise NotFound("There is no such URL in this API, nor such an API version.")

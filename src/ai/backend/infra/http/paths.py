@@ -1,0 +1,73 @@
+"""Old spellings of the API's paths, and the API versions that there have been.
+
+Source: spec 03-07 ("API Versioning"), 03-08 (``/session/create``, ``/kernel/...``, ``/stream/kernel/...``). Only
+routing sees the new spelling: a signature is checked against the target as it came.
+"""
+
+from __future__ import annotations
+
+import re
+
+API_VERSION = "v7.20230615"
+"""What ``GET /`` reports; a higher one makes the published 23.9 client warn on standard output (wire contract 1.3)."""
+
+MINOR_RELEASES = {
+    2: "20170315",
+    3: "20170615",
+    4: "20190615",
+    5: "20191215",
+    6: "20220615",
+    7: "20230615",
+}
+"""The last minor release of each major version of the API."""
+
+_VERSION_PREFIX = re.compile(r"/v(\d{1,4})(?=/|$)")
+_VERSION_HEADER = re.compile(r"v(\d{1,4})\.(\d{8})")
+_PREFIXES = (
+    ("/kernel/", "/session/"),
+    ("/stream/kernel/", "/stream/session/"),
+)
+_EXACT = {
+    "/kernel": "/session",
+    "/session/create": "/session",
+    "/kernel/create": "/session",
+    "/session/_/create": "/session",
+    "/stream/session/_/events": "/events/session",
+    "/stream/kernel/_/events": "/events/session",
+    "/admin/graphql": "/admin/gql",
+}
+
+
+def split_target(raw_target: str) -> tuple[str, str]:
+    """A request target as (path, query), both still percent-encoded; an absolute URL loses its authority."""
+    path, _, query = raw_target.partition("?")
+    if not path.startswith("/"):
+        _, _, rest = path.partition("://")
+        slash = rest.find("/")
+        path = rest[slash:] if slash >= 0 else "/"
+    return path.partition("#")[0], query
+
+
+def modern_path(path: str) -> str:
+    """The path under which a route is registered, for any spelling that there ever was.
+
+    ``/v5/kernel/abc`` becomes ``/session/abc``; ``/v5`` stays, it asks for the version. A major version that never was
+    stays as well, and is found nowhere.
+    """
+    if len(path) > 1 and path.endswith("/"):
+        path = path.rstrip("/") or "/"
+    match = _VERSION_PREFIX.match(path)
+    if match and match.end() < len(path) and int(match[1]) in MINOR_RELEASES:
+        path = path[match.end() :]
+    if path in _EXACT:
+        return _EXACT[path]
+    for old, new in _PREFIXES:
+        if path.startswith(old):
+            return new + path[len(old) :]
+    return path
+
+
+def parse_version(header: str) -> tuple[int, str] | None:
+    """An ``X-BackendAI-Version`` header as (major, minor date), or None if it is malformed."""
+    match = _VERSION_HEADER.fullmatch(header)
+    return (int(match[1]), match[2]) if match else None

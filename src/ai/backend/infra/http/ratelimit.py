@@ -1,0 +1,92 @@
+"""The rolling rate limit of spec 03-07: requests within the last 15 minutes, at any moment.
+
+A window is kept as 30 counters of 30 seconds, so the count is exact to one such step and costs the same however many
+requests there are.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from ai.backend.common.errors import RateLimitExceeded
+
+WINDOW_S = 900
+_STEPS = 30
+_STEP_S = WINDOW_S // _STEPS
+
+
+class _Window:
+    __slots__ = ("counts", "step", "total")
+
+    def __init__(self, step: int) -> None:
+        self.counts = [0] * _STEPS
+        self.step = step
+        self.total = 0
+
+    def advance(self, step: int) -> None:
+        """Forget what fell out of the window; a clock that goes back counts into the newest step."""
+        gone = min(step - self.step, _STEPS)
+        for i in range(gone):
+            slot = (self.step + 1 + i) % _STEPS
+            self.total -= self.counts[slot]
+            self.counts[slot] = 0
+        self.step = max(self.step, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a caller has left, as the ``X-RateLimit-*`` headers tell it."""
+
+    limit: int
+    remaining: int
+
+    def headers(self) -> dict[str, str]:
+        return {
+            "X-RateLimit-Limit": str(self.limit),
+            "X-RateLimit-Remaining": str(self.remaining),
+            "X-RateLimit-Window": str(WINDOW_S),
+        }
+
+
+class RateLimiter:
+    """Counts requests by key; a key is an access key, or the address of an anonymous caller.
+
+    Holds at most ``max_keys`` windows and forgets the longest unused first.
+    """
+
+    def __init__(self, *, max_keys: int = 65_536) -> None:
+        self._windows: OrderedDict[str, _Window] = OrderedDict()
+        self._max_keys = max_keys
+
+    def take(self, key: str, limit: int | None, *, now: float) -> Allowance | None:
+        """Count one request.
+
+        Args:
+            key: whose it is.
+            limit: how many there may be in the window; None or less than one: no limit, and no counting.
+            now: seconds of a monotonic clock.
+
+        Raises:
+            RateLimitExceeded: there were too many; this one is not counted.
+        """
+        if limit is None or limit < 1:
+            return None
+        step = int(now) // _STEP_S
+        window = self._windows.get(key)
+        if window is None:
+            window = self._windows[key] = _Window(step)
+            if len(self._windows) > self._max_keys:
+                self._windows.popitem(last=False)
+        else:
+            self._windows.move_to_end(key)
+            if step > window.step:
+                window.advance(step)
+        if window.total >= limit:
+            raise RateLimitExceeded(
+                f"More than {limit} requests in {WINDOW_S // 60} minutes.",
+                data={"limit": limit, "window_s": WINDOW_S, "retry_after": _STEP_S},
+            )
+        window.total += 1
+        window.counts[window.step % _STEPS] += 1
+        return Allowance(limit=limit, remaining=limit - window.total)

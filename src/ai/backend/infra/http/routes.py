@@ -1,0 +1,271 @@
+"""Typed routes: what an endpoint takes and gives, declared where it is written, and found by path.
+
+An API is a class with methods marked by :func:`route`; :func:`endpoints_of` collects them from an instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Any, Generic
+from urllib.parse import unquote
+
+import msgspec
+from aiohttp import web
+from typing_extensions import TypeVar
+
+from ai.backend.infra.http.errors import MethodNotAllowed, PayloadTooLarge, RouteNotFound
+
+MAX_JSON_BYTES = 1_048_576
+_READS_LIKE = {"HEAD": "GET", "REPORT": "GET"}
+"""REPORT is a GET whose parameters come in a body (spec 03-07, "HTTP Methods")."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "REPORT", "OPTIONS"})
+
+
+class Schema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of request schemas: unknown fields are refused; ``null`` means absent where a field has a default."""
+
+
+class Nothing(Schema, frozen=True):
+    """No fields at all."""
+
+
+B = TypeVar("B", bound=msgspec.Struct, default=Nothing)
+Q = TypeVar("Q", bound=msgspec.Struct, default=Nothing)
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+
+@dataclass(slots=True)
+class Reply:
+    """A JSON reply with another status than 200, or with headers of its own."""
+
+    value: Any = None
+    status: int = 200
+    headers: Mapping[str, str] | None = None
+
+
+class Call(Generic[B, Q]):
+    """One request to one endpoint.
+
+    Attributes:
+        request: the request underneath, for streams.
+        endpoint: what was called.
+        params: the variable parts of the path, decoded.
+        identity: whoever signed the request, as the daemon's own key store knows them; None if anonymous.
+        owner_access_key: on whose behalf the caller says to act; not yet permitted.
+        raw_query: still percent-encoded.
+        request_id: names this request in logs and problems.
+    """
+
+    __slots__ = (
+        "body",
+        "endpoint",
+        "identity",
+        "owner_access_key",
+        "params",
+        "query",
+        "raw_body",
+        "raw_query",
+        "request",
+        "request_id",
+    )
+
+    def __init__(
+        self, request: web.Request, endpoint: Endpoint, params: dict[str, str], raw_query: str, request_id: str
+    ) -> None:
+        self.request = request
+        self.endpoint = endpoint
+        self.params = params
+        self.raw_query = raw_query
+        self.request_id = request_id
+        self.identity: Any = None
+        self.owner_access_key: str | None = None
+        self.raw_body: bytes | None = None
+        self.body: B
+        self.query: Q
+
+    async def read_body(self) -> bytes:
+        """The whole body, up to the endpoint's limit.
+
+        Raises:
+            PayloadTooLarge: it is longer.
+        """
+        if self.raw_body is None:
+            limit = self.endpoint.max_body
+            length = self.request.content_length
+            if length is not None and length > limit:
+                raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
+            chunks, size = [], 0
+            async for chunk in self.request.content.iter_any():
+                size += len(chunk)
+                if size > limit:
+                    raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
+                chunks.append(chunk)
+            self.raw_body = b"".join(chunks)
+        return self.raw_body
+
+
+Handler = Callable[[Call[Any, Any]], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """An endpoint as its :func:`route` mark declares it.
+
+    Attributes:
+        path: with ``{name}`` for variable parts, which are whole segments.
+        body: schema of the JSON body. GET and DELETE take the fields of ``query`` in a JSON body as well (wire
+            contract 1.6).
+        body_aliases: other spellings of body fields, dotted: ``{"config.scaling_group": "config.scalingGroup"}``.
+        kind: ``json``; ``upload`` reads multipart itself; ``stream`` answers with an event stream, ``socket`` with a
+            WebSocket.
+        max_body: bytes that a body may have.
+        audited: whether a call is written to the audit trail; by default if the method changes something.
+        limited: whether calls count against the rate limit.
+    """
+
+    method: str
+    path: str
+    handler: Handler
+    name: str
+    summary: str
+    body: type[msgspec.Struct] = Nothing
+    query: type[msgspec.Struct] = Nothing
+    reply: Any = None
+    status: int = 200
+    auth: bool = True
+    kind: str = "json"
+    max_body: int = MAX_JSON_BYTES
+    body_aliases: Mapping[str, str] = field(default_factory=dict)
+    audited: bool = False
+    tag: str = ""
+    limited: bool = True
+
+    @property
+    def template(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+def route(
+    method: str,
+    path: str,
+    *,
+    body: type[msgspec.Struct] = Nothing,
+    query: type[msgspec.Struct] = Nothing,
+    reply: Any = None,
+    status: int = HTTPStatus.OK,
+    auth: bool = True,
+    kind: str = "json",
+    max_body: int = MAX_JSON_BYTES,
+    body_aliases: Mapping[str, str] | None = None,
+    audited: bool | None = None,
+    limited: bool = True,
+) -> Callable[[F], F]:
+    """Mark a method ``async def (self, call: Call[Body, Query])`` as an endpoint; see :class:`Endpoint`.
+
+    The first line of its docstring becomes the summary. It returns a value that msgspec can encode, a :class:`Reply`,
+    None for 204, or an aiohttp response. Several marks on one method are several endpoints.
+    """
+
+    def mark(function: F) -> F:
+        declared = Endpoint(
+            method=method,
+            path=path,
+            handler=function,
+            name=function.__name__,
+            summary=(function.__doc__ or function.__name__).strip().partition("\n")[0],
+            body=body,
+            query=query,
+            reply=reply,
+            status=int(status),
+            auth=auth,
+            kind=kind,
+            max_body=max_body,
+            body_aliases=body_aliases or {},
+            audited=method not in SAFE_METHODS if audited is None else audited,
+            limited=limited,
+        )
+        function.__dict__.setdefault("__endpoints__", []).append(declared)
+        return function
+
+    return mark
+
+
+def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
+    """The endpoints of an API object, bound to it, in the order of their declaration."""
+    return [
+        replace(declared, handler=getattr(api, name), tag=tag or type(api).__name__)
+        for name, function in vars(type(api)).items()
+        for declared in getattr(function, "__endpoints__", ())
+    ]
+
+
+class _Node:
+    __slots__ = ("endpoints", "literal", "variable")
+
+    def __init__(self) -> None:
+        self.literal: dict[str, _Node] = {}
+        self.variable: _Node | None = None
+        self.endpoints: dict[str, tuple[Endpoint, tuple[str, ...]]] = {}
+
+
+class RouteTable:
+    """Finds the endpoint of a path; a literal segment wins over a variable one."""
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self.endpoints = tuple(endpoints)
+        self._root = _Node()
+        self._plain: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in self.endpoints:
+            self._add(endpoint)
+
+    def _add(self, endpoint: Endpoint) -> None:
+        node, names = self._root, []
+        for segment in endpoint.path.strip("/").split("/"):
+            if segment.startswith("{"):
+                names.append(segment[1:-1])
+                node.variable = node.variable or _Node()
+                node = node.variable
+            else:
+                node = node.literal.setdefault(segment, _Node())
+        if endpoint.method in node.endpoints:
+            raise ValueError(f"{endpoint.template} is declared twice")
+        node.endpoints[endpoint.method] = (endpoint, tuple(names))
+        if not names:
+            self._plain.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+
+    def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
+        """The endpoint of a percent-encoded path, and the decoded variable parts.
+
+        Raises:
+            RouteNotFound: no such path.
+            MethodNotAllowed: the path knows other methods.
+        """
+        method = _READS_LIKE.get(method, method)
+        plain = self._plain.get(path)
+        if plain is not None and method in plain:
+            return plain[method], {}
+        segments = path.strip("/").split("/")
+        nodes: list[tuple[_Node, list[str]]] = []
+        _walk(self._root, segments, 0, [], nodes)
+        for node, values in nodes:
+            entry = node.endpoints.get(method)
+            if entry is not None:
+                return entry[0], {name: unquote(value) for name, value in zip(entry[1], values, strict=True)}
+        if nodes:
+            allowed = sorted({known for node, _ in nodes for known in node.endpoints})
+            raise MethodNotAllowed(data={"allowed": allowed})
+        raise RouteNotFound
+
+
+def _walk(node: _Node, segments: list[str], at: int, values: list[str], found: list[tuple[_Node, list[str]]]) -> None:
+    if at == len(segments):
+        if node.endpoints:
+            found.append((node, values))
+        return
+    literal = node.literal.get(segments[at])
+    if literal is not None:
+        _walk(literal, segments, at + 1, values, found)
+    if node.variable is not None and segments[at]:
+        _walk(node.variable, segments, at + 1, [*values, segments[at]], found)

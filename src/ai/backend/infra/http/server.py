@@ -1,0 +1,256 @@
+"""One function from request to reply: routing, authentication, limits, decoding, problems, metrics, audit.
+
+There is one catch-all route and no chain of middlewares: everything that could be known before a request came is in a
+table, since the cost of a cheap request is the cost of this file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+from aiohttp import web
+from prometheus_client import Counter, Histogram
+
+from ai.backend.common.errors import AuthenticationFailed, BackendError, InternalError, RateLimitExceeded
+from ai.backend.common.signing import media_type
+from ai.backend.infra.http.decode import (
+    QuerySchema,
+    check_json_type,
+    convert,
+    parse_json_object,
+    refuse,
+    rename_aliases,
+)
+from ai.backend.infra.http.errors import PayloadTooLarge, RouteNotFound, problem_response, status_of
+from ai.backend.infra.http.paths import modern_path, split_target
+from ai.backend.infra.http.ratelimit import Allowance, RateLimiter
+from ai.backend.infra.http.routes import SAFE_METHODS, Call, Endpoint, Reply, RouteTable
+from ai.backend.infra.http.signature import Authenticator
+from ai.backend.infra.http.streams import STREAMS, Streams
+from ai.backend.infra.telemetry import Metrics, bind_log_context
+
+log = logging.getLogger(__name__)
+_JSON = "application/json"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_METHOD = re.compile(r"[A-Z]{1,16}")
+_RESERVED = frozenset({"owner_access_key"})
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+class AuditTrail(Protocol):
+    """Where calls that change something are written down."""
+
+    async def note(self, call: Call[Any, Any], outcome: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions:
+    """Limits of a server.
+
+    Attributes:
+        anonymous_rate_limit: requests per 15 minutes from one address that are not signed; zero: any number.
+        trusted_proxies: addresses of peers whose ``X-Forwarded-*`` headers count.
+    """
+
+    anonymous_rate_limit: int = 5_000
+    trusted_proxies: frozenset[str] = frozenset()
+
+
+class HttpServer:
+    """Serves the endpoints of a daemon.
+
+    Args:
+        authenticator: None if no endpoint needs a signature.
+        audit: called once after every audited call, whatever became of it.
+    """
+
+    def __init__(
+        self,
+        endpoints: Iterable[Endpoint],
+        *,
+        metrics: Metrics,
+        authenticator: Authenticator | None = None,
+        audit: AuditTrail | None = None,
+        options: HttpOptions | None = None,
+    ) -> None:
+        self.table = RouteTable(endpoints)
+        self._authenticator = authenticator
+        self._audit = audit
+        self._options = options or HttpOptions()
+        self._limiter = RateLimiter()
+        self._queries: dict[str, QuerySchema[Any]] = {
+            e.template: QuerySchema(e.query, reserved=_RESERVED) for e in self.table.endpoints
+        }
+        self._served: Counter = metrics.counter("http_requests", "Requests by route and status.", ["route", "status"])
+        self._took: Histogram = metrics.histogram("http_request_seconds", "Time to reply by route.", ["route"])
+        self._counters: dict[tuple[str, int], Any] = {}
+        self._timers: dict[str, Any] = {}
+        self._ids = (f"{secrets.token_hex(6)}-{n:x}" for n in itertools.count(1))
+
+    def application(self) -> web.Application:
+        """The aiohttp application; streams are closed when it shuts down."""
+        app = web.Application(client_max_size=0)
+        streams = app[STREAMS] = Streams()
+
+        async def close_streams(_: web.Application) -> None:
+            await streams.close()
+
+        app.router.add_route("*", "/{path:.*}", self.handle)
+        app.on_shutdown.append(close_streams)
+        return app
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        """Answer one request. Never raises but for cancellation."""
+        started = time.perf_counter()
+        given = request.headers.get("X-Request-ID")
+        request_id = given if given is not None and _REQUEST_ID.fullmatch(given) else next(self._ids)
+        route, extra = "unmatched", {"X-Request-ID": request_id}
+        response: web.StreamResponse
+        with bind_log_context(request_id=request_id):
+            call: Call[Any, Any] | None = None
+            try:
+                call = self._find(request, request_id)
+                route = call.endpoint.template
+                allowance = await self._admit(call)
+                if allowance is not None:
+                    extra.update(allowance.headers())
+                await self._decode(call)
+                response = _reply(call, await call.endpoint.handler(call))
+                outcome = "ok"
+            except BackendError as error:
+                response, outcome = self._refuse(request, call, error, request_id), error.code
+            except web.HTTPException as error:
+                response, outcome = self._refuse(request, call, _foreign(error), request_id), "http-error"
+            except ConnectionError:
+                response, outcome = web.Response(status=499), "gone"
+            except Exception:
+                log.exception("%s failed", route)
+                response, outcome = problem_response(InternalError(), request_id=request_id), InternalError.code
+            if call is not None and call.endpoint.audited and self._audit is not None:
+                await self._audit.note(call, outcome)
+        if not response.prepared:
+            response.headers.update(extra)
+        self._count(route, response.status, time.perf_counter() - started)
+        return response
+
+    def _find(self, request: web.Request, request_id: str) -> Call[Any, Any]:
+        path, query = split_target(request.raw_path)
+        method = request.method
+        override = request.headers.get("X-Method-Override")
+        if override is not None and method == "POST":
+            method = override.strip().upper()
+            if _METHOD.fullmatch(method) is None:
+                raise refuse({"X-Method-Override": "not a method"})
+        try:
+            endpoint, params = self.table.find(method, modern_path(path))
+        except UnicodeDecodeError:
+            raise RouteNotFound from None
+        return Call(request, endpoint, params, query, request_id)
+
+    async def _admit(self, call: Call[Any, Any]) -> Allowance | None:
+        endpoint = call.endpoint
+        if not endpoint.auth:
+            if not endpoint.limited:
+                return None
+            limit = self._options.anonymous_rate_limit
+            return self._limiter.take(self._address(call.request), limit, now=time.monotonic())
+        if self._authenticator is None:
+            raise AuthenticationFailed("Nobody can sign in here.")
+        access_key, key = await self._authenticator.authenticate(
+            call.request,
+            method=endpoint.method if call.request.method == "POST" else call.request.method,
+            read_body=call.read_body,
+        )
+        call.identity = key.identity
+        return self._limiter.take(access_key, key.rate_limit, now=time.monotonic())
+
+    async def _decode(self, call: Call[Any, Any]) -> None:
+        endpoint, request = call.endpoint, call.request
+        raw: dict[str, Any] = {}
+        if endpoint.kind != "upload" and request.body_exists:
+            body = await call.read_body()
+            if body:
+                check_json_type(media_type(request.headers.get("Content-Type", "")))
+                raw = parse_json_object(body)
+        reads = endpoint.method in SAFE_METHODS or endpoint.method == "DELETE"
+        schema = self._queries[endpoint.template]
+        call.query, reserved = schema.read(call.raw_query, raw if reads else None)
+        call.owner_access_key = reserved.get("owner_access_key") or None
+        if not reads:
+            if endpoint.body_aliases:
+                rename_aliases(raw, endpoint.body_aliases)
+            call.body = convert(raw, endpoint.body)
+
+    def _refuse(
+        self, request: web.Request, call: Call[Any, Any] | None, error: BackendError, request_id: str
+    ) -> web.Response:
+        if (call is None or call.identity is None) and not isinstance(error, RateLimitExceeded):
+            anonymous = call is not None and not call.endpoint.auth
+            if not anonymous:  # an anonymous endpoint has been counted already
+                try:
+                    self._limiter.take(self._address(request), self._options.anonymous_rate_limit, now=time.monotonic())
+                except RateLimitExceeded as limited:
+                    error = limited
+        if status_of(error) >= 500:
+            log.error("%s: %s", error.code, error.message)
+        response = problem_response(error, request_id=request_id)
+        if isinstance(error, PayloadTooLarge):
+            response.force_close()
+        return response
+
+    def _address(self, request: web.Request) -> str:
+        """The address of the client: the nearest hop that is no trusted proxy."""
+        peer = request.remote or ""
+        if peer in self._options.trusted_proxies:
+            hops = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",") if hop.strip()]
+            for hop in reversed(hops):
+                peer = hop[:64]
+                if peer not in self._options.trusted_proxies:
+                    break
+        return f"ip:{peer}"
+
+    def _count(self, route: str, status: int, took_s: float) -> None:
+        counter = self._counters.get((route, status))
+        if counter is None:
+            counter = self._counters[route, status] = self._served.labels(route, str(status))
+            self._timers.setdefault(route, self._took.labels(route))
+        counter.inc()
+        self._timers[route].observe(took_s)
+
+
+def _reply(call: Call[Any, Any], value: Any) -> web.StreamResponse:
+    if isinstance(value, web.StreamResponse):
+        return value
+    status, headers = call.endpoint.status, None
+    if isinstance(value, Reply):
+        status, headers, value = value.status, value.headers, value.value
+    if value is None:
+        return web.Response(status=204, headers=headers)
+    body = value if isinstance(value, msgspec.Raw) else _encode(value)
+    return web.Response(body=bytes(body), status=status, headers=headers, content_type=_JSON)
+
+
+def _foreign(error: web.HTTPException) -> BackendError:
+    """What aiohttp itself refuses, in our words."""
+    if error.status == 413:
+        return PayloadTooLarge()
+    if error.status < 500:
+        return refuse({"request": error.reason or "malformed"})
+    return InternalError(error.reason or "")
+
+
+async def serve(app: web.Application, host: str, port: int, *, backlog: int = 512) -> tuple[web.AppRunner, int]:
+    """Listen, and tell on which port (useful with port 0). ``await runner.cleanup()`` stops."""
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=5.0)
+    await runner.setup()
+    site = web.TCPSite(runner, host, port, backlog=backlog)
+    await site.start()
+    return runner, int(runner.addresses[0][1])

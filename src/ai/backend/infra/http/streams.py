@@ -1,0 +1,179 @@
+"""Long-lived replies: Server-Sent Events and WebSockets, and their end when the server stops.
+
+Source: client wire contract 1.7 and 1.8: a client pings every 30 s and needs the pong within 15 s; a WebSocket message
+is at most 4 MiB; an event stream ends for good only with ``server_close``; every event's data is JSON; every non-empty
+line contains a colon; and the first event must not share a TCP segment with the head.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from aiohttp import WSCloseCode, web
+
+from ai.backend.common.errors import BackendError
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 4 << 20
+PING_INTERVAL_S = 30.0
+HEARTBEAT_S = 15.0
+_HEAD_PAUSE_S = 0.02
+
+
+class Streams:
+    """The open streams of a server; each learns from :attr:`closing` that it should end."""
+
+    def __init__(self) -> None:
+        self.closing = asyncio.Event()
+        self._open: set[asyncio.Task[Any]] = set()
+        self._sockets: set[web.WebSocketResponse] = set()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @contextmanager
+    def opened(self, socket: web.WebSocketResponse | None = None) -> Iterator[None]:
+        """Be known as open inside the block."""
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a stream is served by a task")
+        self._open.add(task)
+        if socket is not None:
+            self._sockets.add(socket)
+        try:
+            yield
+        finally:
+            self._open.discard(task)
+            if socket is not None:
+                self._sockets.discard(socket)
+
+    async def close(self, *, timeout_s: float = 2.0) -> None:
+        """Ask every stream to end, and cancel those that have not after ``timeout_s``."""
+        self.closing.set()
+        goodbyes = [s.close(code=WSCloseCode.GOING_AWAY, message=b"server is stopping") for s in list(self._sockets)]
+        for goodbye in asyncio.as_completed(goodbyes, timeout=timeout_s) if goodbyes else ():
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                await goodbye
+        left = set(self._open)
+        if left:
+            _, left = await asyncio.wait(left, timeout=timeout_s)
+        for task in left:
+            task.cancel()
+
+
+STREAMS: web.AppKey[Streams] = web.AppKey("streams", Streams)
+
+
+@dataclass(frozen=True, slots=True)
+class SseEvent:
+    """One event; ``data`` is encoded as JSON, ``id`` comes back as ``Last-Event-ID``."""
+
+    name: str
+    data: Any
+    id: str | None = None
+
+    def encode(self) -> bytes:
+        head = f"id: {self.id}\n" if self.id is not None else ""
+        return f"{head}event: {self.name}\ndata: ".encode() + msgspec.json.encode(self.data, enc_hook=str) + b"\n\n"
+
+
+SERVER_CLOSE = SseEvent("server_close", {})
+
+
+async def send_events(
+    request: web.Request, source: AsyncIterator[SseEvent], *, heartbeat_s: float = HEARTBEAT_S
+) -> web.StreamResponse:
+    """Send events until the source ends, the client goes or the server stops.
+
+    Only the end of the source is told as ``server_close``: after a restart of the server a client shall come back.
+    """
+    streams = request.app[STREAMS]
+    response = web.StreamResponse(
+        headers={
+            "Content-Type": "text/event-stream; charset=utf-8",
+            "Cache-Control": "no-cache, no-transform",
+            "X-Accel-Buffering": "no",
+        }
+    )
+    with streams.opened(), contextlib.suppress(ConnectionError):
+        await response.prepare(request)
+        await response.write(b": open\n\n")
+        await asyncio.sleep(_HEAD_PAUSE_S)
+        try:
+            await _relay(request, response, source, streams, heartbeat_s)
+        except Exception:
+            # The head is out: all that is left to tell is the end, after which the client comes back by itself.
+            log.exception("an event stream broke")
+        finally:
+            aclose = getattr(source, "aclose", None)
+            if aclose is not None:
+                await aclose()
+        await response.write_eof()
+    return response
+
+
+async def _relay(
+    request: web.Request,
+    response: web.StreamResponse,
+    source: AsyncIterator[SseEvent],
+    streams: Streams,
+    heartbeat_s: float,
+) -> None:
+    closing = asyncio.ensure_future(streams.closing.wait())
+    step: asyncio.Future[SseEvent] = asyncio.ensure_future(anext(source))
+    try:
+        while not closing.done():
+            done, _ = await asyncio.wait((closing, step), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)
+            if request.transport is None or request.transport.is_closing():
+                return
+            if step in done:
+                try:
+                    event = step.result()
+                except StopAsyncIteration:
+                    await response.write(SERVER_CLOSE.encode())
+                    return
+                await response.write(event.encode())
+                step = asyncio.ensure_future(anext(source))
+            elif not done:
+                await response.write(b": heartbeat\n\n")
+    finally:
+        await _discard(closing, step)
+
+
+async def _discard(*futures: asyncio.Future[Any]) -> None:
+    for future in futures:
+        future.cancel()
+    await asyncio.gather(*futures, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def open_socket(request: web.Request) -> AsyncIterator[web.WebSocketResponse]:
+    """A WebSocket for the time of the block; it answers pings, sends its own, and is closed with the server.
+
+    An error inside the block closes it with code 1011: the head is out, so there is no other way to tell.
+    """
+    socket = web.WebSocketResponse(heartbeat=PING_INTERVAL_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False)
+    await socket.prepare(request)
+    with request.app[STREAMS].opened(socket):
+        code, reason = WSCloseCode.OK, b""
+        try:
+            yield socket
+        except BackendError as error:
+            code, reason = WSCloseCode.INTERNAL_ERROR, error.message.encode()[:120]
+        except ConnectionError:
+            pass
+        except Exception:
+            log.exception("a WebSocket broke")
+            code = WSCloseCode.INTERNAL_ERROR
+        finally:
+            if not socket.closed:
+                with contextlib.suppress(ConnectionError):
+                    await socket.close(code=code, message=reason)
