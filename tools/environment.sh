@@ -33,7 +33,11 @@ sync_with_uv() {
 
 # Without uv: a plain venv, the locked versions are not enforced, the ranges of pyproject.toml are.
 sync_with_pip() {
-    python="$(find_python)" || die "Python >= 3.11 is needed and was not found. On Debian 12 or Ubuntu 24.04: apt-get install python3 python3-venv"
+    if ! find_python >/dev/null && is_debian_root; then
+        install_packages python3 python3-venv
+        find_python >/dev/null || install_packages python3.11 python3.11-venv
+    fi
+    python="$(find_python)" || die "Python >= 3.11 is needed and was not found (Debian: apt-get install python3 python3-venv)"
     if [ ! -x "$VENV/bin/pip" ]; then
         "$python" -m venv --clear "$VENV" >"$LOGS/environment.log" 2>&1 || {
             # Debian splits ensurepip off into a package of its own.
