@@ -6,6 +6,8 @@ from __future__ import annotations
 import builtins
 import sys
 
+from . import streams
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
@@ -77,9 +79,8 @@ def show_media(mime: str, data: Any) -> bool:
     body = data.encode("utf-8", "replace")
     if _link is None or len(body) > MAX_RICH:
         return False
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+    for stream in streams.current():
+        streams.flush_quietly(stream)
     if mime == "text/html":
         _link.send(b"T", body)
     else:

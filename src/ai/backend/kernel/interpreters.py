@@ -36,6 +36,7 @@ class Interpreter:
         self._out = bytearray()
         self.pid = 0
         self.is_ready = False
+        self.is_busy: Callable[[], bool] = lambda: False
 
     def start(self) -> None:
         """Starts a fresh child. Raises OSError where no process can be made (the limit of pids is reached): try
@@ -86,12 +87,12 @@ class Interpreter:
 
     def died(self) -> None:
         """To be called when the child has been reaped: takes its last reports and closes the pipes."""
+        self.pid = 0
         self.read_reports()
+        self.is_ready = False
         for fd in (self._read_fd, self._write_fd):
             self._loop.unwatch(fd)
             os.close(fd)
-        self.pid = 0
-        self.is_ready = False
         self._read_fd = self._write_fd = -1
 
     def read_reports(self) -> None:
@@ -102,9 +103,8 @@ class Interpreter:
             except OSError:
                 return
             if not data:
-                # Closed by the user's code: nothing can be run any more. The death that follows ends the run.
                 self._loop.unwatch(self._read_fd)
-                self.signal(9)
+                self._cut_off()
                 return
             self._in += data
             try:
@@ -114,8 +114,24 @@ class Interpreter:
                     self._handle(kind, fields)
             except (BrokenFrame, IndexError, ValueError):
                 self._in.clear()
-                self.signal(9)
+                self._loop.unwatch(self._read_fd)
+                self.kill_alone()
                 return
+
+    def kill_alone(self) -> None:
+        """Kills the child but nothing that it has started: background processes belong to the user."""
+        if self.pid:
+            try:
+                os.kill(self.pid, 9)
+            except ProcessLookupError:
+                return  # dead already; it will be reaped in a moment
+
+    def _cut_off(self) -> None:
+        # The user's code has closed our pipe, or has executed another program in the place of the interpreter. A run
+        # that is active lasts as long as the process; without one the process is of no use any more.
+        self.is_ready = False
+        if not self.is_busy():
+            self.kill_alone()
 
     def _parse(self) -> List[Tuple[bytes, List[bytes]]]:
         return list(unpack(self._in))
@@ -185,17 +201,12 @@ class BashInterpreter(Interpreter):
 
     _REPORT_FD = 63
     _ERROR_FD = 62
-    _PROLOGUE = "\n".join(
-        (
-            "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +H +m; exec 2>&62 62>&-",
-            "printf 'H %s\\n' \"${BASH_VERSION%%(*}\" >&63",
-            "",
-        )
-    )
+    _SETTINGS = "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +H +m; exec 2>&62 62>&-\n"
+    _GREETING = "printf 'H %s\\n' \"${BASH_VERSION%%(*}\" >&63\n"
 
     def start(self) -> None:
         super().start()
-        self._send(self._PROLOGUE.encode())
+        self._send((self._SETTINGS + self._GREETING).encode())
 
     def run(self, code: str) -> None:
         quoted = "'" + code.replace("\0", "").replace("'", "'\\''") + "'"

@@ -101,11 +101,14 @@ class Runner:
 
     def answer(self, message: Dict[str, Any]) -> None:
         """Hands the client's input to the run that waits for it; anything else is late and ignored."""
+        run_id, text = message["id"], message["text"]
+        if not isinstance(text, str):
+            raise ValueError("text is text")
         run = self.active
-        if run is None or run.id != message["id"] or run.question is None or self._interpreter is None:
+        if run is None or run.id != run_id or run.question is None or self._interpreter is None:
             return
         number, run.question = run.question, None
-        self._interpreter.answer(number, str(message["text"]))
+        self._interpreter.answer(number, text)
 
     def asked(self, number: bytes, is_password: bool) -> None:
         """The interpreter waits for input."""

@@ -14,12 +14,13 @@ import builtins
 import fcntl
 import io
 import os
+import sys
 import termios
 import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Optional
+    from typing import Any, Callable, List, Optional
 
 # The user may empty the builtins of the interpreter; our functions keep their own.
 __builtins__ = dict(vars(builtins))  # type: ignore[assignment]  # a module or its dict, both are allowed
@@ -50,7 +51,7 @@ def wait_drained(fd: int) -> None:
 
 
 class OutputPipe(io.RawIOBase):
-    """The raw half of sys.stdout or sys.stderr."""
+    """The raw half of sys.stdout or sys.stderr. Closing it leaves the descriptor open: the next run prints again."""
 
     def __init__(self, fd: int, other_fd: int, guard: _thread.LockType) -> None:
         self._fd = fd
@@ -76,10 +77,6 @@ class OutputPipe(io.RawIOBase):
         wait_drained(self._other_fd)
         return os.write(self._fd, data)
 
-    def close(self) -> None:
-        """Closing sys.stdout must not close descriptor 1: the next run still prints."""
-        self.flush()
-
 
 def open_outputs() -> tuple[io.TextIOWrapper, io.TextIOWrapper]:
     """The text streams for descriptors 1 and 2: line buffered, and never failing on a character that cannot be
@@ -93,6 +90,11 @@ def open_outputs() -> tuple[io.TextIOWrapper, io.TextIOWrapper]:
     raw_out.flush_other = lambda: flush_quietly(err)
     raw_err.flush_other = lambda: flush_quietly(out)
     return out, err
+
+
+def current() -> List[Any]:
+    """What stands for sys.stdout and sys.stderr now; the user may have removed either."""
+    return [s for s in (getattr(sys, "stdout", None), getattr(sys, "stderr", None)) if s is not None]
 
 
 def flush_quietly(stream: Any) -> None:

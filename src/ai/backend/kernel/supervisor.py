@@ -48,7 +48,7 @@ class Supervisor:
             self._interpreter.start()
         self._version = ""
         self._announced = False
-        self._restarting = False
+        self._has_started = False
         self._restart_delay = 0.05
         self._flush_timer: Optional[Timer] = None
         self._completion_timer: Optional[Timer] = None
@@ -70,6 +70,8 @@ class Supervisor:
         self._runner = Runner(
             self._runtime, self._home, fds, self._interpreter, self._console, self._send, self._settle
         )
+        if self._interpreter is not None:
+            self._interpreter.is_busy = lambda: self._runner.active is not None
         for fd in self._streams:
             os.set_blocking(fd, False)
             self._loop.watch(fd, READ, self._on_output)
@@ -237,6 +239,7 @@ class Supervisor:
         """One report of the interpreter; it may be forged by the user's code, so it can only affect the user's own
         run."""
         if kind == b"H":
+            self._has_started = True
             self._restart_delay = 0.05
             if not self._announced:
                 self._announce()
@@ -249,7 +252,7 @@ class Supervisor:
         elif kind == b"C":
             self._completed(fields)
         else:
-            self._read_outputs(_DRAIN_READS)
+            # The child has waited until its pipes were empty: what is in them now was printed after this.
             self._add_report(kind, fields)
 
     def _add_report(self, kind: bytes, fields: List[bytes]) -> None:
@@ -288,6 +291,7 @@ class Supervisor:
         if self._interpreter is None or self._interpreter.pid:
             return
         self._prepare_pipes()
+        self._has_started = False
         try:
             self._interpreter.start()
             self._interpreter.listen()
@@ -316,8 +320,8 @@ class Supervisor:
     def _interpreter_died(self, status: int) -> None:
         if self._interpreter is None:
             return
-        was_ready = self._interpreter.is_ready
         self._interpreter.died()
+        was_ready = self._has_started
         self._completed([])
         self._runner.interpreter_died(status)
         if was_ready:
@@ -446,11 +450,11 @@ class Supervisor:
 
 
 def _decode(data: str) -> bytes:
-    import binascii
+    import base64
 
     if not isinstance(data, str):
         raise ValueError("data is base64 text")
-    return binascii.a2b_base64(data)
+    return base64.b64decode(data, validate=True)
 
 
 def _encode(data: bytes) -> str:

@@ -112,7 +112,7 @@ class Link:
             raise EOFError("no input in a forked process")
         self._questions += 1
         number = b"%d" % self._questions
-        for stream in (sys.stdout, sys.stderr):
+        for stream in streams.current():
             streams.flush_quietly(stream)
         self.send(b"I", number, b"1" if is_password else b"0")
         while True:
@@ -149,9 +149,7 @@ class Interpreter:
 
     def prepare_run(self) -> None:
         """Puts back what an earlier run has broken beyond use; what it has replaced on purpose stays."""
-        for name, value in self._builtins.items():
-            if name not in vars(builtins):
-                setattr(builtins, name, value)
+        self._restore_builtins()
         for spare, fd in zip(self._spare, (1, 2)):
             try:
                 os.fstat(fd)
@@ -160,11 +158,18 @@ class Interpreter:
                     os.dup2(spare, fd)
                 except OSError:
                     os._exit(70)
+        if self.out.closed or self.err.closed:
+            self.out, self.err = streams.open_outputs()
         for name, stream in (("stdout", self.out), ("stderr", self.err), ("stdin", self.input)):
             if getattr(getattr(sys, name, None), "closed", True):
                 setattr(sys, name, stream)
         if signal.getsignal(signal.SIGINT) != self.link.on_interrupt:
             signal.signal(signal.SIGINT, self.link.on_interrupt)
+
+    def _restore_builtins(self) -> None:
+        for name, value in self._builtins.items():
+            if name not in vars(builtins):
+                setattr(builtins, name, value)
 
     def flush(self) -> None:
         """Flushes our streams; what the user has put in their place flushes itself."""
@@ -183,7 +188,8 @@ class Interpreter:
                 self.link.is_running = False
         except BaseException as e:  # noqa: BLE001  # all that the user's code can raise ends here, as text
             error = e
-        for stream in {id(s): s for s in (sys.stdout, sys.stderr, self.out, self.err) if s is not None}.values():
+        self._restore_builtins()  # the description of the error needs them
+        for stream in {id(s): s for s in (*streams.current(), self.out, self.err)}.values():
             streams.flush_quietly(stream)
         if error is not None:
             self._report(error)
