@@ -22,7 +22,7 @@ API_VERSION: Final = "v7.20230615"
 """The protocol that this client speaks."""
 
 DEFAULTS: Final[Mapping[str, str]] = {
-    "endpoint": "http://127.0.0.1:8090",
+    "endpoint": "http://127.0.0.1:8091",
     "endpoint_type": "api",
     "domain": "default",
     "group": "default",
@@ -180,7 +180,7 @@ class APIConfig:
             MissingCredentials: none is configured.
         """
         if self._access_key is None:
-            raise MissingCredentials("no access key is configured: set BACKEND_ACCESS_KEY and BACKEND_SECRET_KEY")
+            raise MissingCredentials("no access key is configured")
         return self._access_key
 
     @property
@@ -191,7 +191,7 @@ class APIConfig:
             MissingCredentials: none is configured.
         """
         if not self._secret_key:
-            raise MissingCredentials("no secret key is configured: set BACKEND_SECRET_KEY")
+            raise MissingCredentials("no secret key is configured")
         return self._secret_key
 
 

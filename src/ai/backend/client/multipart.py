@@ -21,10 +21,11 @@ def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[
     Raises:
         BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
     """
-    base = Path(os.path.abspath(basedir or "."))
+    base = Path(basedir or ".").resolve()
     found: dict[str, bytes] = {}
     for given in files:
-        path = Path(os.path.abspath(base / given))  # not resolve(): a link keeps its own name
+        path = base / given
+        path = path.parent.resolve() / path.name  # a link keeps its own name
         if not path.is_file():
             raise BackendClientError(f"{given}: no such file")
         if not path.is_relative_to(base):

@@ -1,0 +1,145 @@
+"""A session's way to RUNNING, told to a person."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ai.backend.client.exceptions import BackendError
+
+if TYPE_CHECKING:
+    from ai.backend.cli.creation import Creation
+    from ai.backend.cli.output import Screen
+    from ai.backend.client.func.session import AsyncComputeSession
+    from ai.backend.client.session import AsyncSession
+
+LIVE = frozenset({"RUNNING", "RUNNING_DEGRADED"})
+FINAL = frozenset({"TERMINATED", "ERROR", "CANCELLED"})
+_FIRST_WAIT_S = 2
+_POLL_S = 0.5
+_FIELDS = ("id", "status", "status_info", "status_data", "result")
+
+
+class NotStarted(Exception):
+    """The session did not come to RUNNING: it ended, or the time to wait ran out (``is_timeout``)."""
+
+    def __init__(self, message: str, *, is_timeout: bool = False) -> None:
+        super().__init__(message)
+        self.is_timeout = is_timeout
+
+
+async def create_running(
+    api: AsyncSession, screen: Screen, image: str, creation: Creation, *, max_wait: int = 0, label: str = ""
+) -> AsyncComputeSession:
+    """Create a session, say why it waits if it does, and return it running.
+
+    Raises:
+        NotStarted: it ended, or did not start within ``max_wait`` seconds (zero: no limit).
+    """
+    started = time.monotonic()
+    first = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
+    session = await api.ComputeSession.get_or_create(image, **creation.options(max_wait=first))
+    if session.status in LIVE:
+        return session
+    deadline = started + max_wait if max_wait else None
+    screen.note(f"{label}session {session.name} ({session.id}) is queued")
+    await _wait(session, screen, deadline, label)
+    return session
+
+
+async def _wait(session: AsyncComputeSession, screen: Screen, deadline: float | None, label: str) -> None:
+    told = ""
+    while True:
+        found = await session.detail(_FIELDS) or {}
+        status = str(found.get("status"))
+        session.status = status
+        if status in LIVE:
+            return
+        if status in FINAL:
+            raise NotStarted(f"the session {session.name} is {status}: {reason(found) or 'no reason is known'}")
+        text = f"{status}{': ' + why if (why := reason(found)) else ''}"
+        if text != told:
+            screen.note(f"{label}  {text}")
+            told = text
+        if deadline is not None and time.monotonic() >= deadline:
+            raise NotStarted(
+                f"the session {session.name} is still {text}; it stays in the queue, `backend.ai rm {session.name}` "
+                "cancels it",
+                is_timeout=True,
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+def reason(found: Mapping[str, Any]) -> str:
+    """Why a session is in its status: the scheduler's explanation or the error where there is one."""
+    data = found.get("status_data")
+    if isinstance(data, str):
+        try:
+            data = json.loads(data)
+        except ValueError:
+            data = None
+    texts: list[str] = []
+    if isinstance(data, Mapping):
+        for part in ("error", "scheduler"):
+            inner = data.get(part)
+            if not isinstance(inner, Mapping):
+                continue
+            message = inner.get("msg") or inner.get("message") or inner.get("repr")
+            if message:
+                texts.append(str(message))
+                continue
+            failed = inner.get("failed_predicates") or ()
+            texts += [str(one.get("msg") or one.get("name")) for one in failed if isinstance(one, Mapping)]
+    info = found.get("status_info")
+    if info and info not in texts:
+        texts.insert(0, str(info))
+    return "; ".join(texts)
+
+
+def describe_history(history: Mapping[str, str | None]) -> str:
+    """``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``, from the times of the statuses."""
+    known = sorted((datetime.fromisoformat(when), name) for name, when in history.items() if when)
+    if not known:
+        return ""
+    start = known[0][0]
+    parts = [known[0][1]]
+    parts += [f"{name} +{(when - start).total_seconds() * 1000:.0f} ms" for when, name in known[1:]]
+    return " → ".join(parts)
+
+
+def describe_devices(info: Mapping[str, Any]) -> str:
+    """``mock.device: mock-0, mock-1`` for every slot that is bound to devices, cpu and memory left out."""
+    bound: dict[str, list[str]] = {}
+    for kernel in info.get("kernels") or [info]:
+        for slot, devices in (kernel.get("devices") or {}).items():
+            if slot not in {"cpu", "mem"}:
+                bound.setdefault(slot, []).extend(
+                    f"{device} ({amount})" if str(amount) not in {"1", ""} else str(device)
+                    for device, amount in (
+                        devices.items() if isinstance(devices, Mapping) else ((d, "") for d in devices)
+                    )
+                )
+    return "; ".join(f"{slot}: {', '.join(devices)}" for slot, devices in sorted(bound.items()))
+
+
+async def tell_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
+    """Say on stderr how the session came to run, where, and with what."""
+    if screen.is_json:
+        return
+    try:
+        info, history = await asyncio.gather(session.get_info(), session.status_history())
+    except BackendError:
+        return  # it may have ended meanwhile; what follows will say so
+    verb = "started" if session.created else "was running already"
+    screen.note(f"{label}session {session.name} ({session.id}) {verb}")
+    if text := describe_history(history):
+        screen.note(f"{label}  life cycle  {text}")
+    agents = info.get("agents") or info.get("agent_ids") or info.get("agentIds") or ()
+    if agents:
+        screen.note(f"{label}  agent       {', '.join(agents) if not isinstance(agents, str) else agents}")
+    if devices := describe_devices(info):
+        screen.note(f"{label}  devices     {devices}")

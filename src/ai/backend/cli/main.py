@@ -1,0 +1,109 @@
+"""The root of the `backend.ai` command."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ai.backend.cli.guard import refusal
+from ai.backend.cli.lazy import Entry, LazyGroup, output_option
+from ai.backend.cli.output import Screen
+
+PROGRAM = "backend.ai"
+COMPLETION_VARIABLE = "_BACKEND_AI_COMPLETE"
+
+_SESSION = "ai.backend.cli.session_commands:"
+_FILES = "ai.backend.cli.file_commands:"
+_WATCH = "ai.backend.cli.watch_commands:"
+
+SESSION_COMMANDS = {
+    "run": Entry("ai.backend.cli.run_command:run", "Run code in a session: one call from code to output."),
+    "start": Entry("ai.backend.cli.start_command:start", "Start a session and leave it running."),
+    "ps": Entry("ai.backend.cli.list_command:ps", "List sessions."),
+    "info": Entry(_SESSION + "info", "Show what is known about a session."),
+    "logs": Entry(_SESSION + "logs", "Print the console log of a session."),
+    "rm": Entry(_SESSION + "rm", "Terminate sessions, or cancel pending ones."),
+    "restart": Entry(_SESSION + "restart", "Restart sessions in place."),
+    "rename": Entry(_SESSION + "rename", "Give a session another name."),
+    "interrupt": Entry(_SESSION + "interrupt", "Interrupt the code that a session runs."),
+    "complete": Entry(_SESSION + "complete", "Ask a session how code could go on."),
+    "status-history": Entry(_SESSION + "status_history", "Show when a session came to each status."),
+    "events": Entry(_WATCH + "events", "Follow the events of a session."),
+    "watch": Entry(_WATCH + "watch", "Wait for a session's end and exit with its result."),
+    "upload": Entry(_FILES + "upload", "Put files into a session."),
+    "download": Entry(_FILES + "download", "Fetch files from a session."),
+    "ls": Entry(_FILES + "ls", "List files in a session."),
+}
+
+ENTRIES = {
+    **SESSION_COMMANDS,
+    "session": Entry("ai.backend.cli.groups:session", "The same commands under the names of the published tree."),
+    "admin": Entry("ai.backend.cli.groups:admin", "Agents, keypairs and all users' sessions."),
+    "keypair": Entry("ai.backend.cli.groups:keypair", "Your own keypair."),
+    "resource": Entry("ai.backend.cli.groups:resource", "Resource slots and presets."),
+    "config": Entry("ai.backend.cli.config_command:config", "Show the configuration in force."),
+    "completion": Entry("ai.backend.cli.completion_command:completion", "Print a completion script for a shell."),
+    "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "standalone room"),
+    "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "standalone room"),
+    "mgr": Entry("ai.backend.manager.main:main", "The manager daemon.", "manager"),
+    "ag": Entry("ai.backend.agent.main:main", "The agent daemon.", "agent"),
+}
+
+
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        click.echo(f"{PROGRAM} {version('backendai')}")
+        ctx.exit()
+
+
+@click.group(
+    cls=LazyGroup,
+    entries=ENTRIES,
+    params=[
+        output_option(),
+        click.Option(
+            ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Version."
+        ),
+    ],
+)
+@click.pass_context
+def root(ctx: click.Context) -> None:
+    """Compute sessions on heterogeneous accelerators, from the command line.
+
+    \b
+      backend.ai up                                start a cluster on this computer
+      backend.ai run --rm -c 'print(1)' python     run code in a session of its own
+      backend.ai ps                                see your sessions
+    """
+    ctx.ensure_object(Screen)
+
+
+def main() -> None:
+    """The entry point of the installed script."""
+    reason = refusal()
+    screen = Screen()
+    if reason is not None:
+        screen.fail(reason)
+    try:
+        root.main(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, standalone_mode=False, obj=screen)
+    except click.UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # older releases of click do not have it
+            click.echo(error.format_message())
+            sys.exit(2)
+        where = error.ctx.command_path if error.ctx else PROGRAM
+        screen.error(f"{error.format_message().rstrip('.')} (see `{where} --help`)", code="usage")
+        sys.exit(2)
+    except click.ClickException as error:
+        screen.fail(error.format_message())
+    except click.exceptions.Exit as done:
+        sys.exit(done.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        print(file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What the command line prints: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NoReturn
+
+
+class OutputMode(StrEnum):
+    CONSOLE = "console"
+    JSON = "json"
+
+
+def _plain(value: Any) -> str:
+    return str(value)
+
+
+def _width(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+
+
+def cell(value: Any) -> str:
+    """One value for a person's eyes."""
+    if value is None or value in ("", [], {}):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={cell(item)}" for name, item in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(cell(item) for item in value)
+    return " ".join(str(value).split())
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, separated by two spaces."""
+    lines = [list(headers), *[list(row) for row in rows]]
+    widths = [max(_width(line[index]) for line in lines) for index in range(len(headers))]
+
+    def render(line: Sequence[str]) -> str:
+        padded = [text + " " * (width - _width(text)) for text, width in zip(line, widths, strict=True)]
+        return "  ".join(padded).rstrip()
+
+    rule = "  ".join("─" * width for width in widths)
+    return "\n".join([render(lines[0]), rule, *[render(line) for line in lines[1:]]])
+
+
+class Screen:
+    """The output of one invocation in the mode that was asked for."""
+
+    def __init__(self, mode: OutputMode = OutputMode.CONSOLE) -> None:
+        self.mode = mode
+
+    @property
+    def is_json(self) -> bool:
+        return self.mode is OutputMode.JSON
+
+    def json(self, value: Any) -> None:
+        """The one JSON document of this invocation."""
+        print(json.dumps(value, ensure_ascii=False, indent=2, default=_plain))
+
+    def say(self, text: str) -> None:
+        """A result line; people only."""
+        if not self.is_json:
+            print(text)
+
+    def note(self, text: str) -> None:
+        """What happens meanwhile, for people; never part of the result."""
+        if not self.is_json:
+            print(text, file=sys.stderr, flush=True)
+
+    def table(self, items: Sequence[Mapping[str, Any]], columns: Sequence[tuple[str, str]]) -> None:
+        """A list of objects; ``columns`` pairs a key with its heading."""
+        headings = [heading for _, heading in columns]
+        print(table(headings, [[cell(item.get(key)) for key, _ in columns] for item in items]))
+
+    def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        """One object, a line for each of its facts."""
+        known = [(name, value if isinstance(value, str) and "\n" in value else cell(value)) for name, value in pairs]
+        width = max((_width(name) for name, _ in known), default=0)
+        for name, value in known:
+            print(f"{name}{' ' * (width - _width(name))}  {value}")
+
+    def error(self, message: str, *, code: str = "error", status: int | None = None) -> None:
+        """One line that says what is wrong and what to do; as a document too where JSON was asked for."""
+        line = " ".join(message.split())
+        print(f"backend.ai: {line}", file=sys.stderr, flush=True)
+        if self.is_json:
+            self.json({"error": {"code": code, "message": line, **({"status": status} if status else {})}})
+
+    def fail(self, message: str, *, exit_code: int = 1) -> NoReturn:
+        self.error(message)
+        sys.exit(exit_code)

@@ -1,0 +1,194 @@
+"""Commands about sessions that exist: info, logs, rm, restart, rename, interrupt, complete, status-history."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ai.backend.cli.calling import call
+from ai.backend.cli.lazy import Leaf, screen_of
+
+if TYPE_CHECKING:
+    from ai.backend.client.func.session import AsyncComputeSession
+    from ai.backend.client.session import AsyncSession
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+INFO_FIELDS = (
+    "name", "id", "type", "status", "status_info", "status_data", "result", "image", "tag", "domain_name", "group_name",
+    "user_email", "access_key", "scaling_group", "agent_ids", "cluster_mode", "cluster_size", "occupying_slots",
+    "resource_opts", "mounts", "startup_command", "service_ports", "created_at", "status_changed", "terminated_at",
+)  # fmt: skip
+
+owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session it is; for administrators.")
+
+
+@click.command(cls=Leaf)
+@click.argument("session")
+@owner_option
+def info(session: str, owner: str | None) -> None:
+    """Show what is known about SESSION (a name or id)."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        from ai.backend.cli.lifecycle import describe_devices, describe_history, reason
+        from ai.backend.client.exceptions import BackendClientError
+
+        handle = api.ComputeSession(session, owner)
+        known = await handle.get_info()
+        await handle.resolve_id()
+        found = await handle.detail(INFO_FIELDS)
+        if found is None:
+            raise BackendClientError(f"the session {session} is not visible in the list of sessions")
+        history = await handle.status_history()
+        if screen.is_json:
+            screen.json({**found, "status_history": history, "details": known})
+            return
+        titles = {"id": "session id", "agent_ids": "agents", "scaling_group": "resource group", "access_key": "owner"}
+        shown = [
+            (titles.get(name, name.replace("_", " ")), found.get(name))
+            for name in INFO_FIELDS
+            if name not in {"status_data", "status_info"} and found.get(name) not in (None, "", [], {}, "[]", "{}")
+        ]
+        shown.append(("why", reason(found) or None))
+        shown.append(("devices", describe_devices(known) or None))
+        shown.append(("life cycle", describe_history(history) or None))
+        screen.facts([pair for pair in shown if pair[1] is not None])
+
+    call(screen, work)
+
+
+@click.command(cls=Leaf)
+@click.argument("session")
+@owner_option
+def logs(session: str, owner: str | None) -> None:
+    """Print the console log of SESSION."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        text = await api.ComputeSession(session, owner).get_logs()
+        if screen.is_json:
+            screen.json({"session": session, "logs": text})
+        else:
+            click.echo(text, nl=not text.endswith("\n"))
+
+    call(screen, work)
+
+
+def _for_each(
+    sessions: tuple[str, ...],
+    owner: str | None,
+    done: str,
+    action: Callable[[AsyncComputeSession], Any],
+) -> None:
+    """Do something with several sessions at once; each failure is told, and makes the exit code 1."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> int:
+        from ai.backend.client.exceptions import BackendAPIError, BackendError
+
+        async def one(name: str) -> dict[str, Any]:
+            try:
+                answer = await action(api.ComputeSession(name, owner))
+            except BackendError as error:
+                if not screen.is_json:
+                    hint = ""
+                    if isinstance(error, BackendAPIError) and error.status == 404 and owner is None:
+                        hint = " (another user's? administrators give --owner)"
+                    screen.error(f"{name}: {error}{hint}")
+                return {"session": name, "ok": False, "error": str(error)}
+            screen.say(f"{name}: {done}")
+            return {"session": name, "ok": True, **({"result": answer} if answer else {})}
+
+        results = await asyncio.gather(*(one(name) for name in dict.fromkeys(sessions)))
+        if screen.is_json:
+            screen.json(results)
+        return 0 if all(result["ok"] for result in results) else 1
+
+    call(screen, work)
+
+
+@click.command(cls=Leaf)
+@click.argument("sessions", nargs=-1, required=True)
+@click.option("-f", "--forced", is_flag=True, help="Do not wait for a graceful end.")
+@click.option("--recursive", is_flag=True, help="Also the sessions that depend on it.")
+@click.option("-s", "--stats", is_flag=True, help="Show what the session used.")
+@owner_option
+def rm(sessions: tuple[str, ...], forced: bool, recursive: bool, stats: bool, owner: str | None) -> None:
+    """Terminate SESSIONS (names or ids). Pending ones are cancelled."""
+    screen = screen_of()
+
+    async def destroy(session: AsyncComputeSession) -> dict[str, Any]:
+        from ai.backend.cli.runs import describe_stats
+
+        answer = await session.destroy(forced=forced, recursive=recursive)
+        if stats:
+            screen.say(f"{session.name}: {describe_stats(answer.get('stats') or {})}")
+        return answer
+
+    _for_each(sessions, owner, "terminated", destroy)
+
+
+@click.command(cls=Leaf)
+@click.argument("sessions", nargs=-1, required=True)
+@owner_option
+def restart(sessions: tuple[str, ...], owner: str | None) -> None:
+    """Restart SESSIONS in place: same devices, same home, fresh processes."""
+    _for_each(sessions, owner, "restarted", lambda session: session.restart())
+
+
+@click.command(cls=Leaf)
+@click.argument("session")
+@click.argument("new_name")
+@owner_option
+def rename(session: str, new_name: str, owner: str | None) -> None:
+    """Give SESSION the name NEW_NAME."""
+    _for_each((session,), owner, f"is now {new_name}", lambda handle: handle.rename(new_name))
+
+
+@click.command(cls=Leaf)
+@click.argument("session")
+@owner_option
+def interrupt(session: str, owner: str | None) -> None:
+    """Interrupt the code that SESSION runs, as Ctrl-C would."""
+    _for_each((session,), owner, "interrupted", lambda handle: handle.interrupt())
+
+
+@click.command(cls=Leaf)
+@click.argument("session")
+@click.argument("code")
+@owner_option
+def complete(session: str, code: str, owner: str | None) -> None:
+    """Print how CODE could go on in SESSION."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        *before, line = code.split("\n")
+        options = {"row": len(before), "col": len(line), "line": line, "post": ""}
+        matches = await api.ComputeSession(session, owner).complete(code, options)
+        if screen.is_json:
+            screen.json(matches)
+        for match in matches:
+            screen.say(match)
+
+    call(screen, work)
+
+
+@click.command("status-history", cls=Leaf)
+@click.argument("session")
+@owner_option
+def status_history(session: str, owner: str | None) -> None:
+    """Show when SESSION came to each of its statuses."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        history = await api.ComputeSession(session, owner).status_history()
+        if screen.is_json:
+            screen.json(history)
+        else:
+            screen.facts((name, when) for name, when in history.items() if when)
+
+    call(screen, work)

@@ -1,0 +1,103 @@
+"""Following a session: events, watch."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from ai.backend.cli.calling import call
+from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.session_commands import owner_option
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+_ENDS = frozenset({"session_terminated", "session_cancelled", "kernel_cancelled"})
+
+
+@click.command(cls=Leaf)
+@click.argument("session")
+@click.option("--scope", type=click.Choice(["*", "session", "kernel"]), default="*", show_default=True)
+@click.option("--follow", is_flag=True, help="Go on after the session has ended.")
+@owner_option
+def events(session: str, scope: str, follow: bool, owner: str | None) -> None:
+    """Print the events of SESSION as they happen, until it ends; `*` is all sessions.
+
+    With --output json every event is one JSON document on a line of its own.
+    """
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        handle = api.ComputeSession(session, owner)
+        async for event in handle.events(scope):
+            if screen.is_json:
+                print(json.dumps({"event": event.name, "data": event.data}), flush=True)
+            else:
+                known = [f"{name}={value}" for name, value in event.data.items() if value not in (None, "", {}, [])]
+                print(f"{event.name:<20} {' '.join(known)}", flush=True)
+            if event.name in _ENDS and session != "*" and not follow:
+                return
+
+    call(screen, work)
+
+
+@click.command(cls=Leaf)
+@click.argument("session")
+@click.option("--max-wait", type=click.FloatRange(0), default=0, metavar="SECONDS", help="Give up after that time.")
+@owner_option
+def watch(session: str, max_wait: float, owner: str | None) -> None:
+    """Wait until SESSION ends.
+
+    Exits as its program did: with its exit code, or 1 for any failure; with 124 where --max-wait ran out.
+    """
+    screen = screen_of()
+
+    async def until_end(api: AsyncSession) -> int:
+        from ai.backend.cli.lifecycle import FINAL
+
+        handle = api.ComputeSession(session, owner)
+        await handle.resolve_id()
+        stream = handle.events("session")
+        pending = asyncio.ensure_future(anext(stream, None))
+        code: int | None = None
+        last = ""
+        try:
+            while True:
+                found = await handle.detail(("status", "result")) or {}
+                if found.get("status") != last:
+                    last = str(found.get("status"))
+                    screen.note(last)
+                if last in FINAL:
+                    ok = last == "TERMINATED" and found.get("result") != "FAILURE"
+                    if screen.is_json:
+                        screen.json(
+                            {"session": session, "status": last, "result": found.get("result"), "exit_code": code}
+                        )
+                    else:
+                        screen.say(f"{session}: {last}, {found.get('result') or 'no result'}")
+                    return code if code else 0 if ok else 1
+                await asyncio.wait({pending}, timeout=2.0)
+                if pending.done():
+                    event = pending.result()
+                    if event is not None and event.name in {"session_success", "session_failure"}:
+                        exit_code = event.data.get("exitCode")
+                        code = int(exit_code) if exit_code is not None else int(event.name == "session_failure")
+                    if event is not None:
+                        pending = asyncio.ensure_future(anext(stream, None))
+                    else:
+                        await asyncio.sleep(0.5)
+        finally:
+            pending.cancel()
+
+    async def work(api: AsyncSession) -> int:
+        try:
+            async with asyncio.timeout(max_wait or None):
+                return await until_end(api)
+        except TimeoutError:
+            screen.error(f"{session} has not ended within {max_wait:g} s", code="timeout")
+            return 124
+
+    call(screen, work)
