@@ -1,0 +1,163 @@
+"""A toy interpreter for the fake runner: enough Python to tell stories in tests, run without a process.
+
+Known are ``print(...)`` (also with ``file=sys.stderr``), literals, names and assignment, f-strings without format,
+``+``, ``input(...)`` and ``getpass.getpass(...)``, ``time.sleep(n)``, ``os.environ[...]``, ``os._exit(n)``,
+``open(path).read()``, ``open(path, "w").write(text)``, ``import``, ``raise SystemExit(n)``, ``while True: ...``, ``for
+x in range(n): ...`` and division. Anything else is a NameError of the program.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+
+class ProgramDied(Exception):
+    """The program ended its own process."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class ProgramError(Exception):
+    """An exception that the program raised; the message is its last traceback line."""
+
+
+@dataclass(slots=True)
+class World:
+    """What a program can reach."""
+
+    write: Callable[[str, str], None]
+    ask: Callable[[bool], Awaitable[str]]
+    environ: Mapping[str, str]
+    files: MutableMapping[str, bytes]
+    home: str = "/home/work"
+
+    def path(self, name: str) -> str:
+        return name if name.startswith("/") else f"{self.home}/{name}"
+
+
+class Program:
+    """Globals that survive from one run to the next, as in query mode."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._names: dict[str, Any] = {}
+
+    async def run(self, code: str) -> None:
+        """Raises ProgramError, ProgramDied."""
+        try:
+            tree = ast.parse(code)
+        except SyntaxError as e:
+            raise ProgramError(f"SyntaxError: {e.msg}") from None
+        await self._block(tree.body)
+
+    async def _block(self, body: list[ast.stmt]) -> None:
+        for statement in body:
+            await self._statement(statement)
+
+    async def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Import() | ast.ImportFrom() | ast.Pass():
+                pass
+            case ast.Expr(value=value):
+                await self._value(value)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                self._names[name] = await self._value(value)
+            case ast.While(test=ast.Constant(value=True), body=body):
+                while True:
+                    await asyncio.sleep(0)
+                    await self._block(body)
+            case ast.For(target=ast.Name(id=name), iter=iterable, body=body):
+                for item in await self._value(iterable):
+                    self._names[name] = item
+                    await asyncio.sleep(0)
+                    await self._block(body)
+            case ast.Raise(exc=ast.Call(func=ast.Name(id="SystemExit"), args=args)):
+                code = [await self._value(a) for a in args]
+                raise ProgramDied(code[0] if code else 0)
+            case ast.Raise(exc=ast.Call(func=ast.Name(id=error), args=args)):
+                texts = [str(await self._value(a)) for a in args]
+                raise ProgramError(f"{error}: {', '.join(texts)}")
+            case _:
+                raise ProgramError(f"NotImplementedError: {ast.unparse(node)}")
+
+    async def _value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                if name not in self._names:
+                    raise ProgramError(f"NameError: name {name!r} is not defined")
+                return self._names[name]
+            case ast.JoinedStr(values=values):
+                return "".join([str(await self._value(v)) for v in values])
+            case ast.FormattedValue(value=value):
+                return await self._value(value)
+            case ast.BinOp(left=left, op=op, right=right):
+                return self._binary(op, await self._value(left), await self._value(right))
+            case ast.Subscript(value=ast.Attribute(attr="environ"), slice=key):
+                return self._environ(await self._value(key))
+            case ast.Call():
+                return await self._call(node)
+            case _:
+                raise ProgramError(f"NotImplementedError: {ast.unparse(node)}")
+
+    def _environ(self, name: str) -> str:
+        if name not in self._world.environ:
+            raise ProgramError(f"KeyError: {name!r}")
+        return self._world.environ[name]
+
+    def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
+        match op:
+            case ast.Add():
+                return left + right
+            case ast.Mult():
+                return left * right
+            case ast.Div() if right == 0:
+                raise ProgramError("ZeroDivisionError: division by zero")
+            case ast.Div():
+                return left / right
+            case _:
+                raise ProgramError(f"NotImplementedError: {type(op).__name__}")
+
+    async def _call(self, node: ast.Call) -> Any:
+        name = ast.unparse(node.func)
+        if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+            return await self._file(node.func.value, node.func.attr, node.args)
+        args = [await self._value(a) for a in node.args]
+        keywords = {k.arg: k.value for k in node.keywords}
+        match name:
+            case "print":
+                to = ast.unparse(keywords["file"]) if "file" in keywords else "sys.stdout"
+                text = " ".join(map(str, args)) + "\n"
+                self._world.write("stderr" if to == "sys.stderr" else "stdout", text)
+                return None
+            case "input" | "getpass.getpass":
+                if args:
+                    self._world.write("stdout", str(args[0]))
+                return await self._world.ask(name != "input")
+            case "time.sleep":
+                return await asyncio.sleep(args[0])
+            case "os._exit" | "sys.exit" | "exit":
+                raise ProgramDied(int(args[0]) if args else 0)
+            case "range":
+                return range(*args)
+            case _:
+                raise ProgramError(f"NameError: name {name!r} is not defined")
+
+    async def _file(self, opened: ast.Call, method: str, args: list[ast.expr]) -> Any:
+        if ast.unparse(opened.func) != "open":
+            raise ProgramError(f"NotImplementedError: {ast.unparse(opened)}")
+        path = self._world.path(await self._value(opened.args[0]))
+        if method == "write":
+            text = str(await self._value(args[0]))
+            self._world.files[path] = text.encode()
+            return len(text)
+        if path not in self._world.files:
+            raise ProgramError(f"FileNotFoundError: [Errno 2] No such file or directory: {path!r}")
+        return self._world.files[path].decode()
