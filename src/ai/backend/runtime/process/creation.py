@@ -1,0 +1,120 @@
+"""Preparation of a workload on disk, in an order in which a crash at any instruction leaves something findable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ai.backend.plugin.runtime import WorkloadSpec
+from ai.backend.common.errors import CreationDenied
+from ai.backend.runtime.process import rootfs, seccomp
+from ai.backend.runtime.process.images import ProcessImage, host_images
+from ai.backend.runtime.process.planning import Host, build_plan, limits_of
+from ai.backend.runtime.process.records import Record, StateDirectory, write_json
+from ai.backend.runtime.process.sandbox import HOME
+from ai.backend.runtime.process.session_files import place_files
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.process.supervisor.crash_points import reach
+
+
+def images_directory(settings: ProcessRuntimeSettings, state: Path) -> Path:
+    return settings.images_directory or state / "images"
+
+
+def find_images(settings: ProcessRuntimeSettings, state: Path) -> list[ProcessImage]:
+    """All images. Blocks: it asks the host's interpreters for their versions."""
+    return [*host_images(settings.interpreters), *rootfs.list_images(images_directory(settings, state))]
+
+
+def refresh_rootfs(
+    known: Mapping[str, ProcessImage], settings: ProcessRuntimeSettings, state: Path
+) -> list[ProcessImage]:
+    """The known host images and the root file systems that are there now."""
+    host = {image.name: image for image in known.values() if image.rootfs is None}
+    return [*host.values(), *rootfs.list_images(images_directory(settings, state))]
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """One attempt to make a workload ready for its shim."""
+
+    spec: WorkloadSpec
+    image: ProcessImage
+    settings: ProcessRuntimeSettings
+    host: Host
+    state: StateDirectory
+    cookie: str
+
+    def prepare(self) -> Record:
+        """Directory, record, home, files, plan. Raises CreationDenied or OSError; the caller undoes."""
+        spec = self.spec
+        if self.image.rootfs is not None and not self.host.bwrap:
+            raise CreationDenied("a rootfs image needs bubblewrap, which does not work on this node")
+        if self.host.bwrap is None and spec.config.mounts:
+            self._check_bare_mounts()
+        directory = self.state.workload(spec.key)
+        home = self.state.home(spec.key.kernel_id)
+        groups = self.host.cgroups.groups(str(spec.key), limits_of(spec, self.settings))
+        made_home = not home.exists()
+        record = Record(
+            key=spec.key,
+            session_id=spec.session_id,
+            image=self.image.name,
+            cookie=self.cookie,
+            cgroups=tuple({"path": group["path"]} for group in groups),
+            home=str(home),
+            sandboxed=bool(self.host.bwrap),
+            memory_bytes=spec.config.memory_limit_bytes,
+            cpu_limit=spec.config.cpu_limit,
+            home_bytes=spec.home_bytes or self.settings.home_bytes,
+            labels=dict(spec.labels),
+            made_home=made_home,
+        )
+        directory.make()
+        reach("create.directory")
+        directory.write_record(record)
+        reach("create.record")
+        owner = (self.settings.kernel_uid, self.settings.kernel_gid) if self.host.is_root else None
+        self._make_home(home, owner)
+        reach("create.home")
+        files = place_files(dict(spec.files), directory.path, home, owner)
+        if self.host.seccomp:
+            (directory.path / "seccomp.bpf").write_bytes(seccomp.compile_policy(spec.config.extra_syscalls))
+        plan = build_plan(
+            spec,
+            self.image,
+            self.settings,
+            self.host,
+            directory=directory.path,
+            home=home,
+            cookie=self.cookie,
+            groups=groups,
+            files=files if self.host.bwrap else {},
+        )
+        if not self.host.bwrap:
+            self._link_bare_mounts(home)
+            plan["environ"]["BACKENDAI_FILES"] = str(directory.path / "files")
+        write_json(directory.path / "plan.json", plan)
+        return record
+
+    def _make_home(self, home: Path, owner: tuple[int, int] | None) -> None:
+        home.mkdir(mode=0o700, exist_ok=True)
+        if owner is not None:
+            os.chown(home, *owner)
+            if not self.host.bwrap:
+                # Without mounts of its own the session walks to its home: pass through, do not list.
+                for above in (self.state.path, self.state.homes):
+                    above.chmod(0o711)
+
+    def _check_bare_mounts(self) -> None:
+        for mount in self.spec.config.mounts:
+            if not mount.target.startswith(HOME + "/") or "/" in mount.target.removeprefix(HOME + "/"):
+                raise CreationDenied(f"without bubblewrap nothing can be mounted at {mount.target!r}")
+
+    def _link_bare_mounts(self, home: Path) -> None:
+        for mount in self.spec.config.mounts:
+            link = home / mount.target.removeprefix(HOME + "/")
+            if not link.is_symlink():
+                link.symlink_to(mount.source)

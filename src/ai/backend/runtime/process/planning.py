@@ -1,0 +1,162 @@
+"""From a workload's specification to what its shim executes. Data in, data out; the only IO is looking at device nodes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.plugin.runtime import WorkloadSpec
+from ai.backend.runtime.process import sandbox
+from ai.backend.runtime.process.cgroups import CgroupDriver, Group, Limits
+from ai.backend.runtime.process.images import ProcessImage
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.process.supervisor import launch
+
+COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
+SANDBOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+OOM_SCORE_ADJ = 100
+WATCHED_DATA_FACTOR = 2
+WATCHED_DATA_SLACK = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the probe found out, and where things are."""
+
+    bwrap: str | None
+    cgroups: CgroupDriver
+    seccomp: bool
+    late_nproc: bool
+    runner: Path
+    static: Path
+    is_root: bool
+
+
+def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
+    """Raises CreationDenied for a device that is not there."""
+    devices: list[tuple[str, str, str]] = []
+    for device in spec.config.devices:
+        try:
+            found = os.stat(device.source)
+        except OSError as error:
+            raise CreationDenied(f"the device {device.source!r} does not exist on this node") from error
+        kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
+        permissions = "".join(letter for letter in "rwm" if letter in device.permissions)
+        devices.append((kind, f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}", permissions or "rw"))
+    return Limits(
+        cpu=spec.config.cpu_limit,
+        memory_bytes=spec.config.memory_limit_bytes,
+        pids=spec.pids or settings.default_pids,
+        cpuset=spec.config.cpuset,
+        memory_nodes=spec.config.memory_nodes,
+        devices=tuple(devices),
+    )
+
+
+def environment(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str) -> dict[str, str]:
+    """The session's environment; what it asks for wins over our defaults, never over its identity."""
+    python_bin = os.path.dirname(image.runtime_path if image.runtime == "python" else image.interpreter)  # noqa: PTH120
+    defaults = {
+        "PATH": SANDBOX_PATH if python_bin in SANDBOX_PATH.split(":") else f"{python_bin}:{SANDBOX_PATH}",
+        "LANG": "C.UTF-8",
+        "TERM": "xterm-256color",
+        "SHELL": "/bin/bash",
+        "TMPDIR": "/tmp",
+    }
+    return {
+        **defaults,
+        **spec.config.env_vars,
+        **spec.environ,
+        "HOME": home,
+        "USER": "work",
+        "LOGNAME": "work",
+        "BACKENDAI_KERNEL_ID": str(spec.key.kernel_id),
+        "BACKENDAI_SESSION_ID": str(spec.session_id),
+        "BACKENDAI_ATTEMPT": str(spec.key.attempt),
+        COOKIE_VARIABLE: cookie,
+    }
+
+
+def build_plan(
+    spec: WorkloadSpec,
+    image: ProcessImage,
+    settings: ProcessRuntimeSettings,
+    host: Host,
+    *,
+    directory: Path,
+    home: Path,
+    cookie: str,
+    groups: list[Group],
+    files: dict[str, Path],
+) -> dict[str, Any]:
+    """The shim's plan (``plan.json``). Raises CreationDenied."""
+    limits = limits_of(spec, settings)
+    inner_home = sandbox.HOME if host.bwrap else str(home)
+    runner = sandbox.RUNNER if host.bwrap else str(host.runner)
+    command = [image.interpreter, "-I", f"{runner}/runner_main.py", "--channel-fd", str(launch.CHANNEL_FD)]
+    command += ["--runtime", image.runtime, "--home", inner_home]
+    counts_pids = "pids" in host.cgroups.controllers
+    late = limits.pids if host.bwrap and not counts_pids and host.late_nproc else None
+    stage: list[list[str]] = []
+    if host.bwrap:
+        scene = sandbox.Scene(
+            bwrap=host.bwrap,
+            home=home,
+            runner=host.runner,
+            static=host.static,
+            prefixes=(*image.prefixes, *map(str, settings.host_directories)) if image.rootfs is None else (),
+            rootfs=image.rootfs,
+            mounts=spec.config.mounts,
+            devices=spec.config.devices,
+            files=files,
+            hostname=spec.hostname,
+            tmp_bytes=settings.tmp_bytes,
+            shmem_bytes=spec.shmem_bytes or settings.shmem_bytes,
+            private_network=settings.network == "none",
+            has_seccomp=host.seccomp,
+            has_block=late is not None,
+            staged=host.is_root,
+        )
+        command, stage = sandbox.compose(scene, command)
+    return {
+        "version": 1,
+        "argv": command,
+        "environ": environment(spec, image, inner_home, cookie),
+        "cwd": str(home),
+        "sandboxed": bool(host.bwrap),
+        "stage": stage,
+        "cgroups": [dict(group) for group in groups],
+        "seccomp": str(directory / "seccomp.bpf") if host.seccomp else None,
+        "uid": settings.kernel_uid if host.is_root else None,
+        "gid": settings.kernel_gid if host.is_root else None,
+        "groups": list(spec.config.extra_gids),
+        "rlimits": _rlimits(spec, settings, limits, host),
+        "nproc_late": late,
+        "oom_score_adj": OOM_SCORE_ADJ,
+        "watch": _watch(limits, host),
+        "log_bytes": settings.log_bytes,
+        "replay_bytes": settings.replay_bytes,
+    }
+
+
+def _watch(limits: Limits, host: Host) -> dict[str, int]:
+    if limits.memory_bytes is None or "memory" in host.cgroups.controllers:
+        return {}
+    return {"memory": limits.memory_bytes}
+
+
+def _rlimits(spec: WorkloadSpec, settings: ProcessRuntimeSettings, limits: Limits, host: Host) -> dict[str, int]:
+    """Limits of one process. They are fences behind the groups, and the first fence where there are none."""
+    wanted = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": settings.open_files}
+    home_bytes = spec.home_bytes or settings.home_bytes
+    if home_bytes is not None:
+        wanted["RLIMIT_FSIZE"] = home_bytes
+    if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
+        wanted["RLIMIT_DATA"] = limits.memory_bytes * WATCHED_DATA_FACTOR + WATCHED_DATA_SLACK
+    if host.bwrap is None and host.is_root and limits.pids is not None and "pids" not in host.cgroups.controllers:
+        wanted["RLIMIT_NPROC"] = limits.pids
+    return wanted

@@ -1,0 +1,289 @@
+"""What this host can really enforce: found by making a throw-away sandbox and a throw-away control group.
+
+Tiers (docs/reference/process-runtime-tiers):
+    sealed  bubblewrap and control groups for cpu, memory and processes
+    caged   bubblewrap; limits are watched, or kept by resource limits
+    fenced  control groups for cpu, memory and processes, no bubblewrap
+    bare    neither
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from ai.backend.common.states import Enforcement
+from ai.backend.runtime.process import sandbox, seccomp
+from ai.backend.runtime.process.cgroup_probe import find_driver, parse_mounts, parse_own
+from ai.backend.runtime.process.cgroups import CgroupDriver, Limits, NoCgroups
+from ai.backend.runtime.process.planning import Host
+from ai.backend.runtime.process.settings import MIB, ProcessRuntimeSettings
+from ai.backend.runtime.process.supervisor import cgroupfs
+
+log = logging.getLogger(__name__)
+PROBE_TIMEOUT_S = 10.0
+_PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The tier, what is done about each limit, and why something is missing (for people)."""
+
+    tier: str
+    enforcement: Mapping[str, Enforcement]
+    host: Host
+    capabilities: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Notes:
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        self.lines.append(line)
+        log.info("process runtime: %s", line)
+
+
+def probe(settings: ProcessRuntimeSettings, state: Path) -> Findings:
+    """Blocks for some tens of milliseconds."""
+    notes = _Notes()
+    is_root = os.geteuid() == 0
+    cgroups = _probe_cgroups(settings, state, notes)
+    filtered = settings.seccomp == "auto" and _has_seccomp()
+    bwrap = _probe_bwrap(settings, is_root, filtered, notes)
+    if bwrap is None and filtered and not seccomp.is_supported():
+        filtered = False
+    late = bwrap is not None and "pids" not in cgroups.controllers and _probe_late_nproc(bwrap, settings, is_root)
+    host = Host(
+        bwrap=bwrap,
+        cgroups=cgroups,
+        seccomp=filtered,
+        late_nproc=late,
+        runner=settings.runner_directory or find_runner(),
+        static=_write_static(state),
+        is_root=is_root,
+    )
+    return Findings(
+        tier=tier_of(bwrap is not None, cgroups.controllers),
+        enforcement=enforcement_of(host, settings),
+        host=host,
+        capabilities=capabilities_of(host),
+        notes=tuple(notes.lines),
+    )
+
+
+def tier_of(has_sandbox: bool, controllers: frozenset[str]) -> str:
+    """The documented name of what this host offers."""
+    limited = {"cpu", "memory", "pids"} <= controllers
+    if has_sandbox:
+        return "sealed" if limited else "caged"
+    return "fenced" if limited else "bare"
+
+
+def capabilities_of(host: Host) -> frozenset[str]:
+    found = {"exec", "files", "pty", "logs", "restart", "survives-agent"}
+    if host.bwrap:
+        found |= {"mounts", "rootfs-images", "isolated-filesystem"}
+    return frozenset(found)
+
+
+def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, Enforcement]:
+    """What is done about each limit and each kind of isolation."""
+    enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
+    controllers = host.cgroups.controllers
+    caged = host.bwrap is not None
+    has_process_limit = "pids" in controllers or host.late_nproc or (not caged and host.is_root)
+    return {
+        "cpu": enforced if "cpu" in controllers else watched,
+        "memory": enforced if "memory" in controllers else watched,
+        "pids": enforced if has_process_limit else watched,
+        "cpuset": enforced if "cpuset" in controllers else none,
+        "devices": enforced if caged or "devices" in controllers else none,
+        "filesystem": enforced if caged else none,
+        "pid-namespace": enforced if caged else none,
+        "network": enforced if caged and settings.network == "none" else none,
+        "seccomp": enforced if host.seccomp else none,
+        "home-size": watched,
+    }
+
+
+def find_runner() -> Path:
+    """The directory of the runner, whose code is never imported here."""
+    here = Path(__file__).resolve().parents[2] / "kernel"
+    if (here / "runner_main.py").is_file():
+        return here
+    for entry in sys.path:
+        other = Path(entry, "ai", "backend", "kernel")
+        if (other / "runner_main.py").is_file():
+            return other.resolve()
+    return here
+
+
+def _has_seccomp() -> bool:
+    return seccomp.is_supported() and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
+
+
+def _write_static(state: Path) -> Path:
+    """The stand-ins for host files; open to the session's user, nothing secret in them."""
+    static = state / "static"
+    static.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for name, content in (
+        ("passwd", sandbox.PASSWD),
+        ("group", sandbox.GROUP),
+        ("hosts", "127.0.0.1 localhost\n::1 localhost\n"),
+    ):
+        path = static / name
+        if not path.exists() or path.read_text() != content:
+            path.write_text(content)
+        path.chmod(0o644)
+    return static
+
+
+def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes) -> CgroupDriver:
+    if settings.cgroups == "off":
+        notes.add("control groups are off by settings")
+        return NoCgroups()
+    instance = sha256(str(state).encode()).hexdigest()[:12]
+    mounts = parse_mounts(cgroupfs.read("/proc/self/mountinfo"), settings.cgroup_root)
+    driver = find_driver(mounts, parse_own(cgroupfs.read("/proc/self/cgroup")), settings.cgroup_parent, instance)
+    if isinstance(driver, NoCgroups):
+        notes.add("no control group hierarchy is writable")
+        return driver
+    failure = _try_group(driver)
+    if failure:
+        notes.add(f"control groups do not work: {failure}")
+        return NoCgroups()
+    return driver
+
+
+def _try_group(driver: CgroupDriver) -> str:
+    """Put a real process into a real group; returns why it failed."""
+    groups = [dict(group) for group in driver.groups(f"probe-{os.getpid()}", _PROBE_LIMITS)]
+    try:
+        cgroupfs.build(groups)
+        with subprocess.Popen(["/bin/sh", "-c", "read x"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as child:
+            for group in groups:
+                cgroupfs.write(f"{group['path']}/cgroup.procs", str(child.pid))
+            found = cgroupfs.members(groups)
+            if child.pid not in found:
+                return "a process did not arrive in its group"
+    except OSError as error:
+        return str(error)
+    finally:
+        cgroupfs.remove(groups)
+    return ""
+
+
+def _as_kernel_user(settings: ProcessRuntimeSettings, is_root: bool) -> dict[str, object]:
+    if not is_root:
+        return {}
+    return {"user": settings.kernel_uid, "group": settings.kernel_gid, "extra_groups": []}
+
+
+def _probe_command(bwrap: str, *more: str) -> list[str]:
+    command = [bwrap, "--unshare-user", "--uid", "1000", "--gid", "1000", "--unshare-pid", "--unshare-ipc"]
+    command += [
+        "--unshare-uts",
+        "--hostname",
+        "probe",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+        *more,
+    ]
+    for directory in sandbox.SYSTEM_DIRECTORIES:
+        path = Path(directory)
+        if path.is_symlink():
+            command += ["--symlink", str(path.readlink()), directory]
+        elif path.is_dir():
+            command += ["--ro-bind", directory, directory]
+    command += ["--proc", "/proc", "--dev", "/dev", "--size", "1048576", "--perms", "1777", "--tmpfs", "/tmp"]
+    return [*command, "--remount-ro", "/", "--", "/bin/sh", "-c"]
+
+
+def _probe_bwrap(settings: ProcessRuntimeSettings, is_root: bool, filtered: bool, notes: _Notes) -> str | None:
+    if settings.sandbox == "off":
+        notes.add("the sandbox is off by settings")
+        return None
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        notes.add("bubblewrap is not installed")
+        return None
+    read, write = os.pipe()
+    try:
+        more: tuple[str, ...] = ()
+        if filtered:
+            os.write(write, seccomp.compile_policy())
+            more = ("--seccomp", str(read))
+        if settings.network == "none":
+            more += ("--unshare-net",)
+        os.close(write)
+        done = subprocess.run(  # type: ignore[call-overload]  # the keywords for the identity come as one mapping
+            [*_probe_command(os.path.realpath(bwrap), *more), "test $$ -le 3"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            pass_fds=(read,),
+            timeout=PROBE_TIMEOUT_S,
+            cwd="/",
+            check=False,
+            **_as_kernel_user(settings, is_root),
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        notes.add(f"bubblewrap does not work: {error}")
+        return None
+    finally:
+        os.close(read)
+    if done.returncode:
+        notes.add(f"bubblewrap does not work: {done.stderr.decode(errors='replace').strip()[:300]}")
+        return None
+    return os.path.realpath(bwrap)
+
+
+def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:
+    """Whether a limit on processes can be set from outside on a sandbox that waits, and holds inside."""
+    info_read, info_write = os.pipe()
+    block_read, block_write = os.pipe()
+    flags = ("--info-fd", str(info_write), "--block-fd", str(block_read))
+    script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.3 & done 2>/dev/null; wait"
+    try:
+        child: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]  # as above
+            [*_probe_command(bwrap, *flags), script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(info_write, block_read),
+            cwd="/",
+            **_as_kernel_user(settings, is_root),
+        )
+        os.close(info_write)
+        info_write = -1
+        inner = json.loads(_read_all(lambda: os.read(info_read, 4096)))["child-pid"]
+        resource.prlimit(inner, resource.RLIMIT_NPROC, (6, 6))
+        os.write(block_write, b"1")
+        return child.wait(timeout=PROBE_TIMEOUT_S) != 0
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
+        return False
+    finally:
+        for fd in (info_read, info_write, block_read, block_write):
+            if fd >= 0:
+                os.close(fd)
+
+
+def _read_all(read: Callable[[], bytes]) -> bytes:
+    data = b""
+    while chunk := read():
+        data += chunk
+        if data.rstrip().endswith(b"}"):
+            break
+    return data

@@ -1,0 +1,221 @@
+"""What the process runtime keeps on disk, and how it is read back after a crash.
+
+    <state>/workloads/<kernel id>.<attempt>/   0700
+        record.json   ours: what the workload is. Written first; without it the directory is rubbish.
+        lock          held (flock) by the shim while it lives
+        plan.json     what the shim executes
+        shim.json     the shim's: its own and the leader's process id with start time, boot id
+        exit.json     the shim's: how it ended
+        removing      ours: removal has begun and must be completed
+        log.0 log.1   session log; shim.sock, seccomp.bpf, files/
+    <state>/homes/<kernel id>/                 /home/work of every attempt
+
+Every JSON file is replaced atomically. Only exit.json is forced to disk: after a crash of the machine there is no process
+left that another file could speak of.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
+
+RECORD_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a workload is, for an agent that knows nothing of it."""
+
+    key: WorkloadKey
+    session_id: SessionId
+    image: str
+    cookie: str
+    cgroups: tuple[Mapping[str, Any], ...]
+    home: str
+    sandboxed: bool
+    memory_bytes: int | None
+    cpu_limit: float | None
+    home_bytes: int | None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    made_home: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": RECORD_VERSION,
+            "kernel_id": str(self.key.kernel_id),
+            "attempt": self.key.attempt,
+            "session_id": str(self.session_id),
+            "image": self.image,
+            "cookie": self.cookie,
+            "cgroups": [dict(group) for group in self.cgroups],
+            "home": self.home,
+            "sandboxed": self.sandboxed,
+            "memory_bytes": self.memory_bytes,
+            "cpu_limit": self.cpu_limit,
+            "home_bytes": self.home_bytes,
+            "labels": dict(self.labels),
+            "made_home": self.made_home,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """Raises KeyError, TypeError or ValueError for what is not a record."""
+        return cls(
+            key=WorkloadKey(kernel_id=KernelId(UUID(data["kernel_id"])), attempt=int(data["attempt"])),
+            session_id=SessionId(UUID(data["session_id"])),
+            image=str(data["image"]),
+            cookie=str(data["cookie"]),
+            cgroups=tuple(data["cgroups"]),
+            home=str(data["home"]),
+            sandboxed=bool(data["sandboxed"]),
+            memory_bytes=data["memory_bytes"],
+            cpu_limit=data["cpu_limit"],
+            home_bytes=data["home_bytes"],
+            labels=dict(data["labels"]),
+            made_home=bool(data["made_home"]),
+        )
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in the file; None if there is no file or nothing sensible in it."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace atomically. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    temporary.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadDirectory:
+    """One workload's directory. Nothing is cached: every answer is what the disk says now."""
+
+    path: Path
+
+    def make(self) -> None:
+        self.path.mkdir(mode=0o700)
+        (self.path / "lock").touch(mode=0o600)
+
+    def record(self) -> Record | None:
+        content = read_json(self.path / "record.json")
+        if content is None or content.get("version") != RECORD_VERSION:
+            return None
+        try:
+            return Record.from_json(content)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def write_record(self, record: Record) -> None:
+        write_json(self.path / "record.json", record.to_json())
+
+    def identity(self) -> dict[str, Any] | None:
+        """The shim's own file: ``boot_id``, ``shim`` and ``leader`` as [pid, start time]."""
+        return read_json(self.path / "shim.json")
+
+    def exit(self) -> WorkloadExit | None:
+        content = read_json(self.path / "exit.json")
+        return None if content is None else exit_of(content)
+
+    def write_exit(self, ended: WorkloadExit) -> None:
+        content = {"code": ended.code, "signal": ended.signal, "oom": ended.oom, "reason": ended.reason}
+        write_json(self.path / "exit.json", {"version": 1, **content})
+
+    def is_locked(self) -> bool:
+        """Whether a shim lives. The question takes the lock for an instant; a starting shim waits longer than that."""
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(fd)
+        return False
+
+    def take_lock(self) -> int | None:
+        """The lock, as a descriptor to close, so that no late shim can start; None if a shim lives."""
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return None
+        return fd
+
+    @property
+    def is_being_removed(self) -> bool:
+        return (self.path / "removing").exists()
+
+    @property
+    def keeps_home(self) -> bool:
+        content = read_json(self.path / "removing")
+        return bool(content and content.get("keep_home"))
+
+    def mark_removing(self, *, keep_home: bool) -> None:
+        write_json(self.path / "removing", {"keep_home": keep_home})
+
+
+def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
+    """How a workload ended, from the shim's file or message."""
+    return WorkloadExit(
+        code=content.get("code"),
+        signal=content.get("signal"),
+        oom=bool(content.get("oom")),
+        reason=str(content.get("reason") or ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StateDirectory:
+    """The runtime's root directory."""
+
+    path: Path
+
+    @property
+    def homes(self) -> Path:
+        return self.path / "homes"
+
+    @property
+    def workloads(self) -> Path:
+        return self.path / "workloads"
+
+    def make(self) -> None:
+        """Private to us: a session's way into its home is a mount, never a path through here."""
+        for directory in (self.path, self.homes, self.workloads):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+
+    def workload(self, key: WorkloadKey) -> WorkloadDirectory:
+        return WorkloadDirectory(self.workloads / str(key))
+
+    def home(self, kernel_id: KernelId) -> Path:
+        return self.homes / str(kernel_id)
+
+    def all_workloads(self) -> Iterator[WorkloadDirectory]:
+        try:
+            entries = sorted(self.workloads.iterdir())
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            if entry.is_dir() and not entry.is_symlink():
+                yield WorkloadDirectory(entry)

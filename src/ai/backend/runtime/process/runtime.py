@@ -1,0 +1,357 @@
+"""The process runtime: each workload a process tree of this host, kept by a shim of its own.
+
+See ``records`` for what is on disk, ``supervisor`` for the processes that outlive the agent, ``planning`` for what they
+execute and ``probe`` for what this host can really enforce.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
+from ai.backend.plugin.accelerator import Measurement
+from ai.backend.plugin.runtime import (
+    AbstractRuntime,
+    RunnerChannel,
+    RuntimeImage,
+    RuntimeInfo,
+    WorkloadExit,
+    WorkloadExited,
+    WorkloadKey,
+    WorkloadSpec,
+    WorkloadState,
+    WorkloadView,
+)
+from ai.backend.runtime.process import cleaning, creation, measuring
+from ai.backend.runtime.process.channel import ShimChannel, ShimConnection
+from ai.backend.runtime.process.images import ProcessImage
+from ai.backend.runtime.process.probe import Findings, probe
+from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory, exit_of
+from ai.backend.runtime.process.session_files import read_log_tail
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.process.supervisor.crash_points import reach
+from ai.backend.runtime.process.zygote_client import Zygote
+
+log = logging.getLogger(__name__)
+VERSION = "1"
+STOP_MARGIN_S = 25.0
+EVENT_QUEUE_LIMIT = 10_000
+
+
+@dataclass(slots=True)
+class _Handle:
+    """What this process remembers of a workload; the disk knows better."""
+
+    record: Record
+    directory: WorkloadDirectory
+    watcher: asyncio.Task[None] | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    announced: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ProcessRuntime(AbstractRuntime):
+    """See the module and :class:`AbstractRuntime`."""
+
+    name: ClassVar[str] = "process"
+
+    def __init__(self, settings: ProcessRuntimeSettings, state_dir: Path) -> None:
+        self._settings = settings
+        self._state = StateDirectory(Path(state_dir).absolute())
+        self._zygote = Zygote(self._state.path / "supervisor.log")
+        self._handles: dict[WorkloadKey, _Handle] = {}
+        self._locks: dict[WorkloadKey, asyncio.Lock] = {}
+        self._events: asyncio.Queue[WorkloadExited] = asyncio.Queue(EVENT_QUEUE_LIMIT)
+        self._findings: Findings | None = None
+        self._images: dict[str, ProcessImage] = {}
+        self._meter = measuring.Meter()
+        self._guard: asyncio.Task[None] | None = None
+
+    @property
+    def findings(self) -> Findings:
+        """What the probe found. Raises Unavailable before ``setup``."""
+        if self._findings is None:
+            raise Unavailable("the process runtime is not set up")
+        return self._findings
+
+    # -- lifetime
+
+    async def setup(self) -> None:
+        await asyncio.to_thread(self._state.make)
+        zygote = asyncio.create_task(self._zygote.start())
+        findings, images = await asyncio.gather(
+            asyncio.to_thread(probe, self._settings, self._state.path),
+            asyncio.to_thread(creation.find_images, self._settings, self._state.path),
+        )
+        self._findings = findings
+        self._set_images(images)
+        await asyncio.to_thread(cleaning.clean_all, self._state, findings.host.cgroups)
+        for directory in self._state.all_workloads():
+            record = directory.record()
+            if record is not None:
+                self._remember(record, directory)
+        await zygote
+        self._guard = asyncio.create_task(self._guard_loop(), name="process-runtime-guard")
+
+    async def shutdown(self) -> None:
+        tasks = [handle.watcher for handle in self._handles.values() if handle.watcher is not None]
+        tasks += [self._guard] if self._guard is not None else []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._guard = None
+        self._handles.clear()
+        await asyncio.to_thread(self._zygote.close)
+
+    def info(self) -> RuntimeInfo:
+        findings = self.findings
+        return RuntimeInfo(
+            name=self.name,
+            version=VERSION,
+            workload_type="process_tree",
+            tier=findings.tier,
+            enforcement=findings.enforcement,
+            capabilities=findings.capabilities,
+        )
+
+    async def list_images(self) -> Sequence[RuntimeImage]:
+        self._set_images(
+            await asyncio.to_thread(creation.refresh_rootfs, self._images, self._settings, self._state.path)
+        )
+        unique = {image.name: image for image in self._images.values()}
+        return [image.public() for image in unique.values()]
+
+    def _set_images(self, images: Sequence[ProcessImage]) -> None:
+        self._images = {name: image for image in images for name in (*image.aliases, image.name)}
+
+    # -- creation
+
+    async def create(self, spec: WorkloadSpec) -> WorkloadView:
+        async with self._lock(spec.key):
+            existing = await self._find(spec.key)
+            if existing is not None:
+                return await asyncio.to_thread(self._view, existing)
+            image = self._images.get(spec.image)
+            if image is None:
+                await self.list_images()
+                image = self._images.get(spec.image)
+            if image is None:
+                raise CreationDenied(f"this node has no image {spec.image!r}")
+            return await self._create(spec, image)
+
+    async def _create(self, spec: WorkloadSpec, image: ProcessImage) -> WorkloadView:
+        directory = self._state.workload(spec.key)
+        cookie = secrets.token_hex(16)
+        job = creation.Creation(spec, image, self._settings, self.findings.host, self._state, cookie)
+        try:
+            record = await asyncio.to_thread(job.prepare)
+            reach("create.plan")
+            report = await self._zygote.spawn(directory.path, self._settings.start_timeout_s)
+            reach("create.started")
+            if not report.get("ok"):
+                raise WorkloadError(f"the workload did not start: {report.get('error', '')}")
+        except BaseException as error:
+            await asyncio.shield(
+                asyncio.to_thread(cleaning.undo_creation, self._state, directory, self.findings.host.cgroups)
+            )
+            if isinstance(error, OSError):
+                raise WorkloadError(f"the workload could not be prepared: {error}") from error
+            raise
+        handle = self._remember(record, directory)
+        return self._make_view(handle.record, WorkloadState.RUNNING, str(report["leader"][0]), None)
+
+    # -- end
+
+    async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
+        async with self._lock(key):
+            handle = await self._find(key)
+            if handle is None:
+                return None
+            return await self._stop(handle, grace_s, "shim-stop")
+
+    async def _stop(self, handle: _Handle, grace_s: float, frame: str) -> WorkloadExit:
+        directory = handle.directory
+        if await asyncio.to_thread(directory.is_locked) and (frame == "shim-dismiss" or directory.exit() is None):
+            await self._ask_to_end(directory, grace_s, frame)
+        reach("stop.exited")
+        ended = await asyncio.to_thread(directory.exit)
+        if ended is None:
+            ended = await asyncio.to_thread(cleaning.bury, handle.record, directory)
+        self._announce(handle, ended)
+        return ended
+
+    async def _ask_to_end(self, directory: WorkloadDirectory, grace_s: float, frame: str) -> None:
+        """Politely over the socket; a shim that does not answer is killed, and its workload dies with it."""
+        try:
+            connection = await ShimConnection.open(directory.path)
+            try:
+                async with asyncio.timeout(grace_s + STOP_MARGIN_S):
+                    await connection.send({"t": "watch"})
+                    await connection.send({"t": frame, "grace": grace_s})
+                    reach("stop.requested")
+                    while (message := await connection.receive()) is not None:
+                        if message.get("t") == "exited" and frame != "shim-dismiss":
+                            break
+            finally:
+                await connection.close()
+        except (Unavailable, TimeoutError):
+            log.warning("the shim of %s does not answer and is killed", directory.path.name)
+            await asyncio.to_thread(cleaning.kill_shim, directory)
+
+    async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
+        async with self._lock(key):
+            directory = self._state.workload(key)
+            handle = await self._find(key)
+            if directory.path.exists():
+                await asyncio.to_thread(directory.mark_removing, keep_home=keep_home)
+                reach("remove.marked")
+            if handle is not None:
+                await self._stop(handle, 0.0, "shim-dismiss")
+                if handle.watcher is not None:
+                    handle.watcher.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await handle.watcher
+            reach("remove.killed")
+            await asyncio.to_thread(
+                cleaning.erase, self._state, directory, key, keep_home=keep_home, cgroups=self.findings.host.cgroups
+            )
+            self._handles.pop(key, None)
+            self._meter.forget(key)
+        self._locks.pop(key, None)
+
+    # -- knowledge
+
+    async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
+        handle = await self._find(key)
+        return None if handle is None else await asyncio.to_thread(self._view, handle)
+
+    async def list_workloads(self) -> Sequence[WorkloadView]:
+        return await asyncio.to_thread(lambda: [self._view(handle) for handle in list(self._handles.values())])
+
+    async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
+        directory = self._state.workload(key)
+        if not directory.path.exists():
+            raise Unavailable("there is no such workload")
+        return await ShimChannel.attach(directory.path, epoch=epoch, last_seq=last_seq)
+
+    async def events(self) -> AsyncIterator[WorkloadExited]:
+        while True:
+            yield await self._events.get()
+
+    async def read_logs(self, key: WorkloadKey, *, max_bytes: int) -> bytes:
+        return await asyncio.to_thread(read_log_tail, self._state.workload(key).path, max_bytes)
+
+    async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
+        wanted = [
+            (key, self._handles[key].record, self._handles[key].directory) for key in keys if key in self._handles
+        ]
+        return await asyncio.to_thread(self._meter.measure_all, wanted, self.findings.host.cgroups, time.monotonic())
+
+    async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
+        handle = self._handles.get(key)
+        if handle is None:
+            return ()
+        return await asyncio.to_thread(measuring.pids_of, handle.record, handle.directory)
+
+    # -- inside
+
+    def _lock(self, key: WorkloadKey) -> asyncio.Lock:
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    async def _find(self, key: WorkloadKey) -> _Handle | None:
+        handle = self._handles.get(key)
+        if handle is None:
+            directory = self._state.workload(key)
+            record = await asyncio.to_thread(directory.record)
+            if record is None or directory.is_being_removed or directory.identity() is None:
+                return None
+            handle = self._remember(record, directory)
+        return handle
+
+    def _remember(self, record: Record, directory: WorkloadDirectory) -> _Handle:
+        handle = _Handle(record, directory)
+        self._handles[record.key] = handle
+        handle.watcher = asyncio.create_task(self._watch(handle), name=f"watch-{record.key}")
+        return handle
+
+    async def _watch(self, handle: _Handle) -> None:
+        """Hear of the workload's end: from its shim, or from the silence of its shim."""
+        ended = await asyncio.to_thread(handle.directory.exit)
+        while ended is None:
+            try:
+                connection = await ShimConnection.open(handle.directory.path)
+            except Unavailable:
+                if await asyncio.to_thread(handle.directory.is_locked):
+                    await asyncio.sleep(1.0)
+                    continue
+                ended = await asyncio.to_thread(cleaning.bury, handle.record, handle.directory)
+                break
+            try:
+                await connection.send({"t": "watch"})
+                while (message := await connection.receive()) is not None:
+                    if message.get("t") == "exited":
+                        ended = exit_of(message)
+                        break
+            except Unavailable:
+                pass
+            finally:
+                await connection.close()
+            if ended is None:
+                ended = await asyncio.to_thread(handle.directory.exit)
+        self._announce(handle, ended)
+
+    def _announce(self, handle: _Handle, ended: WorkloadExit) -> None:
+        handle.ended.set()
+        if handle.announced:
+            return
+        handle.announced = True
+        with suppress(asyncio.QueueFull):
+            self._events.put_nowait(WorkloadExited(key=handle.record.key, exit=ended))
+
+    async def _guard_loop(self) -> None:
+        """Watched limits that the shims do not look after: the size of homes."""
+        while True:
+            await asyncio.sleep(self._settings.watch_interval_s)
+            for handle in list(self._handles.values()):
+                limit = handle.record.home_bytes
+                if limit is None or handle.ended.is_set():
+                    continue
+                used = await asyncio.to_thread(self._meter.home_size, handle.record, time.monotonic())
+                if used > limit:
+                    log.warning("the home of %s holds %d bytes, over its limit of %d", handle.record.key, used, limit)
+                    with suppress(BackendError):
+                        await self._ask_to_end(handle.directory, 2.0, "shim-stop")
+
+    def _view(self, handle: _Handle) -> WorkloadView:
+        directory = handle.directory
+        ended = directory.exit()
+        identity = directory.identity() or {}
+        leader = identity.get("leader") or [0, 0]
+        if ended is not None:
+            return self._make_view(handle.record, WorkloadState.EXITED, str(leader[0]), ended)
+        if not directory.path.exists():
+            return self._make_view(handle.record, WorkloadState.GONE, "", None)
+        if not directory.is_locked():
+            ended = directory.exit() or cleaning.bury(handle.record, directory)
+            return self._make_view(handle.record, WorkloadState.EXITED, str(leader[0]), ended)
+        state = WorkloadState.RUNNING if identity.get("leader") else WorkloadState.CREATED
+        return self._make_view(handle.record, state, str(leader[0]), None)
+
+    @staticmethod
+    def _make_view(record: Record, state: WorkloadState, workload_id: str, ended: WorkloadExit | None) -> WorkloadView:
+        return WorkloadView(
+            key=record.key,
+            session_id=record.session_id,
+            state=state,
+            workload_id=workload_id,
+            exit=ended,
+            labels=record.labels,
+        )

@@ -1,0 +1,188 @@
+"""What a session sees: the arguments of bubblewrap, and the files that stand in for the host's.
+
+A host image shows the system's programs read-only and of /etc only what programs need to run. Never /root, /home, /var,
+/etc/shadow, /run or anything of ours. What lies below a directory closed to the session's user is first bound to a place
+that only the starting process sees (``stage``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.plugin.accelerator import DeviceMapping, Mount
+from ai.backend.runtime.process.supervisor import launch
+
+HOME = "/home/work"
+RUNNER = "/opt/backend.ai/kernel"
+INNER_UID = 1000
+SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+ETC = (
+    "alternatives",
+    "bash.bashrc",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "fonts",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "mime.types",
+    "nsswitch.conf",
+    "OpenCL",
+    "pki",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+    "vulkan",
+)
+PASSWD = f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nwork:x:{INNER_UID}:{INNER_UID}:work:{HOME}:/bin/bash\n"
+GROUP = f"root:x:0:\nwork:x:{INNER_UID}:\nnogroup:x:65534:\n"
+FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", RUNNER, HOME)
+
+
+@dataclass(slots=True)
+class View:
+    """Collects bubblewrap's arguments. ``arguments`` come in order; later ones cover earlier ones."""
+
+    staged: bool
+    arguments: list[str] = field(default_factory=list)
+    stage: list[list[str]] = field(default_factory=list)
+
+    def add(self, *arguments: str) -> None:
+        self.arguments += arguments
+
+    def bind(self, source: str | Path, target: str, how: str = "--ro-bind") -> None:
+        self.add(how, self._reachable(str(source)), target)
+
+    def _reachable(self, source: str) -> str:
+        if not self.staged or source.startswith("/usr/") or source in SYSTEM_DIRECTORIES:
+            return source
+        name = str(len(self.stage))
+        self.stage.append([source, name])
+        return f"{launch.STAGE}/{name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What to show. ``static`` maps file names to our own stand-ins (passwd, group, hosts)."""
+
+    bwrap: str
+    home: Path
+    runner: Path
+    static: Path
+    prefixes: Sequence[str]
+    rootfs: Path | None
+    mounts: Sequence[Mount]
+    devices: Sequence[DeviceMapping]
+    files: Mapping[str, Path]
+    hostname: str
+    tmp_bytes: int
+    shmem_bytes: int
+    private_network: bool
+    has_seccomp: bool
+    has_block: bool
+    staged: bool
+
+
+def compose(scene: Scene, command: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """bubblewrap's command line, and what to stage. Raises CreationDenied for an impossible mount."""
+    view = View(staged=scene.staged)
+    view.add(scene.bwrap, "--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID))
+    view.add("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", scene.hostname)
+    view.add("--die-with-parent", "--new-session", "--cap-drop", "ALL")
+    if scene.private_network:
+        view.add("--unshare-net")
+    if scene.has_seccomp:
+        view.add("--seccomp", str(launch.SECCOMP_FD))
+    if scene.has_block:
+        view.add("--info-fd", str(launch.INFO_FD), "--block-fd", str(launch.BLOCK_FD))
+    if scene.rootfs is None:
+        _show_host(view, scene)
+    else:
+        _show_rootfs(view, scene.rootfs)
+    view.add("--proc", "/proc", "--dev", "/dev")
+    view.add("--size", str(scene.shmem_bytes), "--perms", "1777", "--tmpfs", "/dev/shm")
+    view.add("--size", str(scene.tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp")
+    view.add("--size", str(scene.tmp_bytes), "--perms", "1777", "--tmpfs", "/var/tmp")
+    if os.path.isdir("/sys/devices/system"):  # noqa: PTH112  # as the neighbours
+        view.add("--ro-bind", "/sys/devices/system", "/sys/devices/system")
+    view.bind(scene.home, HOME, "--bind")
+    view.bind(scene.runner, RUNNER)
+    for mount in scene.mounts:
+        _show_mount(view, mount)
+    for device in scene.devices:
+        _show_device(view, device)
+    for target, source in scene.files.items():
+        view.bind(source, target)
+    view.add("--remount-ro", "/", "--chdir", HOME, "--", *command)
+    return view.arguments, view.stage
+
+
+def _show_host(view: View, scene: Scene) -> None:
+    for directory in SYSTEM_DIRECTORIES:
+        path = Path(directory)
+        if path.is_symlink():
+            view.add("--symlink", str(path.readlink()), directory)
+        elif path.is_dir():
+            view.bind(path, directory)
+    for name in ETC:
+        path = Path("/etc", name)
+        if path.exists():
+            view.bind(path.resolve() if path.is_file() else path, str(path))
+    for name in ("passwd", "group", "hosts"):
+        view.bind(scene.static / name, f"/etc/{name}")
+    for prefix in scene.prefixes:
+        view.bind(prefix, prefix)
+
+
+def _show_rootfs(view: View, rootfs: Path) -> None:
+    """Entry by entry on an empty root, so that mount points can be made beside them."""
+    for path in sorted(rootfs.iterdir()):
+        target = f"/{path.name}"
+        if path.is_symlink():
+            view.add("--symlink", str(path.readlink()), target)
+        elif path.name in {"proc", "dev", "sys", "tmp", "home", "root", "run"}:
+            view.add("--dir", target)
+        elif path.name in {"opt", "var", "mnt"} and path.is_dir():
+            view.add("--dir", target)
+            for child in sorted(path.iterdir()):
+                if child.is_symlink():
+                    view.add("--symlink", str(child.readlink()), f"{target}/{child.name}")
+                elif str(child).endswith("/var/tmp"):
+                    continue
+                else:
+                    view.bind(child, f"{target}/{child.name}")
+        else:
+            view.bind(path, target)
+
+
+def check_mount(mount: Mount) -> None:
+    """Raises CreationDenied."""
+    target = os.path.normpath(mount.target)
+    if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
+        raise CreationDenied(f"the mount target {mount.target!r} is not a plain absolute path")
+    if target in FORBIDDEN_TARGETS or target.startswith(("/proc/", "/dev/", "/sys/", RUNNER + "/")):
+        raise CreationDenied(f"nothing can be mounted at {mount.target!r}")
+    if not os.path.exists(mount.source):  # noqa: PTH110  # as the neighbours
+        raise CreationDenied(f"the mount source for {mount.target!r} does not exist on this node")
+
+
+def _show_mount(view: View, mount: Mount) -> None:
+    check_mount(mount)
+    view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
+
+
+def _show_device(view: View, device: DeviceMapping) -> None:
+    if not os.path.exists(device.source):  # noqa: PTH110  # as the neighbours
+        raise CreationDenied(f"the device {device.source!r} does not exist on this node")
+    view.bind(device.source, device.target or device.source, "--dev-bind")

@@ -1,0 +1,133 @@
+"""The last steps of a child before it becomes the sandbox: it joins its groups, drops its powers and executes.
+
+Order matters. Control groups first, while we still may; then mounts that only this process sees, so that an unprivileged
+bubblewrap can bind what lies under directories that are closed to it; then the identity; then the promise to die with the
+shim, which a change of identity would have cleared; last the filter.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import signal
+from typing import Any, NoReturn
+
+from ai.backend.runtime.process.supervisor import cgroupfs, syscalls
+
+CHANNEL_FD = 3
+SECCOMP_FD = 4
+INFO_FD = 5
+BLOCK_FD = 6
+STAGE = "/tmp"  # noqa: S108  # exists on every host; covered by a tmpfs in this child's own mount namespace
+
+
+def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, report: int) -> NoReturn:
+    """Turn into the workload's leader. Failure is told on ``report`` as text; success closes it."""
+    step = "start"
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        if not plan["sandboxed"]:
+            os.setsid()
+        step = "control groups"
+        cgroupfs.join(plan["cgroups"])
+        step = "limits"
+        _limit(plan["rlimits"], plan["oom_score_adj"])
+        step = "files"
+        _arrange_fds(plan, channel, log, info, block, report)
+        step = "mounts"
+        if plan["stage"]:
+            _stage(plan["stage"])
+        step = "identity"
+        _become_user(plan)
+        step = "parent"
+        syscalls.die_with_parent()
+        if os.getppid() == 1:
+            os._exit(1)
+        if not plan["sandboxed"]:
+            step = "filter"
+            _fence(plan)
+            os.chdir(plan["cwd"])
+        step = "execute"
+        os.umask(0o022)
+        os.execve(plan["argv"][0], plan["argv"], plan["environ"])
+    except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not go on as a second shim
+        os.write(_REPORT_FD, f"{step}: {error}".encode()[:500])
+    os._exit(127)
+
+
+_REPORT_FD = 9
+
+
+def _limit(limits: dict[str, int], oom_score_adj: int) -> None:
+    for name, value in limits.items():
+        kind = getattr(resource, name)
+        _, hard = resource.getrlimit(kind)
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)
+        resource.setrlimit(kind, (value, value))
+    try:
+        cgroupfs.write("/proc/self/oom_score_adj", str(oom_score_adj))
+    except OSError:
+        return
+
+
+def _arrange_fds(plan: dict[str, Any], channel: int, log: int, info: int, block: int, report: int) -> None:
+    """Standard streams and the fixed numbers above; nothing else stays open over the execution."""
+    null = os.open("/dev/null", os.O_RDONLY)
+    program = os.open(plan["seccomp"], os.O_RDONLY) if plan["seccomp"] and plan["sandboxed"] else -1
+    wanted = {0: null, 1: log, 2: log, CHANNEL_FD: channel, SECCOMP_FD: program, INFO_FD: info, BLOCK_FD: block}
+    # Two moves, through numbers above all of the targets, so that no source is overwritten before its turn.
+    parked = {target: _above(source, 20) for target, source in wanted.items() if source >= 0}
+    keep_report = _above(report, 20)
+    for target, source in parked.items():
+        os.dup2(source, target, inheritable=True)
+    os.dup2(keep_report, _REPORT_FD, inheritable=False)
+    os.closerange(7, _REPORT_FD)
+    os.closerange(_REPORT_FD + 1, 4096)
+    for target in (CHANNEL_FD, SECCOMP_FD, INFO_FD, BLOCK_FD):
+        if target not in parked:
+            try:
+                os.close(target)
+            except OSError:
+                continue
+
+
+def _above(fd: int, floor: int) -> int:
+    return fd if fd >= floor else fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, floor)
+
+
+def _stage(sources: list[list[str]]) -> None:
+    """Bind each source below STAGE, in a mount namespace of this process.
+
+    They are opened inside of it, as a mount of another namespace cannot be bound, and before STAGE is covered.
+    """
+    syscalls.unshare_mounts()
+    opened = [(os.open(source, os.O_PATH | os.O_CLOEXEC), name, os.path.isdir(source)) for source, name in sources]  # noqa: PTH112
+    syscalls.mount("tmpfs", STAGE, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
+    for fd, name, is_directory in opened:
+        target = f"{STAGE}/{name}"
+        if is_directory:
+            os.mkdir(target)  # noqa: PTH102
+        else:
+            os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o644))
+        syscalls.mount(f"/proc/self/fd/{fd}", target, "", syscalls.MS_BIND | syscalls.MS_REC)
+        os.close(fd)
+
+
+def _become_user(plan: dict[str, Any]) -> None:
+    if plan["uid"] is None:
+        return
+    os.setgroups(plan["groups"])
+    os.setresgid(plan["gid"], plan["gid"], plan["gid"])
+    os.setresuid(plan["uid"], plan["uid"], plan["uid"])
+
+
+def _fence(plan: dict[str, Any]) -> None:
+    syscalls.forbid_new_privileges()
+    if plan["seccomp"]:
+        with open(plan["seccomp"], "rb") as file:  # noqa: PTH123
+            program = file.read()
+        syscalls.install_seccomp(program)

@@ -1,0 +1,111 @@
+"""The agent's side of the zygote: starts it when first needed, again when it has died, and asks it for shims."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ai.backend.common.errors import Unavailable, WorkloadError
+
+_SOURCE_ROOT = Path(__file__).resolve().parents[4]
+_MAIN = "ai.backend.runtime.process.supervisor.zygote"
+REPORT_LIMIT = 65536
+
+
+class Zygote:
+    """One process that forks shims. Ends when this object is closed or this process dies; the shims do not."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._lock = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None or self._process.poll() is not None else self._process.pid
+
+    async def start(self) -> None:
+        """Have a living zygote."""
+        async with self._lock:
+            await asyncio.to_thread(self._ensure)
+
+    async def spawn(self, directory: Path, timeout_s: float) -> dict[str, Any]:
+        """Fork a shim for a prepared workload directory; returns its report (``ok``, ``shim``, ``leader`` or ``error``).
+
+        Raises:
+            Unavailable: there is no zygote, twice in a row.
+            WorkloadError: the shim died or did not report in time.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            async with self._lock:
+                await asyncio.to_thread(self._request, directory, theirs)
+            theirs.close()
+            async with asyncio.timeout(timeout_s):
+                data = b""
+                while chunk := await asyncio.get_running_loop().sock_recv(ours, REPORT_LIMIT):
+                    data += chunk
+        except TimeoutError as error:
+            raise WorkloadError("the workload's processes did not appear in time") from error
+        finally:
+            theirs.close()
+            ours.close()
+        if not data:
+            raise WorkloadError("the workload's shim died while it started")
+        report: dict[str, Any] = json.loads(data)
+        return report
+
+    def close(self) -> None:
+        """Let the zygote end. Safe at any time."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout=5)
+            if self._process.returncode is None:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def _request(self, directory: Path, report: socket.socket) -> None:
+        message = json.dumps({"directory": str(directory)}).encode()
+        for attempt in range(2):
+            connection = self._ensure()
+            try:
+                socket.send_fds(connection, [message], [report.fileno()])
+            except OSError as error:
+                if attempt:
+                    raise Unavailable("the zygote does not answer") from error
+                self.close()
+                continue
+            return
+
+    def _ensure(self) -> socket.socket:
+        if self._socket is not None and self._process is not None and self._process.poll() is None:
+            return self._socket
+        self.close()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        code = f"import sys; sys.path.append({str(_SOURCE_ROOT)!r}); from {_MAIN} import main; main()"
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [os.path.realpath(sys.executable), "-I", "-S", "-c", code],
+                stdin=theirs.fileno(),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd="/",
+                env={name: value for name, value in os.environ.items() if name.startswith(("BACKENDAI_CRASH", "LC_"))},
+            )
+        theirs.close()
+        self._socket = ours
+        return ours
