@@ -1,6 +1,6 @@
 """Regenerate the references that are written from the code.
 
-Every generator is a function without arguments that returns the whole text of one file. The room that knows the
+Every generator is a function that returns the whole text of one file. The room that knows the
 facts owns the function; this module only knows where its text goes.
 
 Usage: python -m tools.docs            write what changed, and name it
@@ -15,17 +15,23 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# file -> "module:function" that returns its text
+# file -> "module:function" that returns its text, or "module:function(word)" for a function of one word
 GENERATORS: dict[str, str] = {
     "docs/reference/state-machines.md": "ai.backend.core.lifecycle.diagram:render",
     "docs/reference/rooms.md": "tools.rooms_page:render",
+    "docs/reference/settings.md": "tools.settings_pages:page",
+    "docs/reference/samples/manager.toml": "tools.settings_pages:sample(manager)",
+    "docs/reference/samples/manager.schema.json": "tools.settings_pages:schema(manager)",
+    "docs/reference/samples/agent.toml": "tools.settings_pages:sample(agent)",
+    "docs/reference/samples/agent.schema.json": "tools.settings_pages:schema(agent)",
 }
 
 
 def render(source: str) -> str:
-    """Call one generator, given as `module:function`, and return its text with exactly one newline at its end."""
-    module, _, function = source.partition(":")
-    text = getattr(importlib.import_module(module), function)()
+    """Call one generator and return its text, with exactly one newline at its end."""
+    module, _, called = source.partition(":")
+    function, _, word = called.removesuffix(")").partition("(")
+    text = getattr(importlib.import_module(module), function)(*([word] if word else []))
     if not isinstance(text, str):
         raise TypeError(f"{source} must return the text of a file, not {type(text).__name__}")
     return text.rstrip("\n") + "\n"
