@@ -62,7 +62,10 @@ class Driver:
         self._in = b""
         ours, theirs = socket.socketpair()
         self.socket = ours
-        command = f'ulimit -u {process_limit}; exec "$0" -I "$1" --channel-fd 3 --runtime {runtime} --home "$2" 3<&{theirs.fileno()}'
+        command = (
+            f"ulimit -u {process_limit}; "
+            f'exec "$0" -I "$1" --channel-fd 3 --runtime {runtime} --home "$2" 3<&{theirs.fileno()}'
+        )
         self.process = subprocess.Popen(
             ["/bin/bash", "-c", command, python, str(script), str(home)],
             pass_fds=(theirs.fileno(),),

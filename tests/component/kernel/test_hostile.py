@@ -309,6 +309,9 @@ while True: hog.append(bytearray(16 * 1024 * 1024))
 
 
 def test_the_channel_is_out_of_reach(runner: Driver) -> None:
+    # The driver lets a second descriptor of the channel leak into the runner: it must not go further.
+    listing = runner.batch(exec="ls -l /proc/self/fd").out
+    assert "socket" not in listing
     code = """
 import os, stat
 for fd in range(0, 1100):

@@ -127,6 +127,20 @@ def spawn(
         os._exit(127)
 
 
+def close_inherited(keep: int) -> None:
+    """Closes every descriptor from 3 up but `keep`: what leaked into the runner would leak into each of its children."""
+    try:
+        found = [int(name) for name in os.listdir("/proc/self/fd")]
+    except (OSError, ValueError):
+        found = list(range(3, 1024))
+    for fd in found:
+        if fd > 2 and fd != keep:
+            try:
+                os.close(fd)
+            except OSError:
+                continue  # not open, as the one of the listing itself
+
+
 def find_executable(*names: str) -> Optional[str]:
     """The first of the named programs that is found on PATH, as an absolute path."""
     for name in names:

@@ -32,6 +32,7 @@ class Supervisor:
     def __init__(self, channel_fd: int, runtime: str, home: str) -> None:
         self._runtime = runtime
         self._home = home
+        process.close_inherited(channel_fd)
         os.set_inheritable(channel_fd, False)
         self._loop = Loop()
         # A signal without a handler of Python's does not reach the wake-up pipe.

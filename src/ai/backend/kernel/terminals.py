@@ -131,15 +131,23 @@ class Terminal:
     def _read(self) -> bool:
         if self._fd < 0:
             return False
-        try:
-            data = os.read(self._fd, _READ_SIZE)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        # A pseudo-terminal hands out little at a time; together it makes one message.
+        data = bytearray()
+        is_alive = True
+        while len(data) < _READ_SIZE:
+            try:
+                piece = os.read(self._fd, _READ_SIZE)
+            except BlockingIOError:
+                break
+            except OSError:
+                piece = b""
+            if not piece:
+                is_alive = False
+                break
+            data += piece
         if data:
-            self._owner.output(self.name, data)
-        return bool(data)
+            self._owner.output(self.name, bytes(data))
+        return is_alive
 
 
 class Terminals:
