@@ -1,7 +1,7 @@
 """Drivers of control groups: version 1, version 2, a mixture of both, and none.
 
-A driver turns limits into data which the shim applies (``supervisor.cgroupfs``), and reads statistics back. The groups lie
-outside of the agent's own, so that stopping the agent's service does not end the sessions.
+A driver turns limits into data which the shim applies (``supervisor.cgroupfs``), and reads statistics back. The groups
+lie outside of the agent's own, so that stopping the agent's service does not end the sessions.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class CgroupV1(CgroupDriver):
         writes: dict[str, list[list[Any]]] = {}
         for controller in ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset"):
             if controller in self.bases and not (controller == "cpuset" and not limits.cpuset):
-                wanted = getattr(self, f"_{controller}", lambda _: [])(limits)
+                wanted: list[list[Any]] = getattr(self, f"_{controller}", lambda _: [])(limits)
                 writes.setdefault(str(self.bases[controller] / name), []).extend(wanted)
         return [{"path": path, "join": "tasks", "writes": wanted} for path, wanted in writes.items()]
 

@@ -1,4 +1,4 @@
-"""Ending and erasing: what a crash left, what a shim left, what a finished workload leaves. Every step may be repeated."""
+"""Ending and erasing: what a crash, a shim or a finished workload leaves. Every step may be repeated."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def bearers(cookie: str) -> list[int]:
     """Processes of this host with the workload's cookie in their environment."""
     mark = f"{COOKIE_VARIABLE}={cookie}".encode()
     found: list[int] = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
             continue
         try:
-            environ = Path("/proc", name, "environ").read_bytes()
+            environ = (path / "environ").read_bytes()
         except OSError:
             continue
         if mark in environ:
-            found.append(int(name))
+            found.append(int(path.name))
     return found
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ai.backend.plugin.runtime import WorkloadSpec
 from ai.backend.common.errors import CreationDenied
+from ai.backend.plugin.runtime import WorkloadSpec
 from ai.backend.runtime.process import rootfs, seccomp
 from ai.backend.runtime.process.images import ProcessImage, host_images
 from ai.backend.runtime.process.planning import Host, build_plan, limits_of
 from ai.backend.runtime.process.records import Record, StateDirectory, write_json
 from ai.backend.runtime.process.sandbox import HOME
-from ai.backend.runtime.process.session_files import place_files
+from ai.backend.runtime.process.session_files import place_files, remove_tree
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor.crash_points import reach
 
@@ -100,10 +100,12 @@ class Creation:
         return record
 
     def _make_home(self, home: Path, owner: tuple[int, int] | None) -> None:
+        if not self.spec.keep_home:
+            remove_tree(home)
         home.mkdir(mode=0o700, exist_ok=True)
         if owner is not None:
             os.chown(home, *owner)
-            if not self.host.bwrap:
+            if not self.host.bwrap and not self.host.binds_home:
                 # Without mounts of its own the session walks to its home: pass through, do not list.
                 for above in (self.state.path, self.state.homes):
                     above.chmod(0o711)

@@ -109,6 +109,11 @@ def _outside_usr(prefixes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted({prefix for prefix in prefixes if prefix != "/usr" and not prefix.startswith("/usr/")}))
 
 
+def _suffix(python: _Python, count: int) -> str:
+    """Tells two interpreters of one version apart."""
+    return "system" if python.executable.startswith("/usr/bin/") else str(count)
+
+
 def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
     """Interpreters of this host, ours first. Blocks: it runs the others once."""
     own = _own_python()
@@ -122,7 +127,7 @@ def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
     for python in pythons:
         is_first = python is own
         taken = f"python:{python.minor}" in names
-        tag = f"python:{python.minor}" if not taken else f"python:{python.minor}-{len(names)}"
+        tag = f"python:{python.minor}" if not taken else f"python:{python.minor}-{_suffix(python, len(names))}"
         names.add(tag)
         images.append(
             ProcessImage(

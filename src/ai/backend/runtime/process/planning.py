@@ -1,4 +1,4 @@
-"""From a workload's specification to what its shim executes. Data in, data out; the only IO is looking at device nodes."""
+"""From a workload's specification to what its shim executes: data in, data out, but for a look at device nodes."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class Host:
     runner: Path
     static: Path
     is_root: bool
+    binds_home: bool = False
 
 
 def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
@@ -41,7 +42,7 @@ def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
     devices: list[tuple[str, str, str]] = []
     for device in spec.config.devices:
         try:
-            found = os.stat(device.source)
+            found = Path(device.source).stat()
         except OSError as error:
             raise CreationDenied(f"the device {device.source!r} does not exist on this node") from error
         kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
@@ -95,7 +96,8 @@ def build_plan(
 ) -> dict[str, Any]:
     """The shim's plan (``plan.json``). Raises CreationDenied."""
     limits = limits_of(spec, settings)
-    inner_home = sandbox.HOME if host.bwrap else str(home)
+    shows_home = host.bwrap is not None or host.binds_home
+    inner_home = sandbox.HOME if shows_home else str(home)
     runner = sandbox.RUNNER if host.bwrap else str(host.runner)
     command = [image.interpreter, "-I", f"{runner}/runner_main.py", "--channel-fd", str(launch.CHANNEL_FD)]
     command += ["--runtime", image.runtime, "--home", inner_home]
@@ -126,7 +128,9 @@ def build_plan(
         "version": 1,
         "argv": command,
         "environ": environment(spec, image, inner_home, cookie),
-        "cwd": str(home),
+        "cwd": inner_home,
+        "home": str(home),
+        "bind_home": sandbox.HOME if shows_home and not host.bwrap else None,
         "sandboxed": bool(host.bwrap),
         "stage": stage,
         "cgroups": [dict(group) for group in groups],

@@ -72,6 +72,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> Findings:
         runner=settings.runner_directory or find_runner(),
         static=_write_static(state),
         is_root=is_root,
+        binds_home=is_root and bwrap is None and Path(sandbox.HOME).parent.is_dir(),
     )
     return Findings(
         tier=tier_of(bwrap is not None, cgroups.controllers),
@@ -91,7 +92,7 @@ def tier_of(has_sandbox: bool, controllers: frozenset[str]) -> str:
 
 
 def capabilities_of(host: Host) -> frozenset[str]:
-    found = {"exec", "files", "pty", "logs", "restart", "survives-agent"}
+    found = {"exec", "files", "pty", "logs", "keep-home", "host-pids", "survives-agent"}
     if host.bwrap:
         found |= {"mounts", "rootfs-images", "isolated-filesystem"}
     return frozenset(found)

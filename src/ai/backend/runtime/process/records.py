@@ -10,8 +10,8 @@
         log.0 log.1   session log; shim.sock, seccomp.bpf, files/
     <state>/homes/<kernel id>/                 /home/work of every attempt
 
-Every JSON file is replaced atomically. Only exit.json is forced to disk: after a crash of the machine there is no process
-left that another file could speak of.
+Every JSON file is replaced atomically. Only exit.json is forced to disk: after a crash of the machine there is no
+process left that another file could speak of.
 """
 
 from __future__ import annotations

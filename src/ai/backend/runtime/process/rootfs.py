@@ -1,8 +1,9 @@
 """Imported root file systems: a directory or an archive becomes an image of this runtime.
 
 Accepted: a directory, a tar of a root directory, an archive of ``docker save``, an OCI image layout (as a tar or a
-directory). The image is unpacked beside its place and renamed into it. Nothing in an archive can write outside of its image: names
-are resolved entry by entry without following links, device nodes are skipped, sizes and numbers are limited.
+directory). The image is unpacked beside its place and renamed into it. Nothing in an archive can write outside of its
+image: names are resolved entry by entry without following links, device nodes are skipped, sizes and numbers are
+limited.
 """
 
 from __future__ import annotations
@@ -215,7 +216,7 @@ class _TarBlobs:
         member = self._members.get(os.path.normpath(name))
         if member is not None and member.issym():
             # `docker save` links equal layers to one another.
-            member = self._members.get(os.path.normpath(os.path.join(os.path.dirname(name), member.linkname)))
+            member = self._members.get(os.path.normpath(f"{PurePosixPath(name).parent}/{member.linkname}"))
         content = None if member is None or not member.isfile() else self._archive.extractfile(member)
         if content is None:
             raise InvalidInput(f"the image lacks {name!r}")
@@ -400,11 +401,11 @@ def _copy_directory(source: Path, root: Path, budget: Budget) -> None:
         found = entry.stat(follow_symlinks=False)
         budget.take(found.st_size if stat.S_ISREG(found.st_mode) else 0)
         if stat.S_ISLNK(found.st_mode):
-            target.symlink_to(os.readlink(entry.path))
+            target.symlink_to(Path(entry.path).readlink())
         elif stat.S_ISDIR(found.st_mode):
             target.mkdir(mode=0o755)
         elif stat.S_ISREG(found.st_mode):
-            with open(entry.path, "rb") as origin, target.open("xb") as copy:
+            with Path(entry.path).open("rb") as origin, target.open("xb") as copy:
                 while chunk := origin.read(1 << 20):
                     copy.write(chunk)
             target.chmod(stat.S_IMODE(found.st_mode) & 0o755 | 0o400)

@@ -1,8 +1,8 @@
 """What a session sees: the arguments of bubblewrap, and the files that stand in for the host's.
 
 A host image shows the system's programs read-only and of /etc only what programs need to run. Never /root, /home, /var,
-/etc/shadow, /run or anything of ours. What lies below a directory closed to the session's user is first bound to a place
-that only the starting process sees (``stage``).
+/etc/shadow, /run or anything of ours. What lies below a directory closed to the session's user is first bound to a
+place that only the starting process sees (``stage``).
 """
 
 from __future__ import annotations

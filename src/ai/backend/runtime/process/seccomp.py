@@ -1,8 +1,9 @@
 """The filter of system calls, compiled from the published allow-list (``seccomp.json``) to classic BPF.
 
-The program, in order: another architecture's calls kill the process; calls unknown to the table fail with ENOSYS, so that
-libraries fall back; conditional calls look at an argument; allowed ones are found by binary search over ranges of numbers;
-the rest fails with EPERM. Instructions are 8 bytes: code, jump if true, jump if false, operand (linux/filter.h).
+The program, in order: another architecture's calls kill the process; calls unknown to the table fail with ENOSYS, so
+that libraries fall back; conditional calls look at an argument; allowed ones are found by binary search over ranges of
+numbers; the rest fails with EPERM. Instructions are 8 bytes: code, jump if true, jump if false, operand
+(linux/filter.h).
 """
 
 from __future__ import annotations

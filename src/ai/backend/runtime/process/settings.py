@@ -25,7 +25,7 @@ class ProcessRuntimeSettings(BaseModel):
     seccomp: Literal["auto", "off"] = Field("auto", description="Filter system calls by the published allow-list.")
     network: Literal["host", "none"] = Field(
         "host",
-        description="'host': the session shares the host's network; 'none': it has a loopback of its own and nothing else.",
+        description="'host': the session shares the host's network; 'none': it has a loopback of its own only.",
     )
     kernel_uid: int = Field(
         59500, ge=1, le=2**31 - 2, description="Host user id of all sessions where the agent runs as root; never 0."

@@ -38,7 +38,7 @@ class Zygote:
             await asyncio.to_thread(self._ensure)
 
     async def spawn(self, directory: Path, timeout_s: float) -> dict[str, Any]:
-        """Fork a shim for a prepared workload directory; returns its report (``ok``, ``shim``, ``leader`` or ``error``).
+        """Fork a shim for a prepared workload directory; returns its report (``ok`` and ``leader``, or ``error``).
 
         Raises:
             Unavailable: there is no zygote, twice in a row.

@@ -14,7 +14,7 @@ from ai.backend.runtime.process.supervisor import proc
 def read(path: str) -> str:
     """The file's text, empty if there is none."""
     try:
-        with open(path, encoding="ascii", errors="replace") as file:  # noqa: PTH123  # no pathlib here: memory
+        with open(path, encoding="ascii", errors="replace") as file:  # no pathlib here: memory
             return file.read()
     except OSError:
         return ""
@@ -32,10 +32,10 @@ def write(path: str, value: str) -> None:
 def build(groups: list[dict[str, Any]]) -> None:
     """Make each group and write its limits. A limit marked optional may fail. Raises OSError."""
     for group in groups:
-        os.makedirs(group["path"], mode=0o755, exist_ok=True)  # noqa: PTH103  # as above
+        os.makedirs(group["path"], mode=0o755, exist_ok=True)  # as above
         for name, value, required in group["writes"]:
             try:
-                write(os.path.join(group["path"], name), value)  # noqa: PTH118  # as above
+                write(os.path.join(group["path"], name), value)  # as above
             except OSError as error:
                 if required:
                     raise OSError(error.errno, f"{name}={value}: {error.strerror}") from error
@@ -48,14 +48,14 @@ def join(groups: list[dict[str, Any]]) -> None:
     ``cgroup.procs`` waits for a grace period of the kernel (23 ms where it was measured).
     """
     for group in groups:
-        write(os.path.join(group["path"], group["join"]), "0")  # noqa: PTH118  # as above
+        write(os.path.join(group["path"], group["join"]), "0")  # as above
 
 
 def members(groups: list[dict[str, Any]]) -> list[int]:
     """Processes in any of the groups."""
     found: set[int] = set()
     for group in groups:
-        for line in read(os.path.join(group["path"], "cgroup.procs")).split():  # noqa: PTH118  # as above
+        for line in read(os.path.join(group["path"], "cgroup.procs")).split():  # as above
             found.add(int(line))
     found.discard(0)
     return sorted(found)
@@ -66,7 +66,7 @@ def kill(groups: list[dict[str, Any]]) -> int:
     for group in groups:
         for name, value in (("cgroup.kill", "1"), ("freezer.state", "THAWED")):
             try:
-                write(os.path.join(group["path"], name), value)  # noqa: PTH118  # as above
+                write(os.path.join(group["path"], name), value)  # as above
             except OSError:
                 continue
     found = members(groups)
@@ -90,8 +90,8 @@ def remove(groups: list[dict[str, Any]], patience_s: float = 2.0) -> list[str]:
 def _remove_tree(path: str) -> bool:
     for parent, _, _ in os.walk(path, topdown=False):
         try:
-            os.rmdir(parent)  # noqa: PTH106  # as above
+            os.rmdir(parent)  # as above
         except OSError as error:
             if error.errno != errno.ENOENT:
                 return False
-    return not os.path.exists(path)  # noqa: PTH110  # as above
+    return not os.path.exists(path)  # as above

@@ -1,7 +1,7 @@
 """Named instructions at which a test may have a process of the runtime killed.
 
-A no-op unless ``BACKENDAI_CRASH_AT`` names the point, which no product code sets. Kill tests use it to prove that whatever
-instruction was the last one, the next start finds and cleans everything.
+A no-op unless ``BACKENDAI_CRASH_AT`` names the point, which no product code sets. Kill tests use it to prove that
+whatever instruction was the last one, the next start finds and cleans everything.
 """
 
 from __future__ import annotations

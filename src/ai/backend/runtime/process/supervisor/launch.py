@@ -1,8 +1,8 @@
 """The last steps of a child before it becomes the sandbox: it joins its groups, drops its powers and executes.
 
-Order matters. Control groups first, while we still may; then mounts that only this process sees, so that an unprivileged
-bubblewrap can bind what lies under directories that are closed to it; then the identity; then the promise to die with the
-shim, which a change of identity would have cleared; last the filter.
+Order matters. Control groups first, while we still may; then mounts that only this process sees, so that an
+unprivileged bubblewrap can bind what lies under directories that are closed to it; then the identity; then the promise
+to die with the shim, which a change of identity would have cleared; last the filter.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHANNEL_FD = 3
 SECCOMP_FD = 4
 INFO_FD = 5
 BLOCK_FD = 6
-STAGE = "/tmp"  # noqa: S108  # exists on every host; covered by a tmpfs in this child's own mount namespace
+STAGE = "/tmp"  # exists on every host; covered by a tmpfs in this child's own mount namespace
 
 
 def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, report: int) -> NoReturn:
@@ -40,6 +40,8 @@ def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, 
         step = "mounts"
         if plan["stage"]:
             _stage(plan["stage"])
+        if plan["bind_home"]:
+            _bind_home(plan["home"], plan["bind_home"])
         step = "identity"
         _become_user(plan)
         step = "parent"
@@ -105,16 +107,27 @@ def _stage(sources: list[list[str]]) -> None:
     They are opened inside of it, as a mount of another namespace cannot be bound, and before STAGE is covered.
     """
     syscalls.unshare_mounts()
-    opened = [(os.open(source, os.O_PATH | os.O_CLOEXEC), name, os.path.isdir(source)) for source, name in sources]  # noqa: PTH112
+    opened = [(os.open(source, os.O_PATH | os.O_CLOEXEC), name, os.path.isdir(source)) for source, name in sources]
     syscalls.mount("tmpfs", STAGE, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
     for fd, name, is_directory in opened:
         target = f"{STAGE}/{name}"
         if is_directory:
-            os.mkdir(target)  # noqa: PTH102
+            os.mkdir(target)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o644))
         syscalls.mount(f"/proc/self/fd/{fd}", target, "", syscalls.MS_BIND | syscalls.MS_REC)
         os.close(fd)
+
+
+def _bind_home(home: str, target: str) -> None:
+    """Without a sandbox but with root's powers: show this home, and no other, at its usual place."""
+    syscalls.unshare_mounts()
+    fd = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    parent = os.path.dirname(target)
+    syscalls.mount("tmpfs", parent, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=64k")
+    os.mkdir(target)
+    syscalls.mount(f"/proc/self/fd/{fd}", target, "", syscalls.MS_BIND)
+    os.close(fd)
 
 
 def _become_user(plan: dict[str, Any]) -> None:
@@ -128,6 +141,6 @@ def _become_user(plan: dict[str, Any]) -> None:
 def _fence(plan: dict[str, Any]) -> None:
     syscalls.forbid_new_privileges()
     if plan["seccomp"]:
-        with open(plan["seccomp"], "rb") as file:  # noqa: PTH123
+        with open(plan["seccomp"], "rb") as file:
             program = file.read()
         syscalls.install_seccomp(program)

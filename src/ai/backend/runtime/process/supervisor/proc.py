@@ -12,7 +12,7 @@ _PAGE = os.sysconf("SC_PAGESIZE")
 def boot_id() -> str:
     """Changes with every boot of the machine."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # noqa: PTH123  # no pathlib here: memory
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # no pathlib here: memory
             return file.read().strip()
     except OSError:
         return ""
@@ -21,7 +21,7 @@ def boot_id() -> str:
 def stat_fields(pid: int) -> list[str] | None:
     """Fields of /proc/PID/stat from the state (field 3) on; None if there is no such process."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # noqa: PTH123  # as above
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # as above
             text = file.read()
     except OSError:
         return None
@@ -44,12 +44,12 @@ def is_same(pid: int, started: int) -> bool:
 def _children_by_list(pid: int) -> list[int] | None:
     found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  # as above
+        for thread in os.listdir(f"/proc/{pid}/task"):  # as above
             try:
-                with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:  # noqa: PTH123  # as above
+                with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:  # as above
                     found += map(int, file.read().split())
             except FileNotFoundError:
-                if not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children"):  # noqa: PTH110  # as above
+                if not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children"):  # as above
                     return None
     except OSError:
         return found
@@ -58,7 +58,7 @@ def _children_by_list(pid: int) -> list[int] | None:
 
 def _parents() -> dict[int, list[int]]:
     table: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208  # as above
+    for name in os.listdir("/proc"):  # as above
         if name.isdigit():
             fields = stat_fields(int(name))
             if fields is not None:
@@ -89,7 +89,7 @@ def descendants(pid: int) -> list[int]:
 def resident_bytes(pid: int) -> int:
     """Resident memory, less what is shared with files; 0 if the process is gone."""
     try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # noqa: PTH123  # as above
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # as above
             fields = file.read().split()
     except OSError:
         return 0

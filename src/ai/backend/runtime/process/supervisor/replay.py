@@ -1,8 +1,8 @@
 """The bounded buffer of runner messages that the agent has not acknowledged.
 
 Rules: numbers grow by one. When the buffer is over its limit the oldest console messages go first and leave one ``gap``
-in the place of each unbroken series; then the oldest bulk messages (terminal output, file chunks). Results and replies are
-never dropped: a buffer full of them is ``full``, and its owner stops reading from the runner.
+in the place of each unbroken series; then the oldest bulk messages (terminal output, file chunks). Results and
+replies are never dropped: a buffer full of them is ``full``, and its owner stops reading from the runner.
 """
 
 from __future__ import annotations

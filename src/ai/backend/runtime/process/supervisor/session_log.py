@@ -24,7 +24,7 @@ class SessionLog:
         try:
             if self._size + len(data) > self._limit and self._size:
                 os.close(self._fd)
-                os.replace(NAMES[1], NAMES[0])  # noqa: PTH105  # no pathlib here: memory
+                os.replace(NAMES[1], NAMES[0])  # no pathlib here: memory
                 self._open()
             self._size += os.write(self._fd, data)
         except OSError:

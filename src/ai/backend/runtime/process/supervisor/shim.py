@@ -36,12 +36,12 @@ RUNNER_LOST_GRACE_S = 1.0
 
 def write_json(name: str, content: dict[str, Any], *, durable: bool = False) -> None:
     """Replace a file of the workload's directory atomically."""
-    with open(name + ".tmp", "w", encoding="utf-8") as file:  # noqa: PTH123  # no pathlib here: memory
+    with open(name + ".tmp", "w", encoding="utf-8") as file:  # no pathlib here: memory
         json.dump(content, file)
         if durable:
             file.flush()
             os.fsync(file.fileno())
-    os.replace(name + ".tmp", name)  # noqa: PTH105  # as above
+    os.replace(name + ".tmp", name)  # as above
 
 
 class Shim:

@@ -60,7 +60,7 @@ class Leader:
         """Whether the kernel killed any process of these groups for memory."""
         for group in groups:
             for name in ("memory.events", "memory.oom_control"):
-                for line in cgroupfs.read(os.path.join(group["path"], name)).splitlines():  # noqa: PTH118  # memory
+                for line in cgroupfs.read(os.path.join(group["path"], name)).splitlines():  # memory
                     key, _, value = line.partition(" ")
                     if key == "oom_kill" and value.strip() not in {"", "0"}:
                         return True
@@ -83,7 +83,7 @@ def hold_lock() -> bool:
                 return False
             time.sleep(0.01)
     try:
-        return os.fstat(fd).st_ino == os.stat("lock").st_ino  # noqa: PTH116  # no pathlib here: memory
+        return os.fstat(fd).st_ino == os.stat("lock").st_ino  # no pathlib here: memory
     except OSError:
         return False
 
@@ -91,7 +91,7 @@ def hold_lock() -> bool:
 def listen() -> socket.socket:
     """The workload's socket, by a relative path: absolute ones may be longer than the kernel allows."""
     with suppress(FileNotFoundError):
-        os.unlink("shim.sock")  # noqa: PTH108  # as above
+        os.unlink("shim.sock")  # as above
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     os.umask(0o077)
     listener.bind("shim.sock")
@@ -153,7 +153,7 @@ def prepare(directory: str, report: int) -> None:
         tell(report, {"ok": False, "error": "another shim has it"})
         return
     reach("shim.locked")
-    with open("plan.json", encoding="utf-8") as file:  # noqa: PTH123  # no pathlib here: memory
+    with open("plan.json", encoding="utf-8") as file:  # no pathlib here: memory
         plan = json.load(file)
     syscalls.become_subreaper()
     identity = {

@@ -1,9 +1,9 @@
 """The zygote: one small process per agent from which shims are forked.
 
 Started as ``python -I -S -c "import sys; sys.path.append(ROOT); from ... import main; main()"`` with its end of a
-SOCK_SEQPACKET pair as descriptor 0. A request is one packet, ``{"directory": ...}``, with one descriptor on which the new
-shim reports. The shim is a grandchild, in a session of its own, so it is nobody's child here; the zygote ends with the
-agent's end of the pair.
+SOCK_SEQPACKET pair as descriptor 0. A request is one packet, ``{"directory": ...}``, with one descriptor on which the
+new shim reports. The shim is a grandchild, in a session of its own, so it is nobody's child here; the zygote ends with
+the agent's end of the pair.
 """
 
 from __future__ import annotations
