@@ -11,7 +11,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -70,6 +70,7 @@ class HttpServer:
     Args:
         authenticator: None if no endpoint needs a signature.
         audit: called once after every audited call, whatever became of it.
+        on_admitted: told the access key of every request whose signature was right.
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class HttpServer:
         authenticator: Authenticator | None = None,
         audit: AuditTrail | None = None,
         options: HttpOptions | None = None,
+        on_admitted: Callable[[Any], None] | None = None,
     ) -> None:
         self.table = RouteTable(endpoints)
         self._authenticator = authenticator
         self._audit = audit
+        self._on_admitted = on_admitted
         self._options = options or HttpOptions()
         self._limiter = RateLimiter()
         self._queries: dict[str, QuerySchema[Any]] = {
@@ -170,6 +173,8 @@ class HttpServer:
             read_body=call.read_body,
         )
         call.identity = key.identity
+        if self._on_admitted is not None:
+            self._on_admitted(access_key)
         return self._limiter.take(access_key, key.rate_limit, now=time.monotonic())
 
     async def _decode(self, call: Call[Any, Any]) -> None:

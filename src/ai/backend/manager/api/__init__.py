@@ -1,0 +1,1 @@
+"""The manager's REST, event and GraphQL interface: shapes in and out, no rules of its own."""

@@ -1,0 +1,102 @@
+"""The manager's HTTP application: every endpoint over the services."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import Protocol
+
+from aiohttp import web
+
+from ai.backend.infra.http.health import HealthApi, Readiness, VersionApi
+from ai.backend.infra.http.openapi import OpenApiApi
+from ai.backend.infra.http.routes import Endpoint, endpoints_of
+from ai.backend.infra.http.server import HttpOptions, HttpServer
+from ai.backend.infra.http.signature import Authenticator
+from ai.backend.infra.telemetry import Metrics
+from ai.backend.manager.api.access import CallAudit, KeypairStore
+from ai.backend.manager.api.cluster import Announcement, ClusterApi
+from ai.backend.manager.api.events import EventsApi
+from ai.backend.manager.api.execution import ExecutionApi, FileLimits
+from ai.backend.manager.api.graphql.endpoint import GraphQLApi
+from ai.backend.manager.api.sessions import SessionsApi
+from ai.backend.manager.api.streams import StreamsApi
+from ai.backend.manager.services.bundle import Services
+
+COMPATIBLE_RELEASE = "23.09.10"
+"""The release whose features this manager has, as the published Web UI compares it (wire contract 5)."""
+
+
+class ManagerView(Protocol):
+    """What the API needs of a manager."""
+
+    @property
+    def services(self) -> Services: ...
+    @property
+    def metrics(self) -> Metrics: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiOptions:
+    """Limits and texts of the API."""
+
+    files: FileLimits = field(default_factory=FileLimits)
+    http: HttpOptions = field(default_factory=HttpOptions)
+    announcement: str = ""
+
+
+def api_endpoints(
+    services: Services, metrics: Metrics, options: ApiOptions, readiness: Readiness | None = None
+) -> list[Endpoint]:
+    """Every endpoint of the manager, but for the OpenAPI document that lists them."""
+    sessions, execution = services.sessions, services.execution
+    return [
+        *endpoints_of(SessionsApi(sessions), tag="sessions"),
+        *ExecutionApi(execution, options.files).endpoints(),
+        *endpoints_of(StreamsApi(sessions, execution), tag="streams"),
+        *endpoints_of(EventsApi(sessions, services.identity, services.events, services.tasks), tag="events"),
+        *endpoints_of(
+            ClusterApi(services.cluster, services.identity, sessions, Announcement(message=options.announcement)),
+            tag="cluster",
+        ),
+        *endpoints_of(GraphQLApi(services), tag="graphql"),
+        *endpoints_of(HealthApi(metrics, readiness or _always_ready), tag="health"),
+        *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),
+    ]
+
+
+def build_app(
+    manager: ManagerView, *, options: ApiOptions | None = None, readiness: Readiness | None = None
+) -> web.Application:
+    """The application of a manager, to be run by an aiohttp runner.
+
+    Args:
+        readiness: what ``/readyz`` checks; nothing by default.
+    """
+    options = options or ApiOptions()
+    services = manager.services
+    endpoints = api_endpoints(services, manager.metrics, options, readiness)
+    server = HttpServer(
+        [*endpoints, *endpoints_of(OpenApiApi(endpoints, title="Manager API", version=_build()), tag="health")],
+        metrics=manager.metrics,
+        # The identity service answers from memory, so nothing is kept here.
+        authenticator=Authenticator(
+            KeypairStore(services.identity), key_ttl_s=0, trusted_proxies=options.http.trusted_proxies
+        ),
+        audit=CallAudit(services.audit),
+        options=options.http,
+        on_admitted=services.identity.touch,
+    )
+    return server.application()
+
+
+def _build() -> str:
+    try:
+        return metadata.version("backendai")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+async def _always_ready() -> Mapping[str, bool]:
+    return {}

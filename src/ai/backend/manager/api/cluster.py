@@ -1,0 +1,181 @@
+"""What the cluster offers: slots, presets, resource groups, its state (spec 03-08, client wire contract 2.9)."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.infra.http.errors import NotSupported
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.manager.api.access import caller_of
+from ai.backend.manager.model.cluster import ResourcePreset
+from ai.backend.manager.services.cluster import ClusterService
+from ai.backend.manager.services.identity import IdentityService
+from ai.backend.manager.services.sessions import SessionService
+
+PRESETS_TTL_S = 0.2
+"""How long the encoded presets are served again; they change when an administrator or a new agent changes them."""
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class GroupsQuery(Schema, frozen=True):
+    group: Name | None = None
+
+
+class CheckPresetsBody(Schema, frozen=True):
+    group: Name | None = None
+    scaling_group: Name | None = None
+
+
+class RoleQuery(Schema, frozen=True):
+    group: Name | None = None
+
+
+class StatusQuery(Schema, frozen=True):
+    """The published client sends a status along with the question."""
+
+    status: str | None = None
+
+
+class StatusBody(Schema, frozen=True):
+    status: Literal["running", "frozen"]
+    force_kill: bool = False
+
+
+class AnnouncementBody(Schema, frozen=True):
+    enabled: bool
+    message: Annotated[str, Meta(max_length=65_536)] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcement:
+    """What ``GET /manager/announcement`` says; Markdown, empty for none."""
+
+    message: str = ""
+
+
+class ClusterApi:
+    """Reads that every user may make."""
+
+    def __init__(
+        self,
+        cluster: ClusterService,
+        identity: IdentityService,
+        sessions: SessionService,
+        announcement: Announcement,
+    ) -> None:
+        self._cluster = cluster
+        self._identity = identity
+        self._sessions = sessions
+        self._announcement = announcement
+        self._presets: tuple[float, msgspec.Raw] = (0.0, msgspec.Raw(b""))
+
+    @route("GET", "/config/resource-slots")
+    async def resource_slots(self, call: Call) -> dict[str, str]:
+        """Slot name to its type, of every slot that an agent ever reported."""
+        return {info.slot_name: info.slot_type.value for info in await self._cluster.slot_types()}
+
+    @route("GET", "/config/resource-slots/details")
+    async def resource_slot_details(self, call: Call) -> dict[str, Any]:
+        """Slot name to what user interfaces show of it."""
+        return {info.slot_name: dict(info.display) for info in await self._cluster.slot_types()}
+
+    @route("GET", "/config/vfolder-types")
+    async def vfolder_types(self, call: Call) -> list[str]:
+        """Who may own virtual folders here: nobody, this server has no storage."""
+        return []
+
+    @route("GET", "/config/docker-registries")
+    async def docker_registries(self, call: Call) -> dict[str, str]:
+        """Registries that images come from: none, images come from the agents."""
+        return {}
+
+    @route("GET", "/resource/presets")
+    async def presets(self, call: Call) -> msgspec.Raw:
+        """Combinations of resources that an administrator has named."""
+        now = time.monotonic()
+        until, told = self._presets
+        if now >= until:
+            known = {info.slot_name for info in await self._cluster.slot_types()}
+            presets = [_preset(preset, known) for preset in await self._cluster.presets()]
+            told = msgspec.Raw(msgspec.json.encode({"presets": presets}))
+            self._presets = (now + PRESETS_TTL_S, told)
+        return told
+
+    @route("POST", "/resource/check-presets", body=CheckPresetsBody, audited=False)
+    async def check_presets(self, call: Call[CheckPresetsBody]) -> dict[str, Any]:
+        """The presets with whether each could be had now, and what is left to the caller."""
+        body = call.body
+        check = await self._cluster.check_presets(caller_of(call), group=body.group, scaling_group=body.scaling_group)
+        known = {info.slot_name for info in await self._cluster.slot_types()}
+        remaining = ResourceSlot()
+        for _, left in check.scaling_groups.values():
+            remaining += left
+        return {
+            "keypair_limits": check.keypair_limits.to_json(),
+            "keypair_using": check.keypair_using.to_json(),
+            "keypair_remaining": check.keypair_remaining.to_json(),
+            "group_limits": check.group_limits.to_json(),
+            "group_using": check.group_using.to_json(),
+            "group_remaining": check.group_remaining.to_json(),
+            "scaling_group_remaining": remaining.to_json(),
+            "scaling_groups": {
+                name: {"using": using.to_json(), "remaining": left.to_json()}
+                for name, (using, left) in check.scaling_groups.items()
+            },
+            "presets": [
+                {**_preset(preset, known), "allocatable": allocatable} for preset, allocatable in check.presets
+            ],
+        }
+
+    @route("GET", "/scaling-groups", query=GroupsQuery)
+    async def scaling_groups(self, call: Call[Nothing, GroupsQuery]) -> dict[str, Any]:
+        """Resource groups that the caller may use."""
+        groups = await self._identity.resource_groups(caller_of(call), group=call.query.group)
+        return {"scaling_groups": [{"name": group.name} for group in groups]}
+
+    @route("GET", "/auth/role", query=RoleQuery)
+    async def role(self, call: Call[Nothing, RoleQuery]) -> dict[str, Any]:
+        """What the caller is: over all, in the domain, in a group."""
+        caller = caller_of(call)
+        admin = "admin" if caller.is_any_admin else "user"
+        told: dict[str, Any] = {
+            "global_role": caller.role.value,
+            "domain_role": admin,
+            "group_role": None,
+        }
+        if call.query.group is not None and await self._identity.groups(caller, name=call.query.group):
+            told["group_role"] = admin
+        return told
+
+    @route("GET", "/manager/status", query=StatusQuery)
+    async def status(self, call: Call[Nothing, StatusQuery]) -> dict[str, Any]:
+        """Whether new sessions are taken, and how many there are."""
+        return {"status": "running", "active_sessions": await self._sessions.count_active(), "nodes": []}
+
+    @route("PUT", "/manager/status", body=StatusBody)
+    async def set_status(self, call: Call[StatusBody]) -> None:
+        """Not offered by this server."""
+        raise NotSupported("This server cannot be frozen.")
+
+    @route("GET", "/manager/announcement")
+    async def announcement(self, call: Call) -> dict[str, Any]:
+        """What administrators want everybody to read."""
+        message = self._announcement.message
+        return {"enabled": bool(message), "message": message}
+
+    @route("POST", "/manager/announcement", body=AnnouncementBody)
+    async def set_announcement(self, call: Call[AnnouncementBody]) -> None:
+        """Not offered by this server: the announcement is a setting."""
+        raise NotSupported("Set the announcement in the manager's settings.")
+
+
+def _preset(preset: ResourcePreset, known: set[Any]) -> dict[str, Any]:
+    """Slots that nobody offers are left out (spec 03-07, "Resource Preset Object")."""
+    slots = {name: text for name, text in preset.resource_slots.to_json().items() if name in known}
+    return {"name": preset.name, "resource_slots": slots, "shared_memory": preset.shared_memory}
