@@ -1,7 +1,7 @@
 """The manager-agent link: one interface, an adapter in memory and one on ZeroMQ with CURVE.
 
-``endpoints`` holds the interface that daemons code against; these implement it, and ``tests/contract/rpc`` is the one suite
-that both pass:
+``endpoints`` holds the interface that daemons code against; these implement it and pass ``tests/contract/rpc``
+both:
 
 * ``memory.MemoryLink()``: ``.manager`` is the manager's end, ``.agent_endpoint(agent_id)`` an agent's;
 * ``zmq_manager.ZmqManagerEndpoint(bind="tcp://127.0.0.1:0", keypair=KeyPair, agent_keys=AgentKeys)``;

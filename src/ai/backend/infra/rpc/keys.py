@@ -72,7 +72,7 @@ def load_or_generate_keypair(path: Path) -> KeyPair:
 
 
 class AgentKeyDirectory:
-    """A directory with one file for each agent, named ``<agent id>.pub``; a change counts from the next handshake on."""
+    """A directory with one file for each agent, ``<agent id>.pub``; a change counts from the next handshake on."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -40,7 +40,8 @@ def pass_wire(value: Any, kind: Any, limit: int = MAX_MESSAGE_BYTES) -> Any:
 class MemoryLink:
     """One manager and any number of agents in one process.
 
-    ``link.manager`` is a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`; ``link.agent_endpoint(agent_id)`` makes
+    ``link.manager`` is a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`; ``link.agent_endpoint(agent_id)``
+    makes
     :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`. Either side may start, stop and start again in any order.
     """
 

@@ -1,0 +1,101 @@
+"""The manager's commands (:class:`ai.backend.common.wire.link.AgentCommands`), served by the services."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ai.backend.agent.config.settings import RunSettings
+from ai.backend.agent.services.files import download, list_directory, upload
+from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
+from ai.backend.common.errors import Unavailable
+from ai.backend.common.wire.agent import (
+    Complete,
+    CreateKernels,
+    DestroyKernel,
+    DownloadFiles,
+    Execute,
+    FileListing,
+    KernelRef,
+    ListFiles,
+    OpenPty,
+    ReadLogs,
+    RestartKernel,
+    RunResult,
+    TarFile,
+    UploadFiles,
+)
+from ai.backend.common.wire.link import PtyStream
+from ai.backend.plugin.runtime import AbstractRuntime
+
+
+class Commands:
+    """Every method may be called before the agent has recovered; it then waits for that."""
+
+    def __init__(
+        self, supervisor: Supervisor, runtime: AbstractRuntime, settings: RunSettings, recovered: asyncio.Event
+    ) -> None:
+        self._supervisor = supervisor
+        self._runtime = runtime
+        self._settings = settings
+        self._recovered = recovered
+
+    async def _ready(self) -> None:
+        try:
+            async with asyncio.timeout(self._settings.request_timeout):
+                await self._recovered.wait()
+        except TimeoutError:
+            raise Unavailable("the agent is still looking for its kernels") from None
+
+    async def create_kernels(self, req: CreateKernels) -> None:
+        await self._ready()
+        self._supervisor.create(req)
+
+    async def destroy_kernel(self, req: DestroyKernel) -> None:
+        await self._ready()
+        self._supervisor.destroy(req)
+
+    async def restart_kernel(self, req: RestartKernel) -> None:
+        await self._ready()
+        self._supervisor.restart(req)
+
+    async def execute(self, req: Execute) -> RunResult:
+        await self._ready()
+        _, runs, _ = self._supervisor.get(req.kernel_id).running()
+        return await runs.execute(req)
+
+    async def interrupt(self, req: KernelRef) -> None:
+        await self._ready()
+        _, runs, _ = self._supervisor.get(req.kernel_id).running()
+        await runs.interrupt()
+
+    async def complete(self, req: Complete) -> list[str]:
+        await self._ready()
+        channel, _, _ = self._supervisor.get(req.kernel_id).running()
+        frame = {"t": "complete", "code": req.code, "options": req.options}
+        data, _ = await channel.request(frame, self._settings.request_timeout)
+        return [str(item) for item in data.get("matches") or ()]
+
+    async def upload_files(self, req: UploadFiles) -> None:
+        await self._ready()
+        channel, _, _ = self._supervisor.get(req.kernel_id).running()
+        await upload(channel, req.files, self._settings.transfer_timeout)
+
+    async def download_files(self, req: DownloadFiles) -> list[TarFile]:
+        await self._ready()
+        channel, _, _ = self._supervisor.get(req.kernel_id).running()
+        return await download(channel, req.paths, req.max_bytes, self._settings.transfer_timeout)
+
+    async def list_files(self, req: ListFiles) -> FileListing:
+        await self._ready()
+        channel, _, _ = self._supervisor.get(req.kernel_id).running()
+        return await list_directory(channel, req.path, self._settings.request_timeout)
+
+    async def read_logs(self, req: ReadLogs) -> bytes:
+        await self._ready()
+        kernel = self._supervisor.get(req.kernel_id)
+        return await self._runtime.read_logs(kernel.key, max_bytes=req.max_bytes)
+
+    async def open_pty(self, req: OpenPty) -> PtyStream:
+        await self._ready()
+        _, _, terminals = self._supervisor.get(req.kernel_id).running()
+        return await terminals.open(req.rows, req.cols, self._settings.request_timeout)

@@ -1,0 +1,117 @@
+"""``agent.toml``: one table for each concern, kebab-case keys (peer facts 3.6, "Agent config")."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AliasChoices, BeforeValidator, Field
+
+from ai.backend.common.slots import BinarySize
+from ai.backend.infra.settings import Settings
+
+INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
+"""Every node has these slots; they are loaded unless they are blocked."""
+
+Size = Annotated[int, BeforeValidator(lambda value: int(BinarySize.parse(value)))]
+"""Bytes, written as a number or with a binary suffix."""
+
+
+class NodeSettings(Settings):
+    """Who this agent is, and where it keeps its things."""
+
+    id: str = Field(default="i-local", max_length=64, description="Name of this agent; unique in the cluster.")
+    resource_group: str = Field(
+        default="default",
+        description="The resource group that this node belongs to.",
+        validation_alias=AliasChoices("resource-group", "scaling-group", "resource_group"),
+    )
+    region: str = Field(default="local", description="Where the node is; for people.")
+    data_dir: Path = Field(
+        default=Path("~/.local/share/backend.ai/agent"),
+        description="Directory of records and of the outbox. One agent at a time uses it.",
+    )
+    runtime: str = Field(default="process", description="Name of the runtime plugin.")
+    allow_compute_plugins: tuple[str, ...] = Field(
+        default=(),
+        description="Accelerators besides cpu and mem: package paths or names of entry points; * is all.",
+        validation_alias=AliasChoices("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins"),
+    )
+    block_compute_plugins: tuple[str, ...] = Field(default=(), description="Accelerator plugins never to load.")
+    kernel_creation_concurrency: int = Field(default=8, ge=1, description="How many kernels are created at once.")
+
+
+class ResourceSettings(Settings):
+    """What of the node's resources sessions get."""
+
+    allocation_order: tuple[str, ...] = Field(
+        default=("cuda", "rocm", "tpu", "mock"),
+        description="Device names in the order of allocation and hooks; others come after, cpu and mem last.",
+    )
+    reserved_cpu: int = Field(default=0, ge=0, description="CPU cores that sessions never get.")
+    reserved_mem: Size = Field(default=0, ge=0, description="Memory that sessions never get, in bytes or as 512m.")
+    reserved_disk: Size = Field(default=0, ge=0, description="Disk space that sessions never get.")
+
+
+class LinkSettings(Settings):
+    """How to reach the manager. Unused in the embedded cluster."""
+
+    manager_addr: str = Field(default="tcp://127.0.0.1:8091", description="ZeroMQ address that the manager binds.")
+    keypair_file: Path | None = Field(
+        default=None, description="This agent's CURVE key pair; default: in the data dir."
+    )
+    manager_key: str | None = Field(default=None, description="The manager's public key, 40 characters of Z85.")
+    manager_key_file: Path | None = Field(default=None, description="File with the manager's public key.")
+
+
+class IntervalSettings(Settings):
+    """Periods of the loops, in seconds."""
+
+    heartbeat: float = Field(default=3.0, gt=0, description="Between heartbeats, until the manager says otherwise.")
+    statistics: float = Field(default=5.0, gt=0, description="Between statistics.")
+    inventory: float = Field(default=15.0, gt=0, description="Between looks at devices and images.")
+    sync: float = Field(default=5.0, gt=0, description="Between comparisons with what the runtime holds.")
+
+
+class LifecycleSettings(Settings):
+    """Deadlines of a kernel's life, in seconds."""
+
+    create_timeout: float = Field(default=60.0, gt=0, description="For the runtime to create a workload.")
+    ready_timeout: float = Field(default=30.0, gt=0, description="For the runner to become ready.")
+    bootstrap_timeout: float = Field(default=300.0, gt=0, description="For a user's bootstrap script.")
+    plugin_timeout: float = Field(default=30.0, gt=0, description="For one call of a plugin.")
+    termination_deferral: float = Field(default=60.0, ge=0, description="How long plugins may put off a termination.")
+    stop_grace: float = Field(default=5.0, ge=0, description="Between the polite signal and SIGKILL.")
+    max_resumes: int = Field(default=3, ge=0, description="How often a creation is resumed after the agent died in it.")
+    tombstone: float = Field(default=3600.0, ge=0, description="How long an ended kernel is remembered.")
+
+
+class RunSettings(Settings):
+    """Runs of user code."""
+
+    exec_timeout: float | None = Field(
+        default=None, gt=0, description="Seconds that one run may take; absent: no limit."
+    )
+    max_queued: int = Field(default=64, ge=1, description="Runs that may wait in one kernel.")
+    cancel_grace: float = Field(default=10.0, gt=0, description="Seconds until a cancelled run counts as ended anyway.")
+    request_timeout: float = Field(default=12.0, gt=0, description="Seconds for completion, listing and terminals.")
+    transfer_timeout: float = Field(default=55.0, gt=0, description="Seconds for uploads and downloads.")
+
+
+class AgentSettings(Settings):
+    """The whole file."""
+
+    agent: NodeSettings = NodeSettings()
+    resource: ResourceSettings = ResourceSettings()
+    link: LinkSettings = LinkSettings()
+    intervals: IntervalSettings = IntervalSettings()
+    kernel_lifecycles: LifecycleSettings = LifecycleSettings()
+    runs: RunSettings = RunSettings()
+    plugins: dict[str, dict[str, Any]] = Field(
+        default_factory=dict, description="Settings of each accelerator plugin, by its device name."
+    )
+    runtime: dict[str, Any] = Field(default_factory=dict, description="Settings of the runtime plugin.")
+
+    @property
+    def data_dir(self) -> Path:
+        return self.agent.data_dir.expanduser()

@@ -1,0 +1,173 @@
+"""The whole agent: :class:`Agent` for whoever embeds it, ``backend.ai ag start-server`` as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, FileOutbox
+from ai.backend.agent.api.commands import Commands
+from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
+from ai.backend.agent.services.inventory import Inventory
+from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
+from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
+from ai.backend.agent.services.loops.exits import watch_exits
+from ai.backend.agent.services.loops.heartbeat import Heartbeat
+from ai.backend.agent.services.loops.rhythm import Rhythm
+from ai.backend.agent.services.loops.statistics import StatisticsLoop
+from ai.backend.agent.services.observations import Observer
+from ai.backend.agent.services.plugins import PluginSet, PluginSource, find_plugins
+from ai.backend.agent.services.reporting import Reporting
+from ai.backend.agent.services.statistics import Statistics
+from ai.backend.common.errors import Unavailable
+from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.plugin.runtime import AbstractRuntime
+
+log = logging.getLogger(__name__)
+
+
+class Agent:
+    """One agent.
+
+    ``start`` returns once the node was probed and earlier kernels are known; workloads are adopted in the background.
+    ``stop``
+    leaves every workload running. ``commands`` may be handed to a link before ``start``; calls then raise Unavailable.
+
+    Args:
+        settings: the whole ``agent.toml``.
+        runtime: not set up yet; the agent sets it up and shuts it down.
+        manager: where reports go. It may be unreachable at any time.
+        plugins: where accelerators come from; None finds them as the settings say.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        runtime: AbstractRuntime,
+        manager: ManagerReports,
+        *,
+        plugins: Sequence[PluginSource] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._runtime = runtime
+        self._manager = manager
+        self._sources = plugins
+        self._directory = DataDirectory(settings.data_dir)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._plugins: PluginSet | None = None
+        self._supervisor: Supervisor | None = None
+        self._recovered = asyncio.Event()
+        self._commands: Commands | None = None
+        self.commands: AgentCommands = _LateCommands(self)
+
+    @property
+    def agent_id(self) -> str:
+        return self.settings.agent.id
+
+    async def start(self) -> None:
+        """Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
+        self._directory.open()
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        settings, epoch = self.settings, self._directory.next_epoch()
+        node, lifecycles = settings.agent, settings.kernel_lifecycles
+        sources = self._sources
+        if sources is None:
+            sources = find_plugins(node.allow_compute_plugins, node.block_compute_plugins, INTRINSIC_PLUGINS)
+        plugins = self._plugins = PluginSet(
+            sources,
+            settings=settings.plugins,
+            order=settings.resource.allocation_order,
+            timeout_s=lifecycles.plugin_timeout,
+        )
+        outbox = FileOutbox(self._directory.path / "outbox.jsonl")
+        observer = Observer(outbox, self._manager, agent_id=node.id, epoch=epoch)
+        inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
+        around = Surroundings(
+            settings=settings,
+            epoch=epoch,
+            runtime=self._runtime,
+            plugins=plugins,
+            inventory=inventory,
+            records=FileKernelRecords(self._directory.path / "kernels"),
+            observer=observer,
+        )
+        statistics = Statistics(self._runtime, plugins, inventory)
+        supervisor = self._supervisor = Supervisor(around, statistics.final)
+        reporting = Reporting(around, supervisor, statistics)
+        self._commands = Commands(supervisor, self._runtime, settings.runs, self._recovered)
+        await self._runtime.setup()
+        await reporting.refresh(asyncio.get_running_loop().time())
+        observer.restore()
+        await supervisor.recover()
+        self._recovered.set()
+        self._run_loops(reporting, supervisor, statistics, observer)
+
+    def _run_loops(
+        self, reporting: Reporting, supervisor: Supervisor, statistics: Statistics, observer: Observer
+    ) -> None:
+        intervals = self.settings.intervals
+        heartbeat = Heartbeat(reporting, supervisor, self._manager, interval_s=intervals.heartbeat)
+
+        async def refresh() -> None:
+            if await reporting.refresh(asyncio.get_running_loop().time()):
+                heartbeat.poke()
+
+        stats = StatisticsLoop(
+            statistics, supervisor, self._manager, agent_id=self.agent_id, interval_s=intervals.statistics
+        )
+        for loop in (
+            heartbeat,
+            stats,
+            Rhythm("inventory", intervals.inventory, refresh),
+            Rhythm("sync", intervals.sync, supervisor.sync),
+        ):
+            self._spawn(loop.run(), loop.name)
+        self._spawn(watch_exits(self._runtime, supervisor), "exits")
+        self._spawn(observer.deliver(), "observations")
+
+    def _spawn(self, loop: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
+
+    async def stop(self) -> None:
+        """Let go of everything, leaving the workloads running. Safe without ``start`` and twice."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._recovered.clear()
+        self._commands = None
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            await supervisor.close()
+            await self._runtime.shutdown()
+        plugins, self._plugins = self._plugins, None
+        if plugins is not None:
+            await plugins.stop()
+        self._directory.close()
+
+    def current_commands(self) -> AgentCommands:
+        """Raises Unavailable unless the agent is started."""
+        if self._commands is None:
+            raise Unavailable(f"the agent {self.agent_id} is not started")
+        return self._commands
+
+
+class _LateCommands:
+    """Commands of an agent that may start later, or again."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(request: Any) -> Any:
+            return await getattr(self._agent.current_commands(), name)(request)
+
+        return call

@@ -1,0 +1,1 @@
+"""Frozen records of the agent."""

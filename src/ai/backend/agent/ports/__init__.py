@@ -1,0 +1,1 @@
+"""What the agent needs of its surroundings."""

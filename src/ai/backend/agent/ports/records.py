@@ -1,0 +1,34 @@
+"""Durable facts of the agent.
+
+The methods are plain calls: each is one small write to the page cache, far below a millisecond. They survive the death
+of the agent, which is what they are for; no workload of a node outlives the node, so nothing is synced to the disk.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ai.backend.agent.model.kernel import KernelRecord, RunsRecord
+from ai.backend.common.wire.agent import KernelObservation
+
+
+class KernelRecords(Protocol):
+    """One record for each kernel, and one of its runs beside it."""
+
+    def load(self) -> list[KernelRecord]:
+        """All that can be read; damaged ones are set aside, and their workloads are then strangers."""
+        ...
+
+    def put(self, record: KernelRecord) -> None: ...
+    def forget(self, kernel_id: str) -> None: ...
+    def load_runs(self, kernel_id: str) -> RunsRecord | None: ...
+    def put_runs(self, kernel_id: str, runs: RunsRecord) -> None: ...
+
+
+class Outbox(Protocol):
+    """Observations that the manager has not acknowledged, in order."""
+
+    def load(self) -> list[KernelObservation]: ...
+    def append(self, observation: KernelObservation) -> None: ...
+    def replace(self, observations: list[KernelObservation]) -> None:
+        """Keep exactly these."""

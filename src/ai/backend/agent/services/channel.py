@@ -1,0 +1,269 @@
+"""The agent's end of one runner: frames in order, requests with answers, and coming back after a lost connection.
+
+The channel keeps itself open: when the stream to the shim breaks, it is opened again behind the last frame received, so
+that nothing is lost or seen twice. Only ``acked`` frames are forgotten by the shim; after a restart of the agent the
+rest is replayed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from ai.backend.agent.errors import StartFailed, WorkloadEnded
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    RunError,
+    Unavailable,
+)
+from ai.backend.plugin.runtime import RunnerChannel
+
+log = logging.getLogger(__name__)
+Frame = Mapping[str, Any]
+OpenChannel = Callable[[int], Awaitable[RunnerChannel]]
+"""Opens the stream behind a sequence number."""
+_RETRY_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_ERRORS: dict[str, type[BackendError]] = {
+    "not-found": NotFound,
+    "denied": Forbidden,
+    "too-large": LimitExceeded,
+    "invalid": InvalidInput,
+}
+
+
+class FrameSink(Protocol):
+    """Who wants the frames that answer no request."""
+
+    def on_frame(self, frame: Frame, seq: int) -> None:
+        """Must not raise and must not wait."""
+
+    def on_exit(self, frame: Frame | None) -> None:
+        """The workload is gone; no frame follows. ``frame`` is the shim's last word."""
+
+
+class _Request:
+    def __init__(self) -> None:
+        self.done: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.chunks: list[Frame] = []
+
+
+class KernelChannel:
+    """One kernel's channel. ``received`` is the sequence number of the last frame seen."""
+
+    def __init__(self, open_channel: OpenChannel, *, last_seq: int, first_request: int) -> None:
+        self._open = open_channel
+        self._stream: RunnerChannel | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._requests: dict[int, _Request] = {}
+        self._next_request = first_request
+        self._sinks: list[FrameSink] = []
+        self._ready = asyncio.Event()
+        self._connected = asyncio.Event()
+        self._ended: Frame | None = None
+        self._closed = False
+        self.received = last_seq
+        self.features: frozenset[str] = frozenset()
+
+    def add_sink(self, sink: FrameSink) -> None:
+        self._sinks.append(sink)
+
+    @property
+    def ended(self) -> bool:
+        return self._ended is not None
+
+    async def connect(self) -> None:
+        """Open the stream for the first time.
+
+        Raises:
+            Unavailable: there is no live runner. Conflict: a newer agent drives it.
+        """
+        if self._reader is None:
+            self._stream = await self._open(self.received)
+            self._connected.set()
+            self._reader = asyncio.create_task(self._read(), name="runner-channel")
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Wait for the runner to be ready for code.
+
+        Raises:
+            StartFailed: it is not within the time, or its workload ended first.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise StartFailed(f"the runner was not ready within {timeout_s:g} s") from None
+        if self._ended is not None:
+            raise StartFailed(f"the workload ended before it was ready: {describe_exit(self._ended)}")
+
+    async def close(self) -> None:
+        """Let go of the runner; it goes on without us. Safe twice."""
+        self._closed = True
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
+            await asyncio.wait({reader})
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.close()
+        self._fail_requests(Unavailable("the agent let go of this kernel"))
+
+    async def send(self, frame: Frame) -> None:
+        """Send a frame, waiting for a connection that is being made.
+
+        Raises:
+            WorkloadEnded: there is nobody any more. Unavailable: no connection within the time.
+        """
+        for _ in range(2):
+            stream = await self._live_stream()
+            try:
+                return await stream.send(frame)
+            except Unavailable:
+                self._connected.clear()
+        raise Unavailable("the runner cannot be reached")
+
+    async def _live_stream(self) -> RunnerChannel:
+        if self._ended is None and not self._closed and not self._connected.is_set():
+            try:
+                async with asyncio.timeout(5.0):
+                    await self._connected.wait()
+            except TimeoutError:
+                raise Unavailable("the runner cannot be reached") from None
+        if self._ended is not None:
+            raise WorkloadEnded(f"the session's workload has ended: {describe_exit(self._ended)}")
+        if self._closed or self._stream is None:
+            raise Unavailable("the agent let go of this kernel")
+        return self._stream
+
+    async def ack(self, seq: int) -> None:
+        """Tell the shim what may be forgotten; a lost acknowledgement only costs it memory."""
+        if self._stream is not None and not self._closed and self._ended is None:
+            try:
+                await self._stream.ack(seq)
+            except Unavailable:
+                log.debug("an acknowledgement was lost; the next one covers it")
+
+    async def request(self, frame: dict[str, Any], timeout_s: float) -> tuple[dict[str, Any], list[Frame]]:
+        """Send a request and wait for its reply.
+
+        Returns:
+            The reply's data and the chunks that came before it.
+
+        Raises:
+            NotFound, Forbidden, LimitExceeded, InvalidInput, RunError: what the runner answers.
+            DeadlineExceeded, Unavailable, WorkloadEnded: it does not answer.
+        """
+        number, self._next_request = self._next_request, self._next_request + 1
+        request = self._requests[number] = _Request()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.send({**frame, "req": number})
+                return await request.done, request.chunks
+        except TimeoutError:
+            raise DeadlineExceeded(f"the runner did not answer {frame['t']} within {timeout_s:g} s") from None
+        finally:
+            del self._requests[number]
+
+    # ---- reading
+    # ------------------------------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        attempt = 0
+        while not self._closed and self._ended is None:
+            stream = self._stream
+            if stream is not None:
+                try:
+                    async for frame in stream.recv():
+                        attempt = 0
+                        self._handle(frame)
+                except Unavailable as e:
+                    log.info("a runner's channel broke: %s", e)
+                except Exception:
+                    log.exception("a runner's channel failed")
+                if self.ended:
+                    break
+                self._connected.clear()
+                self._fail_requests(Unavailable("the connection to the runner was lost"))
+                self._stream = None
+                await stream.close()
+            await asyncio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
+            attempt += 1
+            try:
+                self._stream = await self._open(self.received)
+                self._connected.set()
+            except Conflict as e:
+                log.error("another agent drives this runner: %s", e)
+                return
+            except BackendError as e:
+                if attempt == 1:
+                    log.info("a runner's channel cannot be opened again yet: %s", e)
+            except Exception:
+                log.exception("a runner's channel cannot be opened again")
+
+    def _handle(self, frame: Frame) -> None:
+        kind, seq = frame.get("t"), frame.get("seq")
+        if isinstance(seq, int):
+            if seq <= self.received:
+                return
+            self.received = seq
+        if kind == "exited":
+            self._end(frame)
+        elif kind == "ready":
+            self.features = frozenset(frame.get("features", ()))
+            self._ready.set()
+        elif kind in ("reply", "chunk"):
+            self._answer(frame)
+        for sink in self._sinks:
+            try:
+                sink.on_frame(frame, self.received)
+            except Exception:
+                log.exception("a frame of type %s could not be handled", kind)
+
+    def _answer(self, frame: Frame) -> None:
+        request = self._requests.get(frame.get("req", -1))
+        if request is None or request.done.done():
+            return
+        if frame["t"] == "chunk":
+            request.chunks.append(frame)
+        elif frame.get("ok"):
+            data = frame.get("data")
+            request.done.set_result(data if isinstance(data, dict) else {})
+        else:
+            error = frame.get("error") or {}
+            cls = _ERRORS.get(str(error.get("type")), RunError)
+            request.done.set_exception(cls(str(error.get("message", "the runner failed"))))
+
+    def _end(self, frame: Frame) -> None:
+        self._ended = frame
+        self._fail_requests(WorkloadEnded(f"the session's workload has ended: {describe_exit(frame)}"))
+        self._ready.set()
+        self._connected.set()
+        for sink in self._sinks:
+            sink.on_exit(frame)
+
+    def workload_gone(self) -> None:
+        """Somebody else learned that the workload has ended."""
+        if self._ended is None:
+            self._end({"t": "exited", "code": None, "signal": None, "reason": "gone"})
+
+    def _fail_requests(self, error: BackendError) -> None:
+        for request in self._requests.values():
+            if not request.done.done():
+                request.done.set_exception(error)
+                request.done.exception()  # its waiter may be gone
+
+
+def describe_exit(frame: Frame) -> str:
+    if frame.get("signal"):
+        return f"signal {frame['signal']}"
+    if frame.get("code") is not None:
+        return f"exit code {frame['code']}"
+    return str(frame.get("reason") or "unknown reason")

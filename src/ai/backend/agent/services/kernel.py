@@ -1,0 +1,72 @@
+"""A kernel as the running agent knows it: its record, and what is alive of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from ai.backend.agent.errors import WorkloadEnded
+from ai.backend.agent.model.kernel import Ending, KernelRecord, Phase
+from ai.backend.agent.ports.records import KernelRecords
+from ai.backend.agent.services.channel import KernelChannel
+from ai.backend.agent.services.runs.book import RunBook
+from ai.backend.agent.services.terminals import Terminals
+from ai.backend.common.errors import Conflict
+from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
+
+
+class Kernel:
+    """One kernel. ``task`` is the one operation under way; whoever starts another ends it first."""
+
+    def __init__(self, record: KernelRecord, records: KernelRecords) -> None:
+        self.record = record
+        self._records = records
+        self.task: asyncio.Task[None] | None = None
+        self.configs: list[tuple[str, WorkloadConfig]] = []
+        self.attached: dict[str, list[AttachedDevice]] = {}
+        self.exit: WorkloadExit | None = None
+        self.channel: KernelChannel | None = None
+        self.runs: RunBook | None = None
+        self.terminals: Terminals | None = None
+        self.ending: Ending | None = record.ending
+        self.hurry = asyncio.Event()
+        self.last_stat: dict[str, Any] | None = None
+        self.changed = asyncio.Event()
+
+    @property
+    def id(self) -> str:
+        return self.record.spec.kernel_id
+
+    @property
+    def attempt(self) -> int:
+        return self.record.spec.attempt
+
+    @property
+    def key(self) -> WorkloadKey:
+        return self.record.key
+
+    @property
+    def is_live(self) -> bool:
+        return self.record.phase is not Phase.ENDED
+
+    def save(self, **changes: Any) -> None:
+        """Change the record and write it before anything else happens."""
+        self.record = msgspec.structs.replace(self.record, **changes)
+        self._records.put(self.record)
+        self.changed.set()
+
+    def running(self) -> tuple[KernelChannel, RunBook, Terminals]:
+        """What a user's request works on.
+
+        Raises:
+            Conflict: the kernel does not run (yet, or any more). WorkloadEnded: its workload has just ended.
+        """
+        is_up = self.record.phase is Phase.RUNNING
+        if not is_up or self.channel is None or self.runs is None or self.terminals is None:
+            raise Conflict(f"the kernel {self.id} is {self.record.status}", data={"status": self.record.status.value})
+        if self.channel.ended:
+            raise WorkloadEnded(f"the workload of the kernel {self.id} has ended")
+        return self.channel, self.runs, self.terminals

@@ -1,0 +1,1 @@
+"""Creation, restart, destruction and recovery of kernels."""

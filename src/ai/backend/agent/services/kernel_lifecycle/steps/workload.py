@@ -1,0 +1,65 @@
+"""The workload itself: merged config, files, and the runtime's processes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from ai.backend.agent.services.kernel import Kernel
+from ai.backend.agent.services.kernel_files import config_files, kernel_environ, user_mounts
+from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.services.workload_config import AGENT, merge_configs
+from ai.backend.common.errors import DeadlineExceeded
+from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
+
+
+class CreateWorkload:
+    """``runtime.create``; released by ``runtime.stop`` and ``runtime.remove``."""
+
+    name = "workload"
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+
+    def workload_spec(self, kernel: Kernel, why: Circumstances) -> WorkloadSpec:
+        """Raises CreationDenied if plugins, or a plugin and the session's mounts, contradict each other."""
+        spec = kernel.record.spec
+        config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec))])
+        environ = kernel_environ(spec, config, kernel.attached)
+        return WorkloadSpec(
+            key=kernel.key,
+            session_id=kernel.record.session_id,
+            image=spec.image,
+            environ=environ,
+            config=config,
+            files=config_files(spec, environ, kernel.record.device_allocation, config),
+            hostname=spec.cluster_hostname,
+            shmem_bytes=spec.shmem_bytes,
+            labels={
+                "ai.backend.agent-id": self._around.settings.agent.id,
+                "ai.backend.kernel-id": spec.kernel_id,
+                "ai.backend.session-id": spec.session_id,
+                "ai.backend.owner": spec.access_key,
+            },
+        )
+
+    async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+        timeout_s = self._around.settings.kernel_lifecycles.create_timeout
+        spec = self.workload_spec(kernel, why)
+        try:
+            async with asyncio.timeout(timeout_s):
+                view = await self._around.runtime.create(spec)
+        except TimeoutError:
+            raise DeadlineExceeded(f"the workload was not created within {timeout_s:g} s") from None
+        kernel.save(workload_id=view.workload_id)
+
+    async def release(self, kernel: Kernel, why: Circumstances) -> None:
+        settings = self._around.settings.kernel_lifecycles
+        grace_s = 0.0 if kernel.hurry.is_set() else settings.stop_grace
+        keys = [kernel.key]
+        if kernel.record.restarted_from is not None:
+            keys.append(WorkloadKey(kernel_id=kernel.record.kernel_id, attempt=kernel.record.restarted_from))
+        for key in keys:
+            ended = await self._around.runtime.stop(key, grace_s=grace_s)
+            if ended is not None and key == kernel.key:
+                kernel.exit = ended
+            await self._around.runtime.remove(key, keep_home=why.restarting)

@@ -1,0 +1,434 @@
+"""The kernels of this agent: accepted, created, restarted, ended and found again.
+
+One operation at a time works on a kernel, as a task. A destruction ends a creation under way and releases whatever it
+had acquired. Everything is decided from the durable record, so that after a crash :meth:`Supervisor.recover` goes on
+where the record stands. A fact is first written to the outbox and then to the record: a crash in between repeats a
+report, and loses none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from ai.backend.agent.errors import StartFailed
+from ai.backend.agent.model.kernel import Ending, KernelRecord, Phase
+from ai.backend.agent.services.batch import watch_batch
+from ai.backend.agent.services.crash_points import crash_point
+from ai.backend.agent.services.kernel import Kernel
+from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.services.kernel_lifecycle.runner import StepRunner
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    CreationDeferred,
+    CreationDenied,
+    ImageNotFound,
+    InvalidInput,
+    NotFound,
+    ResourceError,
+)
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import KernelEventReason, KernelStatus, SessionType
+from ai.backend.common.wire.agent import (
+    CreateKernels,
+    DestroyKernel,
+    KernelPresence,
+    KernelSpec,
+    RestartKernel,
+)
+from ai.backend.plugin.accelerator import LifecycleCause
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
+
+log = logging.getLogger(__name__)
+R = KernelEventReason
+_CREATE = Circumstances()
+_RESTART = Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
+
+
+class Supervisor:
+    """See the module. Methods that accept a command return at once; progress comes as observations."""
+
+    def __init__(self, around: Surroundings, final_stat: Callable[[str], dict[str, Any] | None]) -> None:
+        self._around = around
+        self._final_stat = final_stat
+        self._runner = StepRunner(around)
+        self._slots = asyncio.Semaphore(around.settings.agent.kernel_creation_concurrency)
+        self._batches: set[asyncio.Task[None]] = set()
+        self.kernels: dict[str, Kernel] = {}
+
+    # ---- commands
+    # -----------------------------------------------------------------------------------------------------
+
+    def create(self, req: CreateKernels) -> None:
+        """Accept all kernels or none.
+
+        Raises:
+            UnsupportedResource, InvalidAllocation, InsufficientResource, ...: nothing was taken.
+            Conflict: an attempt older than one that this agent knows.
+        """
+        if not req.kernels:
+            raise InvalidInput("no kernels", data={"kernels": "empty"})
+        fresh = [spec for spec in req.kernels if not self._is_known(spec)]
+        kernels: list[Kernel] = []
+        try:
+            for spec in fresh:
+                self._around.inventory.check_supported(
+                    ResourceSlot.parse(dict(spec.slots)), self._around.settings.agent.id
+                )
+                record = KernelRecord(
+                    spec=spec, phase=Phase.CREATING, status=KernelStatus.PREPARING, created_at=time.time()
+                )
+                kernel = Kernel(record, self._around.records)
+                self._runner.devices.bind(kernel)
+                kernels.append(kernel)
+        except (ResourceError, InvalidInput):
+            for kernel in kernels:
+                self._around.inventory.free(kernel.id)
+            raise
+        crash_point("create.accept.before")
+        for kernel in kernels:
+            kernel.save()
+            self.kernels[kernel.id] = kernel
+            self._report(kernel, KernelStatus.PREPARING, R.UNKNOWN)
+            self._start(kernel, self._create)
+        crash_point("create.accept.after")
+
+    def _is_known(self, spec: KernelSpec) -> bool:
+        """Raises Conflict for an old attempt, or for a new one while the older is still here."""
+        known = self.kernels.get(spec.kernel_id)
+        if known is None or (known.attempt < spec.attempt and not known.is_live):
+            return False
+        if known.attempt == spec.attempt:
+            return True
+        raise Conflict(
+            f"the agent holds attempt {known.attempt} of kernel {spec.kernel_id}, not {spec.attempt}",
+            data={"attempt": known.attempt, "status": known.record.status.value},
+        )
+
+    def destroy(self, req: DestroyKernel) -> None:
+        """Begin to end a kernel. What is gone already is reported again."""
+        kernel = self.kernels.get(req.kernel_id)
+        if kernel is None or (not kernel.is_live and kernel.attempt < req.attempt):
+            message = "the agent holds no such kernel"
+            self._around.observer.report(
+                req.kernel_id, req.attempt, KernelStatus.TERMINATED, req.reason, message=message
+            )
+            return
+        if kernel.attempt > req.attempt:
+            raise Conflict(
+                f"the agent holds attempt {kernel.attempt} of kernel {req.kernel_id}, not {req.attempt}",
+                data={"attempt": kernel.attempt},
+            )
+        if not kernel.is_live:
+            self._report_end(kernel, kernel.record.ending)
+            return
+        attempt = req.attempt if req.attempt != kernel.attempt else None
+        self.end(
+            kernel,
+            Ending(status=KernelStatus.TERMINATED, reason=req.reason, forced=req.forced, attempt=attempt),
+        )
+
+    def restart(self, req: RestartKernel) -> None:
+        """Begin to restart in place.
+
+        Raises:
+            NotFound: no such kernel. Conflict: an older attempt, or it does not run.
+        """
+        kernel = self.kernels.get(req.kernel_id)
+        if kernel is None or not kernel.is_live:
+            raise NotFound(f"the agent holds no kernel {req.kernel_id}")
+        if kernel.attempt == req.attempt:
+            return
+        if kernel.attempt > req.attempt or kernel.record.phase is not Phase.RUNNING:
+            raise Conflict(
+                f"kernel {req.kernel_id} is {kernel.record.status} in attempt {kernel.attempt}",
+                data={"attempt": kernel.attempt, "status": kernel.record.status.value},
+            )
+        old = kernel.record.spec
+        kernel.save(
+            spec=_with_attempt(old, req.attempt),
+            phase=Phase.RESTARTING,
+            status=KernelStatus.RESTARTING,
+            restarted_from=old.attempt,
+            ready=False,
+            batch_since=None,
+        )
+        self._report(kernel, KernelStatus.RESTARTING, R.RESTARTING)
+        crash_point("restart.accept.after")
+        self._start(kernel, self._restart)
+
+    def end(self, kernel: Kernel, ending: Ending) -> None:
+        """Begin to end a live kernel, or make an end under way hurry. Whatever else works on it is ended first."""
+        if ending.forced:
+            kernel.hurry.set()
+        if kernel.record.phase is Phase.TERMINATING:
+            return
+        crash_point("destroy.accept.before")
+        if kernel.record.status is not KernelStatus.TERMINATING:
+            self._report(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
+        kernel.save(phase=Phase.TERMINATING, status=KernelStatus.TERMINATING, ending=ending)
+        crash_point("destroy.accept.after")
+        self._start(kernel, self._terminate)
+
+    def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
+        """A workload is gone without being asked to. Creations notice by themselves, through their channel."""
+        kernel = self.kernels.get(str(key.kernel_id))
+        if kernel is None or kernel.key != key or not kernel.is_live:
+            return
+        kernel.exit = ended
+        if kernel.channel is not None:
+            kernel.channel.workload_gone()
+        if kernel.record.phase is Phase.RUNNING:
+            reason = R.OUT_OF_MEMORY if ended.oom else R.SELF_TERMINATED
+            message = ended.reason or None
+            self.end(
+                kernel,
+                Ending(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=_code(ended)),
+            )
+
+    def get(self, kernel_id: str) -> Kernel:
+        """Raises NotFound unless this agent holds it."""
+        kernel = self.kernels.get(kernel_id)
+        if kernel is None or not kernel.is_live:
+            raise NotFound(f"the agent holds no kernel {kernel_id}")
+        return kernel
+
+    def live(self) -> list[Kernel]:
+        return [kernel for kernel in self.kernels.values() if kernel.is_live]
+
+    def presence(self) -> list[KernelPresence]:
+        return [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.record.status) for k in self.live()]
+
+    # ---- operations
+    # ---------------------------------------------------------------------------------------------------
+
+    def _start(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
+        """Begin an operation once the one under way has been cancelled and has ended."""
+        previous = kernel.task
+
+        async def run() -> None:
+            if previous is not None and not previous.done():
+                previous.cancel()
+                await asyncio.wait({previous})
+            await operation(kernel)
+
+        kernel.task = asyncio.create_task(run(), name=f"kernel-{kernel.id}")
+        kernel.task.add_done_callback(_log_failure)
+
+    async def _create(self, kernel: Kernel) -> None:
+        async with self._slots:
+            if kernel.record.status is KernelStatus.PREPARING:
+                self._report(kernel, KernelStatus.CREATING, R.UNKNOWN)
+                kernel.save(status=KernelStatus.CREATING)
+            await self._acquire(kernel, _CREATE)
+
+    async def _restart(self, kernel: Kernel) -> None:
+        async with self._slots:
+            await self._runner.release_all(kernel, _RESTART)
+            kernel.exit = None
+            crash_point("restart.released")
+            await self._acquire(kernel, _RESTART)
+
+    async def _acquire(self, kernel: Kernel, why: Circumstances) -> None:
+        try:
+            await self._runner.acquire_all(kernel, why)
+        except Exception as e:
+            failure = _failure(e, kernel.exit)
+            level = logging.INFO if isinstance(e, BackendError) else logging.ERROR
+            log.log(level, "kernel %s could not be created: %s", kernel.id, e, exc_info=level == logging.ERROR)
+            kernel.hurry.set()
+            kernel.save(phase=Phase.TERMINATING, ending=failure)
+            await self._terminate(kernel)
+            return
+        self._announce(kernel, R.RESTARTING if why.restarting else R.NEW_WORKLOAD_STARTED)
+
+    def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
+        """The kernel runs: write it down, say so, and start what a batch session is for."""
+        crash_point("create.running.before")
+        record = kernel.record
+        self._report(
+            kernel,
+            KernelStatus.RUNNING,
+            reason,
+            message=record.note,
+            workload_id=record.workload_id,
+            devices=record.allocation,
+            attached_devices=record.attached_devices,
+            service_ports=[],
+        )
+        kernel.save(phase=Phase.RUNNING, status=KernelStatus.RUNNING, step="", restarted_from=None, resumes=0)
+        crash_point("create.running.after")
+        if kernel.channel is not None and kernel.channel.ended:
+            self.workload_exited(kernel.key, kernel.exit or WorkloadExit(reason="the workload ended at once"))
+            return
+        self._watch_batch(kernel)
+
+    def _watch_batch(self, kernel: Kernel) -> None:
+        spec = kernel.record.spec
+        if spec.session_type is SessionType.BATCH and spec.startup_command:
+            task = asyncio.create_task(watch_batch(kernel, self.end), name=f"batch-{kernel.id}")
+            self._batches.add(task)
+            task.add_done_callback(self._batches.discard)
+            task.add_done_callback(_log_failure)
+
+    async def _terminate(self, kernel: Kernel) -> None:
+        kernel.last_stat = self._final_stat(kernel.id) or kernel.last_stat
+        ending = kernel.record.ending
+        assert ending is not None
+        if ending.forced:
+            kernel.hurry.set()
+        await self._runner.release_all(kernel, _CREATE)
+        crash_point("destroy.terminated.before")
+        self._report_end(kernel, ending)
+        kernel.save(phase=Phase.ENDED, status=ending.status, step="", ended_at=time.time())
+        crash_point("destroy.terminated.after")
+
+    def _report(self, kernel: Kernel, status: KernelStatus, reason: KernelEventReason, **details: Any) -> None:
+        self._around.observer.report(kernel.id, kernel.attempt, status, reason, **details)
+
+    def _report_end(self, kernel: Kernel, ending: Ending | None) -> None:
+        if ending is None:
+            return
+        exit_code = ending.exit_code
+        self._around.observer.report(
+            kernel.id,
+            kernel.attempt if ending.attempt is None else ending.attempt,
+            ending.status,
+            ending.reason,
+            message=ending.message,
+            exit_code=exit_code if exit_code is not None else _code(kernel.exit),
+            workload_id=kernel.record.workload_id or None,
+            last_stat=kernel.last_stat,
+        )
+
+    # ---- recovery
+    # -----------------------------------------------------------------------------------------------------
+
+    async def recover(self) -> None:
+        """Find the kernels of an earlier life again, go on with each, and remove workloads that no record knows."""
+        limit = time.time() - self._around.settings.kernel_lifecycles.tombstone
+        for record in self._around.records.load():
+            if record.phase is Phase.ENDED and record.ended_at < limit:
+                self._around.records.forget(record.spec.kernel_id)
+                continue
+            kernel = self.kernels[record.spec.kernel_id] = Kernel(record, self._around.records)
+            if kernel.is_live:
+                self._around.inventory.adopt(kernel.id, record.device_allocation)
+        await self.remove_strangers()
+        for kernel in self.live():
+            self._resume(kernel)
+
+    def _resume(self, kernel: Kernel) -> None:
+        record = kernel.record
+        log.info("kernel %s was %s when the agent ended; going on", kernel.id, record.phase)
+        if record.phase is Phase.RUNNING:
+            self._start(kernel, self._adopt)
+        elif record.phase is Phase.TERMINATING:
+            self._start(kernel, self._terminate)
+        elif record.resumes >= self._around.settings.kernel_lifecycles.max_resumes:
+            message = f"the agent ended {record.resumes + 1} times while it created this kernel"
+            self.end(kernel, Ending(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
+        else:
+            kernel.save(resumes=record.resumes + 1)
+            operation = self._restart if record.phase is Phase.RESTARTING else self._create
+            self._start(kernel, operation)
+
+    async def _adopt(self, kernel: Kernel) -> None:
+        try:
+            await self._runner.channel.acquire(kernel, _CREATE)
+        except BackendError as e:
+            view = await self._around.runtime.inspect(kernel.key)
+            log.warning("kernel %s cannot be adopted: %s", kernel.id, e)
+            self._lost(kernel, view.exit if view is not None else None)
+            return
+        self._report(
+            kernel,
+            KernelStatus.RUNNING,
+            R.RESUMING_AGENT_OPERATION,
+            workload_id=kernel.record.workload_id,
+            devices=kernel.record.allocation,
+            attached_devices=kernel.record.attached_devices,
+        )
+        self._watch_batch(kernel)
+
+    def _lost(self, kernel: Kernel, ended: WorkloadExit | None) -> None:
+        if ended is not None:
+            self.workload_exited(kernel.key, ended)
+        else:
+            message = "the workload was not there any more"
+            self.end(kernel, Ending(status=KernelStatus.TERMINATED, reason=R.WORKLOAD_NOT_FOUND, message=message))
+
+    async def remove_strangers(self) -> None:
+        """End every workload that no record of ours accounts for."""
+        for view in await self._around.runtime.list_workloads():
+            kernel = self.kernels.get(str(view.key.kernel_id))
+            known = kernel is not None and kernel.is_live
+            if known and kernel is not None and view.key.attempt in (kernel.attempt, kernel.record.restarted_from):
+                continue
+            log.warning("the workload %s belongs to no kernel of this agent and is removed", view.key)
+            await self._around.runtime.stop(view.key, grace_s=0.0)
+            await self._around.runtime.remove(view.key)
+
+    async def sync(self) -> None:
+        """Compare the records with what the runtime holds; forget kernels that ended long ago."""
+        views = {view.key: view for view in await self._around.runtime.list_workloads()}
+        for kernel in self.live():
+            if kernel.record.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done()):
+                view = views.get(kernel.key)
+                if view is None or view.exit is not None:
+                    self._lost(kernel, view.exit if view is not None else None)
+        await self.remove_strangers()
+        limit = time.time() - self._around.settings.kernel_lifecycles.tombstone
+        for kernel in [k for k in self.kernels.values() if not k.is_live and k.record.ended_at < limit]:
+            self._around.records.forget(kernel.id)
+            del self.kernels[kernel.id]
+
+    async def close(self) -> None:
+        """Let go of everything; the workloads run on."""
+        tasks = [kernel.task for kernel in self.kernels.values() if kernel.task is not None] + list(self._batches)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for kernel in self.live():
+            if kernel.runs is not None:
+                kernel.runs.close()
+            if kernel.terminals is not None:
+                kernel.terminals.close()
+            if kernel.channel is not None:
+                await kernel.channel.close()
+
+
+def _with_attempt(spec: KernelSpec, attempt: int) -> KernelSpec:
+    return msgspec.structs.replace(spec, attempt=attempt)
+
+
+def _code(ended: WorkloadExit | None) -> int | None:
+    """As a shell tells it: the code, or 128 and the signal."""
+    if ended is None:
+        return None
+    return 128 + ended.signal if ended.signal is not None else ended.code
+
+
+def _failure(error: Exception, ended: WorkloadExit | None) -> Ending:
+    """As what a failed creation ends."""
+    message = str(error) or type(error).__name__
+    if isinstance(error, CreationDeferred):
+        return Ending(status=KernelStatus.PENDING, reason=R.CREATION_DEFERRED, message=message)
+    if isinstance(error, (CreationDenied, ImageNotFound)):
+        reason = R.CREATION_DENIED
+    elif ended is not None and ended.oom:
+        reason = R.OUT_OF_MEMORY
+    else:
+        reason = R.FAILED_TO_START if isinstance(error, StartFailed) else R.FAILED_TO_CREATE
+    return Ending(status=KernelStatus.ERROR, reason=reason, message=message)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s failed", task.get_name(), exc_info=error)

@@ -1,0 +1,1 @@
+"""Loops: one file each, level-triggered, each survives its own errors."""

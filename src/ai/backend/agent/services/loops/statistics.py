@@ -1,0 +1,42 @@
+"""Measures the node and its kernels and tells the manager."""
+
+from __future__ import annotations
+
+import time
+
+from ai.backend.agent.model.kernel import Phase
+from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
+from ai.backend.agent.services.loops.rhythm import Rhythm
+from ai.backend.agent.services.statistics import Statistics
+from ai.backend.common.wire.agent import StatReport
+from ai.backend.common.wire.link import ManagerReports
+
+
+class StatisticsLoop(Rhythm):
+    """One round each interval. A report that is lost is not repeated: the next one says more."""
+
+    def __init__(
+        self,
+        statistics: Statistics,
+        supervisor: Supervisor,
+        manager: ManagerReports,
+        *,
+        agent_id: str,
+        interval_s: float,
+    ) -> None:
+        super().__init__("statistics", interval_s, self.once)
+        self._statistics = statistics
+        self._supervisor = supervisor
+        self._manager = manager
+        self._agent_id = agent_id
+
+    async def once(self) -> None:
+        await self._statistics.gather([k for k in self._supervisor.live() if k.record.phase is Phase.RUNNING])
+        report = StatReport(
+            agent_id=self._agent_id,
+            at=time.time(),
+            node=dict(self._statistics.node),
+            devices=dict(self._statistics.devices),
+            kernels={kernel_id: dict(metrics) for kernel_id, metrics in self._statistics.kernels.items()},
+        )
+        await self._manager.report_stats(report)

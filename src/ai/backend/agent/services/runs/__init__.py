@@ -1,0 +1,1 @@
+"""Runs of user code inside a kernel."""

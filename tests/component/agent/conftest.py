@@ -1,0 +1,101 @@
+"""An agent on a fake runtime, with its files in a temporary directory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.main import Agent
+from ai.backend.agent.services.plugins import PluginSource
+from ai.backend.common.states import KernelStatus, SessionType
+from ai.backend.common.wire.agent import CreateKernels, KernelObservation, KernelSpec
+from tests.support.agent_fakes import FakeManager, FakePlugin, FakeRuntime, fake_plugin
+
+
+class Bench:
+    """What a test of the agent works with; ``agent()`` makes another one on the same node."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.runtime = FakeRuntime()
+        self.manager = FakeManager()
+        self.plugins: list[type[FakePlugin]] = [fake_plugin("cpu")]
+        self.options: dict[str, Any] = {}
+        self._agents: list[Agent] = []
+
+    def settings(self) -> AgentSettings:
+        raw: dict[str, Any] = {
+            "agent": {"id": "i-test", "data-dir": str(self.data_dir)},
+            "kernel-lifecycles": {"ready-timeout": 1.0, "plugin-timeout": 1.0, "stop-grace": 0.0},
+            "intervals": {"sync": 0.05, "statistics": 0.05, "heartbeat": 0.05},
+        }
+        for table, values in self.options.items():
+            raw[table] = {**raw.get(table, {}), **values}
+        return AgentSettings.model_validate(raw)
+
+    def agent(self) -> Agent:
+        sources = [PluginSource(p.key, lambda p=p: p) for p in self.plugins]
+        agent = Agent(self.settings(), self.runtime, self.manager, plugins=sources)
+        self._agents.append(agent)
+        return agent
+
+    async def start(self) -> Agent:
+        agent = self.agent()
+        await agent.start()
+        return agent
+
+    @staticmethod
+    def spec(**changes: Any) -> KernelSpec:
+        fields: dict[str, Any] = {
+            "kernel_id": str(uuid4()),
+            "session_id": str(uuid4()),
+            "attempt": 1,
+            "session_name": "test-session",
+            "session_type": SessionType.INTERACTIVE,
+            "image": "python",
+            "architecture": "x86_64",
+            "access_key": "AK",
+            "user_id": str(uuid4()),
+            "user_email": "user@example.com",
+            "slots": {"cpu": "1"},
+        }
+        return KernelSpec(**{**fields, **changes})
+
+    async def run(self, agent: Agent, **changes: Any) -> KernelSpec:
+        """Create a kernel and wait until it runs."""
+        spec = self.spec(**changes)
+        await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+        await self.until(spec, KernelStatus.RUNNING)
+        return spec
+
+    async def until(self, spec: KernelSpec, status: KernelStatus) -> KernelObservation:
+        def is_it(o: KernelObservation) -> bool:
+            return (o.kernel_id, o.attempt, o.status) == (spec.kernel_id, spec.attempt, status)
+
+        found: KernelObservation = await self.manager.wait_for(is_it)
+        return found
+
+    def statuses(self, spec: KernelSpec) -> list[KernelStatus]:
+        return [o.status for o in self.manager.observations if o.kernel_id == spec.kernel_id]
+
+    async def close(self) -> None:
+        for agent in self._agents:
+            await agent.stop()
+
+
+@pytest_asyncio.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path / "agent")
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+def spec_of() -> Callable[..., KernelSpec]:
+    return Bench.spec
