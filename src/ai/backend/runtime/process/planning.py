@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,8 +130,7 @@ def build_plan(
         "argv": command,
         "environ": environment(spec, image, inner_home, cookie),
         "cwd": inner_home,
-        "home": str(home),
-        "bind_home": sandbox.HOME if shows_home and not host.bwrap else None,
+        "veils": veils_of(home, (host.runner, *map(Path, image.prefixes))) if host.binds_home else {},
         "sandboxed": bool(host.bwrap),
         "stage": stage,
         "cgroups": [dict(group) for group in groups],
@@ -145,6 +145,24 @@ def build_plan(
         "log_bytes": settings.log_bytes,
         "replay_bytes": settings.replay_bytes,
     }
+
+
+def veils_of(home: Path, needed: Sequence[Path]) -> dict[str, list[list[str]]]:
+    """What to cover and what to show there, for a session that shares the host's file system (``launch``)."""
+    veils: dict[str, list[list[str]]] = {str(Path(sandbox.HOME).parent): [[str(home), sandbox.HOME]]}
+    for path in needed:
+        closed = next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
+        if closed is not None and not any(_is_below(str(closed), cover) for cover in veils):
+            veils[str(closed)] = []
+    for path in needed:
+        cover = next((cover for cover in veils if _is_below(str(path), cover)), None)
+        if cover is not None:
+            veils[cover].append([str(path), str(path)])
+    return veils
+
+
+def _is_below(path: str, cover: str) -> bool:
+    return path == cover or path.startswith(cover.rstrip("/") + "/")
 
 
 def _watch(limits: Limits, host: Host) -> dict[str, int]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -253,29 +252,40 @@ def _probe_bwrap(settings: ProcessRuntimeSettings, is_root: bool, filtered: bool
 
 def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:
     """Whether a limit on processes can be set from outside on a sandbox that waits, and holds inside."""
+    prlimit = shutil.which("prlimit")
+    if prlimit is None:
+        return False
+    identity = _as_kernel_user(settings, is_root)
     info_read, info_write = os.pipe()
     block_read, block_write = os.pipe()
     flags = ("--info-fd", str(info_write), "--block-fd", str(block_read))
-    script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.3 & done 2>/dev/null; wait"
+    script = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 0.2 & done; wait"
+    child: subprocess.Popen[bytes] | None = None
     try:
-        child: subprocess.Popen[bytes] = subprocess.Popen(  # type: ignore[call-overload]  # as above
+        child = subprocess.Popen(  # type: ignore[call-overload]  # as above
             [*_probe_command(bwrap, *flags), script],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             pass_fds=(info_write, block_read),
             cwd="/",
-            **_as_kernel_user(settings, is_root),
+            **identity,
         )
         os.close(info_write)
         info_write = -1
         inner = json.loads(_read_all(lambda: os.read(info_read, 4096)))["child-pid"]
-        resource.prlimit(inner, resource.RLIMIT_NPROC, (6, 6))
+        subprocess.run(  # type: ignore[call-overload]  # as above
+            [prlimit, "--pid", str(inner), "--nproc=6:6"], check=True, capture_output=True, **identity
+        )
         os.write(block_write, b"1")
-        return child.wait(timeout=PROBE_TIMEOUT_S) != 0
-    except (OSError, ValueError, KeyError, subprocess.SubprocessError):
+        return child is not None and child.wait(timeout=PROBE_TIMEOUT_S) != 0
+    except (OSError, ValueError, KeyError, subprocess.SubprocessError) as error:
+        log.info("process runtime: no limit on processes in a sandbox: %s", error)
         return False
     finally:
+        if child is not None:
+            child.kill()
+            child.wait()
         for fd in (info_read, info_write, block_read, block_write):
             if fd >= 0:
                 os.close(fd)

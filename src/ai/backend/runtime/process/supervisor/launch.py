@@ -26,6 +26,7 @@ def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, 
     """Turn into the workload's leader. Failure is told on ``report`` as text; success closes it."""
     step = "start"
     try:
+        os.umask(0o022)
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
@@ -36,12 +37,13 @@ def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, 
         step = "limits"
         _limit(plan["rlimits"], plan["oom_score_adj"])
         step = "files"
+        program = _read(plan["seccomp"]) if plan["seccomp"] else b""
         _arrange_fds(plan, channel, log, info, block, report)
         step = "mounts"
         if plan["stage"]:
             _stage(plan["stage"])
-        if plan["bind_home"]:
-            _bind_home(plan["home"], plan["bind_home"])
+        if plan["veils"]:
+            _veil(plan["veils"])
         step = "identity"
         _become_user(plan)
         step = "parent"
@@ -50,10 +52,11 @@ def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, 
             os._exit(1)
         if not plan["sandboxed"]:
             step = "filter"
-            _fence(plan)
             os.chdir(plan["cwd"])
+            syscalls.forbid_new_privileges()
+            if program:
+                syscalls.install_seccomp(program)
         step = "execute"
-        os.umask(0o022)
         os.execve(plan["argv"][0], plan["argv"], plan["environ"])
     except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not go on as a second shim
         os.write(_REPORT_FD, f"{step}: {error}".encode()[:500])
@@ -61,6 +64,11 @@ def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, 
 
 
 _REPORT_FD = 9
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _limit(limits: dict[str, int], oom_score_adj: int) -> None:
@@ -119,15 +127,24 @@ def _stage(sources: list[list[str]]) -> None:
         os.close(fd)
 
 
-def _bind_home(home: str, target: str) -> None:
-    """Without a sandbox but with root's powers: show this home, and no other, at its usual place."""
+def _veil(veils: dict[str, list[list[str]]]) -> None:
+    """Cover directories by empty ones that show nothing but the given sources, in this process's mount namespace.
+
+    Root's powers without bubblewrap: the session sees its home at the usual place and no other's, and reaches an
+    interpreter that lies below a closed directory.
+    """
     syscalls.unshare_mounts()
-    fd = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    parent = os.path.dirname(target)
-    syscalls.mount("tmpfs", parent, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=64k")
-    os.mkdir(target)
-    syscalls.mount(f"/proc/self/fd/{fd}", target, "", syscalls.MS_BIND)
-    os.close(fd)
+    opened = [
+        (os.open(source, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), target)
+        for shown in veils.values()
+        for source, target in shown
+    ]
+    for cover in veils:
+        syscalls.mount("tmpfs", cover, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=64k")
+    for fd, target in opened:
+        os.makedirs(target, mode=0o755, exist_ok=True)
+        syscalls.mount(f"/proc/self/fd/{fd}", target, "", syscalls.MS_BIND | syscalls.MS_REC)
+        os.close(fd)
 
 
 def _become_user(plan: dict[str, Any]) -> None:
@@ -136,11 +153,3 @@ def _become_user(plan: dict[str, Any]) -> None:
     os.setgroups(plan["groups"])
     os.setresgid(plan["gid"], plan["gid"], plan["gid"])
     os.setresuid(plan["uid"], plan["uid"], plan["uid"])
-
-
-def _fence(plan: dict[str, Any]) -> None:
-    syscalls.forbid_new_privileges()
-    if plan["seccomp"]:
-        with open(plan["seccomp"], "rb") as file:
-            program = file.read()
-        syscalls.install_seccomp(program)
