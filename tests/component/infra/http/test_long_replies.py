@@ -1,0 +1,130 @@
+"""Event streams and WebSockets (client wire contract 1.7 and 1.8)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import aiohttp
+import pytest
+from aiohttp import WSMsgType
+
+from ai.backend.infra.http.streams import MAX_MESSAGE_BYTES, STREAMS, SseEvent
+from tests.component.infra.http.conftest import Demo
+from tests.support.signed_http import RawClient, read_chunk, read_head
+
+
+async def _open_events(demo: Demo) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    client = demo.client(access_key="")
+    return await client.send(client.head("GET", "/events", content_type=None))
+
+
+async def test_an_event_stream(demo: Demo) -> None:
+    reader, writer = await _open_events(demo)
+    status, headers = await read_head(reader)
+    assert (status, headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+    text = b""
+    while chunk := await read_chunk(reader):
+        text += chunk
+    writer.close()
+    lines = text.decode().split("\n")
+    assert all(":" in line for line in lines if line)
+    assert [line for line in lines if line and not line.startswith(":")] == [
+        "id: 1",
+        "event: one",
+        'data: {"n":1}',
+        "id: 2",
+        "event: two",
+        'data: {"n":2}',
+        "event: server_close",
+        "data: {}",
+    ]
+
+
+async def test_the_first_event_does_not_come_with_the_head(demo: Demo) -> None:
+    reader, writer = await _open_events(demo)
+    first = await reader.read(65_536)
+    assert b"200" in first
+    assert b"event:" not in first
+    writer.close()
+
+
+async def test_heartbeats_and_a_client_that_goes(demo: Demo) -> None:
+    demo.api.events, demo.api.hold = [], asyncio.Event()
+    reader, writer = await _open_events(demo)
+    await read_head(reader)
+    assert await read_chunk(reader) == b": open\n\n"
+    assert await read_chunk(reader) == b": heartbeat\n\n"
+    writer.transport.abort()
+    await asyncio.wait_for(demo.api.source_closed.wait(), 5)
+
+
+async def test_a_stop_of_the_server_ends_streams_without_saying_that_it_is_over(demo: Demo) -> None:
+    demo.api.events, demo.api.hold = [SseEvent("one", {})], asyncio.Event()
+    reader, writer = await _open_events(demo)
+    await read_head(reader)
+    seen = await read_chunk(reader)
+    stop = asyncio.create_task(demo.runner.cleanup())
+    while chunk := await read_chunk(reader):
+        seen += chunk
+    await stop
+    writer.close()
+    assert b"event: one" in seen
+    assert b"server_close" not in seen
+
+
+async def _socket(demo: Demo, client: RawClient, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+    head = client.head("GET", "/socket", content_type=None).decode().split("\r\n")[1:-2]
+    headers = {name: value for name, _, value in (line.partition(": ") for line in head)}
+    return await session.ws_connect(f"http://127.0.0.1:{demo.port}/socket", headers=headers, max_msg_size=0)
+
+
+async def test_a_socket(demo: Demo) -> None:
+    async with aiohttp.ClientSession() as session, await _socket(demo, demo.client(), session) as socket:
+        await socket.ping(b"hello")
+        await socket.send_str("x")
+        assert await socket.receive_str(timeout=5) == "echo x"
+        await socket.send_str("boom")
+        message = await socket.receive(timeout=5)
+        assert (message.type, message.data, message.extra) == (WSMsgType.CLOSE, 1011, "nothing here")
+
+
+async def test_a_message_that_is_too_long(demo: Demo) -> None:
+    client = demo.client()
+    handshake = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    reader, writer = await client.send(client.head("GET", "/socket", content_type=None, headers=handshake))
+    assert (await read_head(reader))[0] == 101
+    writer.write(b"\x81\xff" + (MAX_MESSAGE_BYTES + 1).to_bytes(8, "big") + b"\0\0\0\0")
+    frame = await asyncio.wait_for(reader.read(4), 5)
+    writer.close()
+    assert frame[0] == 0x88
+    assert int.from_bytes(frame[2:4], "big") == 1009
+
+
+async def test_a_stop_of_the_server_closes_sockets(demo: Demo) -> None:
+    async with aiohttp.ClientSession() as session, await _socket(demo, demo.client(), session) as socket:
+        await socket.send_str("x")
+        await socket.receive_str(timeout=5)
+        stop = asyncio.create_task(demo.runner.cleanup())
+        message = await socket.receive(timeout=5)
+        assert (message.type, message.data) == (WSMsgType.CLOSE, 1001)
+        await stop
+    assert demo.runner.app is not None
+    assert len(demo.runner.app[STREAMS]) == 0
+
+
+async def test_a_socket_needs_a_signature(demo: Demo) -> None:
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+            await _socket(demo, demo.client(secret_key="wrong"), session)
+    assert caught.value.status == 401
+
+
+async def test_a_plain_get_of_a_socket_is_refused(demo: Demo) -> None:
+    reply = await demo.client().request("GET", "/socket")
+    assert reply.status == 400
+    assert reply.problem

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import asyncio
+import io
+
+import pytest
+from aiohttp import MultipartReader
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.streams import StreamReader
+from multidict import CIMultiDict
+
+from tests.component.infra.http.conftest import Demo
+
+
+@pytest.mark.parametrize("target", ["/", "/v7", "/v5/"])
+async def test_the_version_probe_needs_no_signature(demo: Demo, target: str) -> None:
+    reply = await demo.client(access_key="").request("GET", target)
+    assert reply.json()["version"] == ("v5.20191215" if "5" in target else "v7.20230615")
+    assert reply.headers["content-type"].startswith("application/json")
+
+
+@pytest.mark.parametrize("target", ["/v1", "/v99", "/nothing", "/v", "/vx"])
+async def test_no_such_version(demo: Demo, target: str) -> None:
+    assert (await demo.client(access_key="").request("GET", target)).status == 404
+
+
+async def test_unknown_paths_and_methods(demo: Demo) -> None:
+    reply = await demo.client().request("GET", "/a/b/c")
+    assert (reply.status, reply.problem) == (404, "url-not-found")
+    reply = await demo.client().request("PUT", "/things/a")
+    assert (reply.status, reply.problem) == (405, "method-not-allowed")
+    assert reply.headers["allow"] == "DELETE, GET, PATCH"
+
+
+@pytest.mark.parametrize("method", ["GET", "REPORT"])
+async def test_parameters_in_a_body_of_a_read(demo: Demo, method: str) -> None:
+    reply = await demo.client().request(method, "/things/a", json={"path": "/x", "files": ["p", "q"]})
+    assert reply.json()["path"] == "/x"
+    assert reply.json()["files"] == ["p", "q"]
+    reply = await demo.client().request(method, "/things/a?files=p&files=q&path=/x")
+    assert reply.json()["files"] == ["p", "q"]
+
+
+async def test_report_by_override(demo: Demo) -> None:
+    reply = await demo.client().request(
+        "POST", "/things/a", json={"path": "/x"}, headers={"X-Method-Override": "report"}
+    )
+    assert reply.json()["path"] == "/x"
+
+
+async def test_override_is_for_post_only_and_needs_a_method(demo: Demo) -> None:
+    reply = await demo.client().request("GET", "/things/a", headers={"X-Method-Override": "DELETE"})
+    assert reply.json()["method"] == "GET"
+    reply = await demo.client().request("POST", "/things/a", headers={"X-Method-Override": "a b"})
+    assert reply.status == 400
+
+
+async def test_bodies(demo: Demo) -> None:
+    client = demo.client()
+    reply = await client.request("POST", "/things", json={"title": "x", "size": 10})
+    assert (reply.status, reply.json()) == (201, {"name": "x", "size": 10})
+    reply = await client.request("POST", "/things", json={"size": 11, "more": 1})
+    assert (reply.status, reply.problem) == (400, "invalid-api-params")
+    assert set(reply.json()["data"]) == {"name", "size", "more"}
+    reply = await client.request("POST", "/things", body=b"<x/>", content_type="text/xml")
+    assert (reply.status, reply.problem) == (415, "unsupported-media-type")
+    reply = await client.request("POST", "/things", body=b"{", content_type="application/json")
+    assert reply.status == 400
+    reply = await client.request("PATCH", "/things/missing", json={"unknown": 1})
+    assert list(reply.json()["data"]) == ["unknown"]
+    reply = await client.request("DELETE", "/things/a", json={"path": "x"})
+    assert (reply.status, reply.body) == (204, b"")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_oversized_bodies(demo: Demo, chunked: bool) -> None:
+    client = demo.client()
+    if chunked:
+        head = client.head("POST", "/things", content_type="application/json", headers={"Transfer-Encoding": "chunked"})
+        head = head.replace(b"Content-Length: 0\r\n", b"")
+        reader, writer = await client.send(head)
+        chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
+        for _ in range(17):
+            writer.write(chunk)
+        status = int((await reader.readline()).split()[1])
+        writer.close()
+    else:
+        status = (
+            await client.request("POST", "/things", body=b" " * 1_048_577, content_type="application/json")
+        ).status
+    assert status == 413
+
+
+async def test_a_fault_of_ours(demo: Demo) -> None:
+    reply = await demo.client().request("PATCH", "/things/a")
+    assert (reply.status, reply.problem) == (500, "internal-error")
+    assert b"secret detail" not in reply.body
+
+
+async def test_request_ids(demo: Demo) -> None:
+    client = demo.client()
+    reply = await client.request("GET", "/things/a", headers={"X-Request-ID": "mine-1"})
+    assert reply.headers["x-request-id"] == reply.json()["request_id"] == "mine-1"
+    reply = await client.request("PATCH", "/things/missing", headers={"X-Request-ID": "x" * 65})
+    assert reply.headers["x-request-id"] == reply.json()["request_id"] != "x" * 65
+
+
+async def test_the_audit_trail(demo: Demo) -> None:
+    client = demo.client()
+    await client.request("POST", "/things", json={"name": "x"})
+    await client.request("GET", "/things/a")
+    await client.request("PATCH", "/things/missing")
+    await demo.client(access_key="NOBODY").request("DELETE", "/things/a")
+    assert demo.trail.notes == [
+        ("make", "ok", {"who": "AKTEST"}),
+        ("fail", "not-found", {"who": "AKTEST"}),
+        ("delete", "auth-failed", None),
+    ]
+
+
+async def test_limits_by_access_key(demo: Demo) -> None:
+    demo.keys.put("LIMITED", limit=2)
+    client = demo.client(access_key="LIMITED")
+    first = await client.request("GET", "/things/a")
+    assert first.headers["x-ratelimit-limit"] == "2"
+    assert first.headers["x-ratelimit-remaining"] == "1"
+    assert first.headers["x-ratelimit-window"] == "900"
+    assert (await client.request("PATCH", "/things/missing")).headers["x-ratelimit-remaining"] == "0"
+    third = await client.request("GET", "/things/a")
+    assert (third.status, third.problem) == (429, "rate-limit-exceeded")
+    assert int(third.headers["retry-after"]) > 0
+    assert (await demo.client().request("GET", "/things/a")).status == 200
+
+
+async def test_limits_by_address(demo: Demo) -> None:
+    anonymous = demo.client(access_key="")
+    assert (await anonymous.request("GET", "/open")).headers["x-ratelimit-remaining"] == "7"
+    guesser = demo.client(secret_key="guess")
+    statuses = [(await guesser.request("GET", "/things/a")).status for _ in range(9)]
+    assert statuses == [401] * 7 + [429] * 2
+    assert (await anonymous.request("GET", "/open")).status == 429
+    assert (await demo.client().request("GET", "/things/a")).status == 200
+    elsewhere = {"X-Forwarded-For": "203.0.113.9, 127.0.0.1"}
+    assert (await anonymous.request("GET", "/open", headers=elsewhere)).status == 200
+    assert (await anonymous.request("GET", "/livez")).status == 200
+
+
+async def test_health_and_metrics(demo: Demo) -> None:
+    client = demo.client(access_key="")
+    assert (await client.request("GET", "/livez")).json() == {"status": "alive"}
+    assert (await client.request("GET", "/readyz")).json()["checks"] == {"database": True}
+    demo.ready["database"] = False
+    assert (await client.request("GET", "/readyz")).status == 503
+    text = (await client.request("GET", "/metrics")).body.decode()
+    assert 'backendai_demo_http_requests_total{route="GET /livez",status="200"} 1.0' in text
+    document = (await client.request("GET", "/openapi.json")).json()
+    assert document["paths"]["/things"]["post"]["requestBody"]
+    assert [p["name"] for p in document["paths"]["/things/{t}"]["get"]["parameters"]] == [
+        "t",
+        "owner_access_key",
+        "path",
+        "files",
+    ]
+
+
+def _form(*parts: tuple[str, bytes], name: str = "src") -> bytes:
+    body = b""
+    for filename, data in parts:
+        head = f'--B\r\nContent-Disposition: form-data; name="{name}"; filename="{filename}"\r\n'
+        body += head.encode() + b"Content-Type: application/octet-stream\r\n\r\n" + data + b"\r\n"
+    return body + b"--B--\r\n"
+
+
+_FORM = "multipart/form-data; boundary=B"
+
+
+@pytest.mark.parametrize("sign_body", [False, True])
+async def test_uploads(demo: Demo, sign_body: bool) -> None:
+    body = _form(("d%2Fx.txt", b"12345"), ("100%25.bin", b"\r\n-B\0\xff"))
+    reply = await demo.client().request("POST", "/files", body=body, content_type=_FORM, sign_body=sign_body)
+    assert reply.json() == {"d/x.txt": 5, "100%.bin": 6}
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (_form(("a", b"x" * 65)), 400),
+        (_form(("a", b""), ("b", b""), ("c", b"")), 400),
+        (_form(), 400),
+        (b"garbage", 400),
+        (_form(("a", b"x"))[:-20], 400),
+        (_form(("a", b"x" * 4096)), 413),
+        (_form(("%00", b"")), 400),
+        (_form(("%ff", b"")), 400),
+    ],
+)
+async def test_bad_uploads(demo: Demo, body: bytes, status: int) -> None:
+    reply = await demo.client().request("POST", "/files", body=body, content_type=_FORM)
+    assert reply.status == status, reply.body
+    assert reply.problem
+
+
+async def test_an_upload_of_another_type(demo: Demo) -> None:
+    assert (await demo.client().request("POST", "/files", json={})).status == 415
+
+
+async def test_downloads_are_readable_by_the_library_of_the_published_client(demo: Demo) -> None:
+    reply = await demo.client().request("GET", "/files")
+    loop = asyncio.get_running_loop()
+    stream = StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    stream.feed_data(io.BytesIO(reply.body).read())
+    stream.feed_eof()
+    parts = []
+    async for part in MultipartReader(CIMultiDict({"Content-Type": reply.headers["content-type"]}), stream):
+        parts.append((part.filename, bytes(await part.read(decode=True))))  # type: ignore[union-attr]  # no nesting
+    assert parts == [("a%20b.tar", b"\r\n--x" * 9), ("e.tar", b"")]
