@@ -20,8 +20,8 @@ def start(home: Path) -> Iterator[Callable[..., Driver]]:
     """Starts runners in the same home; all of them end politely when the test does."""
     started: list[Driver] = []
 
-    def start_one(runtime: str = "python", **options: str) -> Driver:
-        driver = Driver(home, runtime, **options)
+    def start_one(runtime: str = "python", **env: str) -> Driver:
+        driver = Driver(home, runtime, env=env)
         started.append(driver)
         return driver
 

@@ -27,7 +27,13 @@ class Result:
     def __init__(self, messages: list[Message]) -> None:
         self.messages = messages
         self.finished = messages[-1]
-        self.items = [item for m in messages if m["t"] == "console" for item in m["items"]]
+        self.items: list[Any] = []
+        for kind, value in (item for m in messages if m["t"] == "console" for item in m["items"]):
+            # Where one message ends and the next begins is a matter of time; the client joins them again.
+            if self.items and kind in ("stdout", "stderr") and self.items[-1][0] == kind:
+                self.items[-1][1] += value
+            else:
+                self.items.append([kind, value])
 
     def text(self, stream: str) -> str:
         return "".join(value for kind, value in self.items if kind == stream)
@@ -55,7 +61,7 @@ class Driver:
         script: Path = RUNNER,
         user: int | None = None,
         process_limit: int | str = "unlimited",
-        **env: str,
+        env: dict[str, str] | None = None,
     ) -> None:
         self.home = home
         self._count = 0
@@ -72,7 +78,7 @@ class Driver:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **env},
+            env={**os.environ, **(env or {})},
             start_new_session=True,
             user=user,
         )

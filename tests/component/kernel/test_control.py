@@ -137,7 +137,7 @@ def test_runs_queue_in_order_and_can_be_cancelled_there(runner: Driver) -> None:
     finished = runner.expect("finished", id=third)
     assert (finished["reason"], finished["exitCode"]) == ("cancelled:timeout", 137)
     runner.send("input", id=first, text="")
-    messages = []
+    messages: list[Message] = []
     while not messages or messages[-1].get("id") != fourth or messages[-1]["t"] != "finished":
         messages.append(runner.receive())
     assert [(m["t"], m["id"]) for m in messages if m["t"] in ("started", "finished")] == [

@@ -21,7 +21,7 @@ MAX_SVG = 1024 * 1024
 FigureCanvas = _agg.FigureCanvasAgg
 
 
-def show(*_args: object, **_kwargs: object) -> None:
+def send_figures() -> None:
     """Sends every open figure and closes it: SVG, or PNG where the drawing is so detailed that SVG would be larger
     than 1 MiB."""
     for manager in _helpers.Gcf.get_all_fig_managers():
@@ -41,12 +41,12 @@ class FigureManager(_bases.FigureManagerBase):  # type: ignore[misc]  # a class 
     """A manager without a window; `show` of one figure shows all, as `plt.show()` does."""
 
     def show(self) -> None:
-        show()
+        send_figures()
 
     @classmethod
     def pyplot_show(cls, *_args: object, **_kwargs: object) -> None:
         """What `plt.show()` calls since matplotlib 3.6."""
-        show()
+        send_figures()
 
 
 @_bases._Backend.export
@@ -57,5 +57,5 @@ class Backend(_bases._Backend):  # type: ignore[misc]  # a class of an untyped p
     FigureManager = FigureManager
 
     @staticmethod
-    def show(*args: object, **kwargs: object) -> None:
-        show()
+    def show(*_args: object, **_kwargs: object) -> None:
+        send_figures()

@@ -66,23 +66,25 @@ def common_environment(home: str) -> Dict[str, str]:
 
 
 def detach_child(prefer_oom: bool = True) -> None:
-    """Turns a fresh fork of the supervisor into an ordinary process of the user: own session, default signals,
-    visible in /proc."""
+    """Gives a fresh fork of the supervisor its own session and process group, and the signals their defaults."""
     os.setsid()
     signal.set_wakeup_fd(-1)
     for name in _RESET_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_DFL)
+
+
+def settle_child() -> None:
+    """Makes a child an ordinary process of the user, and the first one to go when memory runs out."""
     # The flag is inherited over fork: without this /proc/self would be closed to the user's own code.
     prctl(PR_SET_DUMPABLE, 1)
-    if prefer_oom:
+    try:
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
         try:
-            fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-            try:
-                os.write(fd, b"500")
-            finally:
-                os.close(fd)
-        except OSError:
-            pass  # no /proc, or an agent that has already set a higher score
+            os.write(fd, b"500")
+        finally:
+            os.close(fd)
+    except OSError:
+        pass  # no /proc, or an agent that has already set a higher score
 
 
 def spawn(
@@ -106,6 +108,7 @@ def spawn(
         return pid
     try:
         detach_child()
+        settle_child()
         # First away from 0..2, so that no target overwrites a source that is still needed.
         import fcntl
 
@@ -128,7 +131,7 @@ def spawn(
 
 
 def close_inherited(keep: int) -> None:
-    """Closes every descriptor from 3 up but `keep`: what leaked into the runner would leak into each of its children."""
+    """Closes every descriptor from 3 up but `keep`: what leaked into the runner would leak into its children."""
     try:
         found = [int(name) for name in os.listdir("/proc/self/fd")]
     except (OSError, ValueError):

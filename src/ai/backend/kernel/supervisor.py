@@ -101,6 +101,9 @@ class Supervisor:
         """Serves until the channel is closed or a shutdown is asked for."""
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda *_args: self._loop.stop())
+        process.prctl(process.PR_SET_DUMPABLE, 0)
+        import json as _json  # noqa: F401  # loaded while the interpreter starts, not when the first message is sent
+
         self._reap()  # a child that died before the wake-up was in place
         if self._interpreter is not None and self._interpreter.pid:
             self._interpreter.listen()
@@ -275,7 +278,6 @@ class Supervisor:
         self._announced = True
         features = ["query", *(self._interpreter.features[1:] if self._interpreter else ()), "batch", "pty", "files"]
         version = self._interpreter.version if self._interpreter is not None else _compiler_version()
-        process.prctl(process.PR_SET_DUMPABLE, 0)
         self._send(
             {"t": "ready", "protocol": PROTOCOL, "runtime": self._runtime, "version": version, "features": features}
         )

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 
-from . import process, streams
+from . import display, process, streams
 from .framing import BrokenFrame, pack, unpack
 
 TYPE_CHECKING = False
@@ -33,6 +33,7 @@ MAX_TRACEBACK = 65_536
 MAX_RICH = 6 * 1024 * 1024
 _HERE = __file__.rpartition("/")[0] + "/"
 _HIGH_FD = 1001
+_RESERVE = 4 * 1024 * 1024
 _FUTURE_MASK = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names[4:])
 _TOP_LEVEL_AWAIT = 0x2000
 _ONLY_AST = 0x400
@@ -145,11 +146,18 @@ class Interpreter:
         self._spare = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, link.write_fd + 1) for fd in (1, 2)]
         self._future = 0
         self._loop: Any = None
+        # Given up when the user's code has used up all memory: its traceback and the next request need some.
+        self._reserve: Optional[bytearray] = bytearray(_RESERVE)
         self._builtins = dict(vars(builtins))
 
     def prepare_run(self) -> None:
         """Puts back what an earlier run has broken beyond use; what it has replaced on purpose stays."""
         self._restore_builtins()
+        if self._reserve is None:
+            try:
+                self._reserve = bytearray(_RESERVE)
+            except MemoryError:
+                self._reserve = None
         for spare, fd in zip(self._spare, (1, 2)):
             try:
                 os.fstat(fd)
@@ -188,6 +196,8 @@ class Interpreter:
                 self.link.is_running = False
         except BaseException as e:  # noqa: BLE001  # all that the user's code can raise ends here, as text
             error = e
+        if isinstance(error, MemoryError):
+            self._reserve = None
         self._restore_builtins()  # the description of the error needs them
         for stream in {id(s): s for s in (*streams.current(), self.out, self.err)}.values():
             streams.flush_quietly(stream)
@@ -274,7 +284,6 @@ def serve(read_fd: int, write_fd: int, fds: Tuple[int, int, int], home: str) -> 
     closed."""
     try:
         process.detach_child()
-        process.prctl(process.PR_SET_PDEATHSIG, signal.SIGKILL)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as every Python program has it
         link = Link(*_arrange_descriptors(read_fd, write_fd, fds))
         signal.signal(signal.SIGINT, link.on_interrupt)
@@ -282,6 +291,9 @@ def serve(read_fd: int, write_fd: int, fds: Tuple[int, int, int], home: str) -> 
         interpreter = Interpreter(link)
         _install(interpreter)
         link.send(b"H", process.python_version().encode())
+        # After the greeting, before any code: these need a library to be loaded, and nobody waits for them.
+        process.settle_child()
+        process.prctl(process.PR_SET_PDEATHSIG, signal.SIGKILL)
     except BaseException as e:  # noqa: BLE001  # the supervisor learns it from the exit code and tries again
         os.write(2, f"the interpreter could not start: {e!r}\n".encode("utf-8", "backslashreplace"))
         os._exit(71)
@@ -354,8 +366,6 @@ def _arrange_modules(home: str) -> None:
 
 def _install(interpreter: Interpreter) -> None:
     """Puts our streams, `input` and the display hook in place."""
-    from . import display
-
     link = interpreter.link
     sys.stdin = sys.__stdin__ = interpreter.input  # type: ignore[assignment,misc]  # a text stream, not a TextIOWrapper
     sys.stdout = sys.__stdout__ = interpreter.out  # type: ignore[misc]  # Final in the stubs only
