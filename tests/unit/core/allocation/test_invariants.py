@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from ai.backend.common.devices import AllocationStrategy, AllocMapSpec, ComputeDevice, DeviceAllocation
 from ai.backend.common.errors import ResourceError
-from ai.backend.common.ids import SlotName
+from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.core.allocation.build import build_alloc_map
 from tests.unit.core.allocation.builders import device, slot
 
+Amounts = dict[tuple[SlotName, DeviceId], Decimal]
 A, B = SlotName("x.a"), SlotName("x.b")
 
 
@@ -77,8 +78,8 @@ def test_every_sequence_keeps_the_books(
     assert alloc_map.snapshot() == fresh
 
 
-def check_books(held: list[DeviceAllocation], amounts: dict[tuple[str, str], Decimal], *, exclusive: bool) -> None:
-    used: dict[tuple[str, str], Decimal] = {}
+def check_books(held: list[DeviceAllocation], amounts: Amounts, *, exclusive: bool) -> None:
+    used: Amounts = {}
     for allocation in held:
         for name, per in allocation.slots.items():
             for device_id, quantity in per.items():
@@ -89,9 +90,7 @@ def check_books(held: list[DeviceAllocation], amounts: dict[tuple[str, str], Dec
         assert len(taken) == len(set(taken)), "exclusive slots never overlap"
 
 
-def check_shares(
-    allocation: DeviceAllocation, amounts: dict[tuple[str, str], Decimal], healthy: set[str], quantum: Decimal
-) -> None:
+def check_shares(allocation: DeviceAllocation, amounts: Amounts, healthy: set[DeviceId], quantum: Decimal) -> None:
     for name, per in allocation.slots.items():
         largest = max(amount for (s, d), amount in amounts.items() if s == name and d in healthy)
         if sum(per.values()) <= largest:

@@ -12,7 +12,13 @@ from decimal import Decimal
 from typing import Any
 
 from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation
-from ai.backend.common.errors import InsufficientResource, InvalidAllocation, ResourceError, UnsupportedResource
+from ai.backend.common.errors import (
+    InsufficientResource,
+    InvalidAllocation,
+    InvalidQuantity,
+    ResourceError,
+    UnsupportedResource,
+)
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
@@ -69,6 +75,8 @@ class NodeAllocator:
         """Build the maps from their descriptions; a plugin with a map of its own gets sums only."""
         maps: dict[str, AbstractAllocMap] = {}
         for plugin in plugins:
+            if plugin.name in maps:
+                raise InvalidAllocation(f"two plugins are named {plugin.name}")
             if plugin.alloc_map is None:
                 maps[plugin.name] = OpaqueAllocMap(plugin.devices).pooled()
             else:
@@ -206,7 +214,7 @@ class NodeAllocator:
             rest = ResourceSlot({slot: q for slot, q in wanted.items() if slot not in plan.slots})
             hint = AffinityHint(numa_nodes=self.numa_nodes(plan))
             open_part = self._allocate(self._split(rest), hint)
-        except ResourceError:
+        except (ResourceError, InvalidQuantity):
             self.restore(before)
             return self.allocate(request)
         return DeviceAllocation(slots={**plan.slots, **open_part.slots})
@@ -234,7 +242,7 @@ class NodeAllocator:
                 continue
             try:
                 more = self._allocate(self._split(ResourceSlot({slot: left})), NO_HINT)
-            except ResourceError:
+            except (ResourceError, InvalidQuantity):
                 continue
             for device_id, part_quantity in more.slots[slot].items():
                 per_device_taken = taken.setdefault(slot, {})

@@ -1,0 +1,1 @@
+"""Which pending session goes where: ``decide(snapshot, policy, *, now, rng) -> Plan``, pure and replayable."""

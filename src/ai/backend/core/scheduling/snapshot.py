@@ -1,0 +1,164 @@
+"""Everything that a scheduling decision depends on, frozen, and its JSON form for replay in the simulator.
+
+One snapshot is one resource group. The version of the form is in ``Snapshot.format``; a reader refuses another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.devices import DeviceAllocation
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import ClusterMode, SessionResult, SessionStatus, SessionType
+from ai.backend.core.allocation.node import DEFAULT_ORDER, PluginDevices
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldKernel:
+    """A kernel that occupies an agent: planned, on its way, running or ending.
+
+    ``devices`` is what the agent bound, or what was planned while it has not said so; it may be empty.
+    """
+
+    kernel_id: KernelId
+    slots: ResourceSlot
+    devices: DeviceAllocation = field(default_factory=DeviceAllocation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentView:
+    """One agent as its last report and our rows say.
+
+    Attributes:
+        generation: of the inventory in ``plugins``; every placement carries it.
+        is_schedulable: alive and not drained.
+        images: canonical names of images that it can start; None if it can fetch any.
+        kernel_limit: how many kernels it may hold at once; None for any number.
+    """
+
+    agent_id: AgentId
+    architecture: str
+    plugins: tuple[PluginDevices, ...]
+    generation: int = 0
+    held: tuple[HeldKernel, ...] = ()
+    is_schedulable: bool = True
+    images: frozenset[str] | None = None
+    kernel_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingKernel:
+    """``architecture`` None: the image says nothing, any will do."""
+
+    kernel_id: KernelId
+    slots: ResourceSlot
+    image: str
+    architecture: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dependency:
+    """A session that must have ended well before."""
+
+    session_id: SessionId
+    name: str
+    status: SessionStatus
+    result: SessionResult = SessionResult.UNDEFINED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingSession:
+    """A session that waits for a place.
+
+    Attributes:
+        priority: a larger one goes first.
+        enqueued_at: among equals the older goes first.
+        starts_at: not before this time.
+        designated_agents: only these, if there are any.
+        avoided_agents: they just failed it; taken only if nothing else fits.
+        quotas: keys of ``Snapshot.quotas`` that count it.
+    """
+
+    session_id: SessionId
+    name: str
+    kernels: tuple[PendingKernel, ...]
+    enqueued_at: datetime
+    priority: int = 10
+    session_type: SessionType = SessionType.INTERACTIVE
+    cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    starts_at: datetime | None = None
+    dependencies: tuple[Dependency, ...] = ()
+    designated_agents: tuple[AgentId, ...] = ()
+    avoided_agents: tuple[AgentId, ...] = ()
+    quotas: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> ResourceSlot:
+        return sum((k.slots for k in self.kernels), ResourceSlot())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """A bound on what a keypair, user, group or domain may occupy. A slot that ``limit`` does not name is unbounded.
+
+    ``label`` is how a person calls it: "your keypair", "group default".
+    """
+
+    label: str
+    limit: ResourceSlot = field(default_factory=ResourceSlot)
+    used: ResourceSlot = field(default_factory=ResourceSlot)
+    max_sessions: int | None = None
+    sessions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """``allocation_order`` names plugins whose devices choose their NUMA node first."""
+
+    resource_group: str
+    agents: tuple[AgentView, ...] = ()
+    pending: tuple[PendingSession, ...] = ()
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    allocation_order: tuple[str, ...] = DEFAULT_ORDER
+    format: int = FORMAT
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, ResourceSlot):
+        return value.to_json()
+    raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def _decode(kind: type, value: Any) -> Any:
+    if kind is ResourceSlot:
+        return ResourceSlot.parse(value)
+    raise TypeError(f"no JSON form for {kind.__name__}")
+
+
+def dump_json(snapshot: Snapshot) -> bytes:
+    """The snapshot as indented JSON."""
+    return msgspec.json.format(msgspec.json.encode(snapshot, enc_hook=_encode), indent=1)
+
+
+def load_json(data: bytes) -> Snapshot:
+    """Read what :func:`dump_json` wrote.
+
+    Raises:
+        InvalidInput: it is not a snapshot of this format.
+    """
+    try:
+        snapshot = msgspec.json.decode(data, type=Snapshot, dec_hook=_decode)
+    except (msgspec.MsgspecError, ValueError) as e:
+        raise InvalidInput(f"not a snapshot: {e}") from None
+    if snapshot.format != FORMAT:
+        raise InvalidInput(f"the snapshot has format {snapshot.format}, this program reads {FORMAT}")
+    return snapshot
