@@ -68,7 +68,7 @@ def kill_leftovers(record: Record) -> None:
 
 def bury(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
     """Make the end of a workload whose shim died known, after killing what it may have left. Idempotent."""
-    lock = directory.take_lock()
+    lock = directory.take_lock(PATIENCE_S)
     if lock is None:
         return directory.exit() or WorkloadExit(reason="shim-unknown")
     try:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -149,18 +150,26 @@ class WorkloadDirectory:
             os.close(fd)
         return False
 
-    def take_lock(self) -> int | None:
-        """The lock, as a descriptor to close, so that no late shim can start; None if a shim lives."""
+    def take_lock(self, patience_s: float = 1.0) -> int | None:
+        """The lock, as a descriptor to close, so that no late shim can start; None if a shim lives on.
+
+        Waits for others of us who only look or bury; blocks that long.
+        """
         try:
             fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return None
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
-            return None
-        return fd
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() > deadline:
+                    os.close(fd)
+                    return None
+                time.sleep(0.01)
+            else:
+                return fd
 
     @property
     def is_being_removed(self) -> bool:

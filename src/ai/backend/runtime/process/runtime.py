@@ -82,6 +82,11 @@ class ProcessRuntime(AbstractRuntime):
             raise Unavailable("the process runtime is not set up")
         return self._findings
 
+    @property
+    def zygote_pid(self) -> int | None:
+        """The process that shims are forked from, if it lives."""
+        return self._zygote.pid
+
     # -- lifetime
 
     async def setup(self) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import Unavailable, WorkloadError
+from ai.backend.runtime.process.supervisor.crash_points import reach
 
 _SOURCE_ROOT = Path(__file__).resolve().parents[4]
 _MAIN = "ai.backend.runtime.process.supervisor.zygote"
@@ -88,6 +89,7 @@ class Zygote:
                     raise Unavailable("the zygote does not answer") from error
                 self.close()
                 continue
+            reach("create.requested")
             return
 
     def _ensure(self) -> socket.socket:

@@ -1,0 +1,56 @@
+"""An agent's process in miniature: runs the process runtime through one life of a workload, to be killed on the way.
+
+Usage: python driver.py STATE KERNEL_ID SETTINGS_JSON UNTIL   with UNTIL one of ready, stopped, removed.
+
+Prints a line of JSON per step. The environment variable BACKENDAI_CRASH_AT names the instruction to die at
+(``supervisor.crash_points``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from uuid import UUID, uuid4
+
+from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.plugin.accelerator import WorkloadConfig
+from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
+from ai.backend.runtime.process.runtime import ProcessRuntime
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+async def main() -> None:
+    state, kernel_id, settings, until = sys.argv[1:5]
+    runtime = ProcessRuntime(ProcessRuntimeSettings(**json.loads(settings)), Path(state))
+    await runtime.setup()
+    say(step="setup", tier=runtime.info().tier)
+    key = WorkloadKey(kernel_id=KernelId(UUID(kernel_id)), attempt=1)
+    config = WorkloadConfig(cpu_limit=1.0, memory_limit_bytes=256 << 20)
+    try:
+        await runtime.create(WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="python", config=config))
+        channel = await runtime.open_channel(key, epoch=1)
+        async for frame in channel.recv():
+            if frame["t"] == "ready":
+                break
+        say(step="ready", pids=await runtime.pids(key))
+        if until in {"stopped", "removed"}:
+            ended = await runtime.stop(key, grace_s=1.0)
+            say(step="stopped", reason=ended.reason if ended else None)
+        if until == "removed":
+            await runtime.remove(key)
+            say(step="removed")
+    except BackendError as error:
+        say(step="failed", error=str(error))
+    await runtime.shutdown()
+    say(step="shutdown")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
