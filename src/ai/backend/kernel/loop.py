@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 READ = select.POLLIN | select.POLLHUP | select.POLLERR
 WRITE = select.POLLOUT
+_MAX_FAILURES = 100
 
 
 class Timer:
@@ -40,6 +41,7 @@ class Loop:
         self._ready: Dict[int, Ready] = {}
         self._timers: List[Timer] = []
         self._running = True
+        self._failures = 0
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)
@@ -76,8 +78,19 @@ class Loop:
             for fd, events in self._poll.poll(0 if busy else self._patience()):
                 ready = self._ready.get(fd)
                 if ready is not None:
-                    ready(events)
+                    self._guard(ready, events)
             self._fire()
+
+    def _guard(self, action: Callable[..., None], *arguments: int) -> None:
+        try:
+            action(*arguments)
+        except Exception:  # one mistake of ours must not cost the session; many of them must not burn a core
+            self._failures += 1
+            if self._failures > _MAX_FAILURES:
+                raise
+            import traceback
+
+            traceback.print_exc()
 
     def _patience(self) -> Optional[int]:
         due = [t.due for t in self._timers if t.action is not None]
@@ -93,7 +106,7 @@ class Loop:
         self._timers = [t for t in self._timers if t.due > now and t.action is not None]
         for timer in due:
             if timer.action is not None:
-                timer.action()
+                self._guard(timer.action)
 
     def _woken(self, _events: int) -> None:
         try:

@@ -53,6 +53,7 @@ class Supervisor:
         self._restart_delay = 0.05
         self._flush_timer: Optional[Timer] = None
         self._completion_timer: Optional[Timer] = None
+        self._log_timer: Optional[Timer] = None
         self._completions: List[int] = []
         self._work: List[Iterator[None]] = []
         self._terminals: Any = None
@@ -190,9 +191,13 @@ class Supervisor:
         self._loop.watch(
             self._channel.fd, (READ if unsent < HARD_LIMIT else 0) | (WRITE if unsent else 0), self._on_channel
         )
-        if self._log.blocked:
-            self._log.flush()
+        if self._log.blocked and self._log_timer is None:
+            self._log_timer = self._loop.call_later(0.1, self._flush_log)
         return bool(self._work) and not is_full
+
+    def _flush_log(self) -> None:
+        self._log_timer = None
+        self._log.flush()
 
     # ---- console
 

@@ -198,6 +198,7 @@ class Interpreter:
             error = e
         if isinstance(error, MemoryError):
             self._reserve = None
+        self.link.is_running = False  # again: the interrupt may have come in the line that says so above
         self._restore_builtins()  # the description of the error needs them
         for stream in {id(s): s for s in (*streams.current(), self.out, self.err)}.values():
             streams.flush_quietly(stream)
