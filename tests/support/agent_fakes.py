@@ -48,7 +48,7 @@ from ai.backend.plugin.runtime import (
 
 
 class FakeRunner:
-    """A runner with its shim's replay buffer; code is lines of ``out X``, ``err X``, ``wait``, ``input``, ``exit N``."""
+    """A runner with its shim's replay buffer; code is lines: ``out X``, ``err X``, ``wait``, ``input``, ``exit N``."""
 
     def __init__(self) -> None:
         self.buffer: list[dict[str, Any]] = []

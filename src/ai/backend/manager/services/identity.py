@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TypeVar
 
-from ai.backend.common.ids import AccessKey, UserId
+from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.names import check_slug
 from ai.backend.common.states import UserRole
 from ai.backend.manager.model.identity import (
     BootstrapResult,
@@ -19,25 +26,162 @@ from ai.backend.manager.model.identity import (
     User,
 )
 from ai.backend.manager.model.query import ListQuery, Page
+from ai.backend.manager.ports.identity_store import IdentityStore, KeypairSecret
+from ai.backend.manager.ports.stores import SessionStore
+from ai.backend.manager.ports.world import Clock, Minter
+
+log = logging.getLogger(__name__)
+
+CACHE_S = 1.0
+"""No answer about a keypair is older than this."""
+_CACHED_KEYS = 10_000
+_FLUSH_S = 5.0
+T = TypeVar("T")
+
+
+def _found(value: T | None, what: str) -> T:
+    if value is None:
+        raise NotFound(f"There is no such {what}.")
+    return value
 
 
 class IdentityService:
     """Reads are bounded by the caller's role; what they may not see is NotFound."""
 
+    def __init__(
+        self,
+        store: IdentityStore,
+        sessions: SessionStore,
+        clock: Clock,
+        minter: Minter,
+        hash_password: Callable[[str], str],
+    ) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._clock = clock
+        self._minter = minter
+        self._hash = hash_password
+        self._cache: dict[str, tuple[float, Credentials | None]] = {}
+        self._used: dict[AccessKey, tuple[datetime, int]] = {}
+
+    # ---- the beginning ----
+
     async def bootstrap(self, *, resource_group: str = "default") -> BootstrapResult:
         """Make the default domain, group, resource group, policy, an admin and a user, each if missing."""
-        raise NotImplementedError
+        now = self._clock.now()
+        domain, name = DomainName("default"), ResourceGroupName(resource_group)
+        if await self._store.domain(domain) is None:
+            await self._store.put_domain(Domain(name=domain, created_at=now))
+        groups = await self._store.groups(domain_name=domain, name="default")
+        if not groups:
+            group = Group(id=GroupId(self._minter.uuid()), name="default", domain_name=domain, created_at=now)
+            await self._store.put_group(group)
+            groups = [group]
+        if not await self._store.policies(name="default"):
+            await self._store.put_policy(ResourcePolicy(name="default", created_at=now))
+        if await self._store.resource_group(name) is None:
+            await self._store.put_resource_group(ResourceGroup(name=name, created_at=now))
+        admin = await self._bootstrap_user("admin@local", "admin", UserRole.SUPERADMIN, groups[0].id)
+        user = await self._bootstrap_user("user@local", "user", UserRole.USER, groups[0].id)
+        return BootstrapResult(domain=domain, group=groups[0].id, resource_group=name, admin=admin, user=user)
+
+    async def main_keypair(self, email: str) -> NewKeypair | None:
+        """The main keypair of a user with its secret, or None.
+
+        Only for whoever owns the database itself (the embedded cluster writes its env files again with it); no API calls it.
+        """
+        user = await self._store.user(email=email)
+        if user is None or user.main_access_key is None:
+            return None
+        credentials = await self.credentials(user.main_access_key)
+        if credentials is None:
+            return None
+        return NewKeypair(access_key=user.main_access_key, secret_key=credentials.secret_key)
+
+    async def _bootstrap_user(self, email: str, username: str, role: UserRole, group: GroupId) -> NewKeypair | None:
+        if await self._store.user(email=email) is not None:
+            return None
+        _, pair = await self._make_user(email, username, role, DomainName("default"), [group], password_hash=None)
+        return pair
+
+    async def _make_user(
+        self,
+        email: str,
+        username: str,
+        role: UserRole,
+        domain: DomainName,
+        groups: Sequence[GroupId],
+        *,
+        password_hash: str | None,
+    ) -> tuple[User, NewKeypair]:
+        now = self._clock.now()
+        pair = NewKeypair(
+            access_key=AccessKey("AKIA" + self._minter.token(16).upper()), secret_key=self._minter.token(48)
+        )
+        user = User(
+            uuid=UserId(self._minter.uuid()),
+            username=username,
+            email=email,
+            full_name=username,
+            role=role,
+            domain_name=domain,
+            created_at=now,
+            modified_at=now,
+            main_access_key=pair.access_key,
+        )
+        keypair = Keypair(
+            access_key=pair.access_key,
+            user_id=user.uuid,
+            user_email=email,
+            is_admin=role in (UserRole.SUPERADMIN, UserRole.ADMIN),
+            created_at=now,
+            modified_at=now,
+        )
+        secret = KeypairSecret(keypair=keypair, secret_key=pair.secret_key)
+        await self._store.put_user(user, password_hash=password_hash, groups=groups, keypair=secret)
+        self.invalidate(pair.access_key)
+        return user, pair
+
+    # ---- authentication ----
 
     async def credentials(self, access_key: str) -> Credentials | None:
         """For the signature check. At most one second stale; None for an unknown key.
 
         The API must compare a signature even then (against a dummy secret), so that timing tells nothing.
         """
-        raise NotImplementedError
+        now = self._clock.monotonic()
+        cached = self._cache.get(access_key)
+        if cached is not None and now - cached[0] < CACHE_S:
+            return cached[1]
+        found = await self._store.credentials(access_key)
+        if len(self._cache) >= _CACHED_KEYS:
+            self._cache.clear()
+        self._cache[access_key] = (now, found)
+        return found
+
+    def invalidate(self, access_key: str) -> None:
+        """Forget what is cached of a keypair, after a change by this process."""
+        self._cache.pop(access_key, None)
 
     def touch(self, access_key: AccessKey) -> None:
         """Note one authenticated request: last_used and num_queries are written in batches."""
-        raise NotImplementedError
+        _, count = self._used.get(access_key, (None, 0))
+        self._used[access_key] = (self._clock.now(), count + 1)
+
+    async def flush(self) -> None:
+        """Write what :meth:`touch` noted."""
+        used, self._used = self._used, {}
+        if used:
+            await self._store.touch(used)
+
+    async def run(self) -> None:
+        """Flush from time to time, until cancelled."""
+        while True:
+            await asyncio.sleep(_FLUSH_S)
+            try:
+                await self.flush()
+            except Exception:  # the loop must outlive any failure of the store
+                log.exception("could not write the last use of keypairs")
 
     async def resolve_owner(self, caller: Caller, owner_access_key: str | None) -> Caller:
         """Whose sessions are meant: the caller's without a key; superadmins may name any, admins any of their domain,
@@ -46,11 +190,39 @@ class IdentityService:
         Raises:
             Forbidden: not allowed, or no such key.
         """
-        raise NotImplementedError
+        if owner_access_key is None or owner_access_key == caller.access_key:
+            return caller
+        found = await self.credentials(owner_access_key)
+        owner = found.caller if found is not None else None
+        if owner is not None and (
+            caller.is_superadmin
+            or owner.user_id == caller.user_id
+            or (caller.role is UserRole.ADMIN and owner.domain_name == caller.domain_name and not owner.is_superadmin)
+        ):
+            return owner
+        raise Forbidden("You may not act for that access key.", data={"owner_access_key": "not allowed"})
+
+    def _sees(self, caller: Caller, domain_name: str, user_id: UserId) -> bool:
+        return (
+            caller.sees_all
+            or caller.user_id == user_id
+            or (caller.role is UserRole.ADMIN and caller.domain_name == domain_name)
+        )
+
+    # ---- reading ----
 
     async def keypair(self, caller: Caller, access_key: str | None = None) -> Keypair:
         """None is the caller's own. ``concurrency_used`` is filled in."""
-        raise NotImplementedError
+        key = access_key or caller.access_key
+        found = _found(await self._store.keypair(key), "keypair")
+        owner = _found(await self._store.user(uuid=found.user_id), "keypair")
+        if not self._sees(caller, owner.domain_name, owner.uuid):
+            raise NotFound("There is no such keypair.")
+        return (await self._with_concurrency([found]))[0]
+
+    async def _with_concurrency(self, keypairs: Sequence[Keypair]) -> list[Keypair]:
+        used = await self._sessions.count_live([k.access_key for k in keypairs])
+        return [replace(k, concurrency_used=used.get(k.access_key, 0)) for k in keypairs]
 
     async def keypairs(
         self,
@@ -61,38 +233,91 @@ class IdentityService:
         is_active: bool | None = None,
         domain_name: str | None = None,
     ) -> Page[Keypair]:
-        raise NotImplementedError
+        """Users see their own, admins those of their domain."""
+        if not caller.is_any_admin and not caller.sees_all:
+            email, domain_name = caller.email, caller.domain_name
+        elif not caller.sees_all:
+            domain_name = caller.domain_name
+        page = await self._store.keypairs(query, domain_name=domain_name, email=email, is_active=is_active)
+        return Page(items=await self._with_concurrency(page.items), total_count=page.total_count)
 
     async def user(self, caller: Caller, *, email: str | None = None, uuid: UserId | None = None) -> User:
-        raise NotImplementedError
+        """The caller without arguments."""
+        if email is None and uuid is None:
+            uuid = caller.user_id
+        found = _found(await self._store.user(email=email, uuid=uuid), "user")
+        if not self._sees(caller, found.domain_name, found.uuid):
+            raise NotFound("There is no such user.")
+        return found
 
     async def users(self, caller: Caller, query: ListQuery, *, status: str | None = None) -> Page[User]:
-        raise NotImplementedError
+        """Superadmins see all, admins those of their domain; Forbidden for others."""
+        if not caller.is_any_admin and not caller.sees_all:
+            raise Forbidden("Only administrators list users.")
+        domain_name = None if caller.sees_all else caller.domain_name
+        return await self._store.users(query, domain_name=domain_name, status=status)
 
     async def domain(self, caller: Caller, name: str | None = None) -> Domain:
-        raise NotImplementedError
+        """The caller's own without a name."""
+        wanted = name or caller.domain_name
+        if wanted != caller.domain_name and not caller.sees_all:
+            raise NotFound("There is no such domain.")
+        return _found(await self._store.domain(wanted), "domain")
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
-        raise NotImplementedError
+        """Those that the caller is in; admins see their domain's, superadmins all."""
+        if caller.sees_all:
+            return await self._store.groups(name=name)
+        if caller.role is UserRole.ADMIN:
+            return await self._store.groups(domain_name=caller.domain_name, name=name)
+        return await self._store.groups(user_id=caller.user_id, name=name)
 
     async def resource_policy(self, caller: Caller, name: str | None = None) -> ResourcePolicy:
-        raise NotImplementedError
+        """The caller's own without a name; others only for admins."""
+        wanted = name or caller.resource_policy
+        if wanted != caller.resource_policy and not caller.is_any_admin:
+            raise NotFound("There is no such resource policy.")
+        found = await self._store.policies(name=wanted)
+        return _found(found[0] if found else None, "resource policy")
 
     async def resource_policies(self, caller: Caller) -> Sequence[ResourcePolicy]:
-        raise NotImplementedError
+        return await self._store.policies(name=None if caller.is_any_admin else caller.resource_policy)
 
     async def resource_groups(
         self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
     ) -> Sequence[ResourceGroup]:
-        """Public ones and those associated with the caller's domain, group or keypair."""
-        raise NotImplementedError
+        """Public ones and those associated with the caller's domain, group or keypair; superadmins see all."""
+        if caller.is_superadmin and group is None:
+            return await self._store.resource_groups(is_active=is_active)
+        groups = await self._store.groups(user_id=caller.user_id)
+        ids = [g.id for g in groups if group is None or group in (g.name, str(g.id))]
+        return await self._store.resource_groups(
+            domain_name=caller.domain_name, group_ids=ids, access_key=caller.access_key, is_active=is_active
+        )
+
+    # ---- administration ----
 
     async def create_user(
         self, caller: Caller, *, email: str, password: str, role: UserRole = UserRole.USER, username: str | None = None
     ) -> tuple[User, NewKeypair]:
         """Superadmins only; the user joins the default group of the caller's domain."""
-        raise NotImplementedError
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins create users.")
+        if "@" not in email or len(email) > 256:
+            raise InvalidInput("not an email address", data={"email": "malformed"})
+        name = check_slug(username or email.partition("@")[0], what="username", allow_dots=True)
+        if len(password) < 8:
+            raise InvalidInput("the password needs at least 8 characters", data={"password": "too short"})
+        hashed = await asyncio.to_thread(self._hash, password)
+        groups = await self._store.groups(domain_name=caller.domain_name, name="default")
+        ids = [g.id for g in groups]
+        return await self._make_user(email, name, role, caller.domain_name, ids, password_hash=hashed)
 
     async def set_keypair_active(self, caller: Caller, access_key: str, active: bool) -> Keypair:
         """Revokes (or revives) a keypair: in force within one second everywhere, at once in this process."""
-        raise NotImplementedError
+        if not caller.is_any_admin:
+            raise Forbidden("Only administrators change keypairs.")
+        await self.keypair(caller, access_key)
+        await self._store.set_keypair_active(access_key, active, at=self._clock.now())
+        self.invalidate(access_key)
+        return await self.keypair(caller, access_key)

@@ -1,0 +1,165 @@
+"""Running the cluster until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import AsyncExitStack
+
+from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.infra.telemetry import configure_logging
+from ai.backend.standalone.daemons import AgentDaemon, ManagerDaemon, keys_of, listen
+from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write_cluster_file
+from ai.backend.standalone.layout import Layout
+from ai.backend.standalone.options import DEFAULT_PORT, UpOptions, agent_ids
+
+log = logging.getLogger(__name__)
+_READY_TIMEOUT_S = 30.0
+
+
+async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | None, started: float) -> None:
+    """Start everything, say how to use it, and wait for SIGINT or SIGTERM.
+
+    Args:
+        layout: where; its lock is held by the caller.
+        options: what.
+        ready_fd: where to tell the parent of a detached cluster, instead of standard output.
+        started: ``time.monotonic()`` at the start, to say how long it took.
+    """
+    configure_logging("up", file=layout.logs / "up.log")
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    async with AsyncExitStack() as stack:
+        cluster, sock = prepare(layout, options)
+        stack.callback(sock.close)
+        if options.separate:
+            await _start_separate(stack, layout, cluster, sock)
+        else:
+            await _start_embedded(stack, layout, cluster, sock)
+        await _wait_ready(layout, cluster, stop)
+        text = _announcement(layout, cluster, time.monotonic() - started)
+        if ready_fd is None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        else:
+            os.write(ready_fd, f"ready\n{text}".encode())
+            os.close(ready_fd)
+        await stop.wait()
+        log.info("stopping")
+    if ready_fd is None:
+        sys.stdout.write("\nStopped. Sessions go on running; the next `backend.ai up` finds them again.\n")
+
+
+def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, socket.socket]:
+    """Choose the ports and write down what runs here. A port that was asked for must be free; else another is found."""
+    last = read_cluster_file(layout.cluster)
+    wanted = options.port or (last.port if last is not None and last.port else DEFAULT_PORT)
+    try:
+        sock = listen(options.host, wanted)
+    except Conflict:
+        if options.port is not None:
+            raise
+        sock = listen(options.host, 0)
+    cluster = ClusterFile(
+        host=options.host,
+        port=sock.getsockname()[1],
+        rpc_port=_rpc_port(last) if options.separate else 0,
+        agents=options.agents,
+        separate=options.separate,
+        mock=str(options.mock_file) if options.mock_file is not None else options.mock,
+    )
+    write_cluster_file(layout.cluster, cluster)
+    return cluster, sock
+
+
+def _rpc_port(last: ClusterFile | None) -> int:
+    """The port of the last time if it is free, so that agents which outlived a manager find the next one."""
+    try:
+        sock = listen("127.0.0.1", last.rpc_port if last is not None else 0)
+    except Conflict:
+        sock = listen("127.0.0.1", 0)
+    with sock:
+        port: int = sock.getsockname()[1]
+        return port
+
+
+async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sock: socket.socket) -> None:
+    from ai.backend.infra.rpc.memory import MemoryLink
+
+    link = MemoryLink()
+    manager = ManagerDaemon(layout, link.manager, sock, url=cluster.endpoint)
+    stack.push_async_callback(manager.stop)
+    await manager.start()
+    for agent_id in agent_ids(cluster.agents):
+        agent = AgentDaemon(layout, agent_id, link.agent_endpoint(agent_id), mock=cluster.mock)
+        stack.push_async_callback(agent.stop)
+        await agent.start()
+
+
+async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sock: socket.socket) -> None:
+    from ai.backend.standalone.daemon import make_keys
+    from ai.backend.standalone.supervise import Supervisor, daemon_command
+
+    sock.close()
+    make_keys(layout, agent_ids(cluster.agents))
+    commands = {"manager": daemon_command(layout.root, "manager")}
+    for agent_id in agent_ids(cluster.agents):
+        commands[f"agent-{agent_id}"] = daemon_command(layout.root, "agent", agent_id)
+    supervisor = Supervisor(commands, logs=layout.logs)
+    stack.push_async_callback(supervisor.stop)
+    supervisor.start()
+
+
+async def _wait_ready(layout: Layout, cluster: ClusterFile, stop: asyncio.Event) -> None:
+    """Until every agent is known to the manager, as an outsider sees it.
+
+    Raises:
+        Unavailable: not within 30 seconds.
+    """
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    while not stop.is_set():
+        if await _is_ready(cluster):
+            return
+        if time.monotonic() > deadline:
+            raise Unavailable(f"The cluster does not become ready; its logs are in {layout.logs}.")
+        await asyncio.sleep(0.02)
+
+
+async def _is_ready(cluster: ClusterFile) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection(cluster.host, cluster.port)
+    except OSError:
+        return False
+    try:
+        writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        status = await reader.readline()
+        return b" 200 " in status
+    except OSError:
+        return False
+    finally:
+        writer.close()
+
+
+def _announcement(layout: Layout, cluster: ClusterFile, took_s: float) -> str:
+    user, admin = keys_of(layout)
+    what = "one process" if not cluster.separate else "a process for each daemon"
+    agents = ", ".join(agent_ids(cluster.agents))
+    return (
+        f"The cluster serves {cluster.endpoint} ({what}, agents: {agents}; ready in {took_s:.1f} s).\n"
+        f"\n"
+        f"  user   access key {user.access_key}   secret key {user.secret_key}\n"
+        f"  admin  access key {admin.access_key}   secret key {admin.secret_key}\n"
+        f"\n"
+        f"Use it from another shell:\n"
+        f"\n"
+        f"  source {layout.user_env}\n"
+        f"  backend.ai run --rm -c 'print(\"hello world\")' python\n"
+        f"\n"
+        f"The administrator's keys: source {layout.admin_env}. Logs: {layout.logs}\n"
+    )

@@ -1,0 +1,113 @@
+"""One daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (manager | agent AGENT_ID).
+
+Started by ``up --separate`` (or by a test); killed, it may be started again at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
+from ai.backend.infra.telemetry import configure_logging
+from ai.backend.standalone.instance import ClusterFile, InstanceLock, read_cluster_file
+from ai.backend.standalone.layout import Layout
+
+_ORPHAN_CHECK_S = 1.0
+
+
+class Daemon(Protocol):
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+
+
+def make_keys(layout: Layout, agents: Sequence[str]) -> None:
+    """CURVE keys of the manager and of each agent, made once; exactly these agents may connect."""
+    load_or_generate_keypair(layout.keys / "manager")
+    directory = AgentKeyDirectory(layout.keys / "agents")
+    for stale in (layout.keys / "agents").glob("*.pub"):
+        if stale.stem not in agents:
+            directory.revoke(stale.stem)
+    for agent_id in agents:
+        directory.allow(agent_id, load_or_generate_keypair(layout.keys / f"agent-{agent_id}").public)
+
+
+def make_manager(layout: Layout, cluster: ClusterFile) -> Daemon:
+    from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+    from ai.backend.standalone.daemons import ManagerDaemon, listen
+
+    endpoint = ZmqManagerEndpoint(
+        bind=f"tcp://127.0.0.1:{cluster.rpc_port}",
+        keypair=load_keypair(layout.keys / "manager"),
+        agent_keys=AgentKeyDirectory(layout.keys / "agents"),
+    )
+    return ManagerDaemon(layout, endpoint, listen(cluster.host, cluster.port), url=cluster.endpoint)
+
+
+def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
+    from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
+    from ai.backend.standalone.daemons import AgentDaemon
+
+    endpoint = ZmqAgentEndpoint(
+        connect=f"tcp://127.0.0.1:{cluster.rpc_port}",
+        agent_id=agent_id,
+        keypair=load_keypair(layout.keys / f"agent-{agent_id}"),
+        manager_key=load_keypair(layout.keys / "manager").public,
+    )
+    return AgentDaemon(layout, agent_id, endpoint, mock=cluster.mock)
+
+
+async def run(daemon: Daemon) -> None:
+    """Until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    supervisor = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))
+    try:
+        await daemon.start()
+        while not stop.is_set():
+            if supervisor and os.getppid() != supervisor:
+                break
+            try:
+                async with asyncio.timeout(_ORPHAN_CHECK_S if supervisor else None):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+    finally:
+        await daemon.stop()
+
+
+def main(arguments: Sequence[str]) -> int:
+    match arguments:
+        case [data_dir, "manager"]:
+            agent_id = None
+        case [data_dir, "agent", agent_id]:
+            pass
+        case _:
+            sys.stderr.write(f"{__doc__}\n")
+            return 2
+    layout = Layout(Path(data_dir))
+    name = "manager" if agent_id is None else f"agent-{agent_id}"
+    configure_logging(name, file=layout.logs / f"{name}.log")
+    try:
+        cluster = read_cluster_file(layout.cluster)
+        if cluster is None:
+            raise InvalidInput(f"There is no cluster on {layout.root}.")
+        with InstanceLock(layout.root / f"{name}.lock"):
+            daemon = make_manager(layout, cluster) if agent_id is None else make_agent(layout, cluster, agent_id)
+            asyncio.run(run(daemon))
+    except BackendError as e:
+        sys.stderr.write(f"{name}: {e.message}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

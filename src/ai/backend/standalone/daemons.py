@@ -1,0 +1,143 @@
+"""Each daemon of the embedded cluster, wired: the only place that knows how they fit together."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.main import Agent
+from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.database import Database
+from ai.backend.infra.rpc.endpoints import AgentEndpoint, ManagerEndpoint
+from ai.backend.manager.api.app import build_app
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.main import Manager
+from ai.backend.runtime.process.runtime import ProcessRuntime
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.standalone.credentials import Keys, read_env_file, write_env_file
+from ai.backend.standalone.layout import Layout
+
+log = logging.getLogger(__name__)
+_DEFAULT_USERS = {"admin@local": "administrator", "user@local": "user"}
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; the caller owns it.
+
+    Raises:
+        Conflict: the port is taken or the address is not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(1024)
+        sock.setblocking(False)
+    except OSError as e:
+        sock.close()
+        raise Conflict(f"Cannot listen on {host}:{port}: {e.strerror}. Name another one with --port.") from None
+    return sock
+
+
+class ManagerDaemon:
+    """Manager and its HTTP server on the embedded database.
+
+    ``start`` returns once requests are served; sessions left half-way by a former life go on at once.
+    """
+
+    def __init__(self, layout: Layout, endpoint: ManagerEndpoint, sock: socket.socket, *, url: str) -> None:
+        self._layout = layout
+        self._endpoint = endpoint
+        self._sock = sock
+        self._url = url
+        self.database = Database(f"sqlite+aiosqlite:///{layout.database}")
+        self.bus = Bus()
+        settings = ManagerSettings(data_dir=layout.database.parent)
+        self.manager = Manager(settings, self.database, self.bus, endpoint)
+        self._runner = web.AppRunner(
+            build_app(self.manager, readiness=self._readiness), access_log=None, handler_cancellation=True
+        )
+
+    async def start(self) -> None:
+        await self.manager.migrate()
+        await self._bootstrap()
+        await self.manager.start()
+        await self._endpoint.start(self.manager.reports)
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._sock, backlog=1024).start()
+
+    async def _bootstrap(self) -> None:
+        """Default identities, and env files with their keys, written again if they were lost."""
+        identity = self.manager.services.identity
+        await identity.bootstrap()
+        files = {"admin@local": self._layout.admin_env, "user@local": self._layout.user_env}
+        for email, path in files.items():
+            pair = await identity.main_keypair(email)
+            if pair is None:
+                log.warning("%s has no active keypair any more; %s is left as it is", email, path)
+                continue
+            keys = Keys(access_key=pair.access_key, secret_key=pair.secret_key)
+            write_env_file(path, endpoint=self._url, keys=keys, who=_DEFAULT_USERS[email])
+
+    async def _readiness(self) -> Mapping[str, bool]:
+        return {"agents": bool(self._endpoint.agents)}
+
+    async def stop(self) -> None:
+        """Serve no more, end the loops, leave sessions alone. Safe after a failed start."""
+        await self._runner.cleanup()
+        await self._endpoint.stop()
+        await self.manager.stop()
+        await self.database.close()
+        self._sock.close()
+
+
+class AgentDaemon:
+    """One agent with the process runtime."""
+
+    def __init__(self, layout: Layout, agent_id: str, endpoint: AgentEndpoint, *, mock: str | None) -> None:
+        self._endpoint = endpoint
+        data_dir = layout.agent(agent_id)
+        settings = AgentSettings.model_validate(agent_settings(agent_id, data_dir, mock=mock))
+        runtime = ProcessRuntime(ProcessRuntimeSettings.model_validate(settings.runtime), data_dir / "process")
+        self.agent = Agent(settings, runtime, endpoint.reports)
+
+    async def start(self) -> None:
+        await self.agent.start()
+        await self._endpoint.start(self.agent.commands)
+
+    async def stop(self) -> None:
+        await self._endpoint.stop()
+        await self.agent.stop()
+
+
+def agent_settings(agent_id: str, data_dir: Path, *, mock: str | None) -> dict[str, Any]:
+    """The ``agent.toml`` of an embedded agent. ``mock``: a declaration, ``default``, or None for no mock devices."""
+    plugins: dict[str, Any] = {}
+    allowed: list[str] = []
+    if mock is not None:
+        allowed.append("ai.backend.accelerator.mock")
+        plugins["mock"] = {} if mock == "default" else {"declaration": mock}
+    return {
+        "agent": {"id": agent_id, "data-dir": str(data_dir), "allow-compute-plugins": allowed},
+        "plugins": plugins,
+    }
+
+
+def keys_of(layout: Layout) -> tuple[Keys, Keys]:
+    """The user's and the administrator's keys.
+
+    Raises:
+        Unavailable: the env files are not there (yet).
+    """
+    user, admin = read_env_file(layout.user_env), read_env_file(layout.admin_env)
+    if user is None or admin is None:
+        raise Unavailable(f"The cluster wrote no keys to {layout.root}.")
+    return user, admin

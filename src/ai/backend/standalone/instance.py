@@ -1,0 +1,108 @@
+"""At most one cluster per data directory, and how to find it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from ai.backend.common.errors import Conflict, InvalidInput
+
+
+class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What the next ``up`` and other commands need to know of this cluster. Holds no secret."""
+
+    version: int = 1
+    host: str = "127.0.0.1"
+    port: int = 0
+    rpc_port: int = 0
+    agents: int = 1
+    separate: bool = False
+    mock: str | None = None
+
+    @property
+    def endpoint(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def read_cluster_file(path: Path) -> ClusterFile | None:
+    """None if there was no cluster here yet.
+
+    Raises:
+        InvalidInput: the file is damaged.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as e:
+        raise InvalidInput(f"{path} is damaged ({e}). Remove it and start again: no session is lost.") from None
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file: a reader sees the old or the new one, never half of it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(fd, "wb") as f:
+        f.write(content)
+    temporary.replace(path)
+
+
+def write_cluster_file(path: Path, cluster: ClusterFile) -> None:
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(cluster)) + b"\n", mode=0o644)
+
+
+class InstanceLock:
+    """Held while a cluster runs on a data directory. Freed when the process dies, however it dies."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd: int | None = None
+
+    def __enter__(self) -> Self:
+        """Raises Conflict if a cluster runs here already; the message names its process."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(fd)
+            raise Conflict(
+                f"A cluster already runs on {self._path.parent} (process {pid}). "
+                f"Use it, stop it with `backend.ai down`, or name another place with --data-dir.",
+                data={"pid": pid},
+            ) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        self._fd = fd
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = None
+
+
+def running_pid(path: Path) -> int | None:
+    """The process that holds the lock, or None if none does."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        text = os.pread(fd, 32, 0).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else None
+    finally:
+        os.close(fd)
+    return None

@@ -1,0 +1,70 @@
+"""Where the embedded cluster keeps everything: one data directory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ai.backend.common.errors import InvalidInput
+
+
+def default_data_dir() -> Path:
+    """``$XDG_DATA_HOME/backend.ai``, which is ``~/.local/share/backend.ai`` unless set otherwise."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "share") / "backend.ai"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths below the data directory. Nothing of the cluster lies anywhere else, except cgroups."""
+
+    root: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "up.lock"
+
+    @property
+    def cluster(self) -> Path:
+        return self.root / "cluster.json"
+
+    @property
+    def database(self) -> Path:
+        return self.root / "manager" / "backendai.db"
+
+    @property
+    def keys(self) -> Path:
+        return self.root / "keys"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def user_env(self) -> Path:
+        return self.root / "env.sh"
+
+    @property
+    def admin_env(self) -> Path:
+        return self.root / "env-admin.sh"
+
+    def agent(self, agent_id: str) -> Path:
+        return self.root / "agents" / agent_id
+
+    def make(self) -> None:
+        """Create the directories, for this user's eyes only.
+
+        Raises:
+            InvalidInput: the place cannot be used; the message says why.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            for folder in (self.database.parent, self.keys, self.logs, self.root / "agents"):
+                folder.mkdir(exist_ok=True)
+                folder.chmod(0o700)
+            probe = self.root / f".probe.{os.getpid()}"
+            probe.write_bytes(b"x")
+            probe.unlink()
+        except OSError as e:
+            raise InvalidInput(f"The data directory {self.root} cannot be used: {e.strerror}.") from None

@@ -1,0 +1,142 @@
+"""`backend.ai up` and `backend.ai down`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from ai.backend.common.errors import BackendError, Conflict, InvalidInput, Unavailable
+from ai.backend.standalone.instance import InstanceLock, running_pid
+from ai.backend.standalone.layout import Layout, default_data_dir
+from ai.backend.standalone.options import UpOptions
+
+_STOP_TIMEOUT_S = 30.0
+
+data_dir_option = click.option(
+    "--data-dir",
+    "-d",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Where everything of the cluster lives.  [default: $XDG_DATA_HOME/backend.ai]",
+)
+
+
+def _layout(data_dir: Path | None) -> Layout:
+    return Layout((data_dir or default_data_dir()).expanduser().absolute())
+
+
+def _fail(error: BackendError) -> None:
+    click.echo(f"backend.ai: {error.message}", err=True)
+    sys.exit(1)
+
+
+@click.command()
+@data_dir_option
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address that the API listens on.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=None, help="Port of the API.  [default: the last, or 8091]"
+)
+@click.option("--agents", type=click.IntRange(1, 64), default=1, show_default=True, help="How many agents to run.")
+@click.option("--separate", is_flag=True, help="Run each daemon in a process of its own.")
+@click.option(
+    "--mock",
+    is_flag=False,
+    flag_value="default",
+    default=None,
+    metavar="[FILE]",
+    help="Offer mock accelerators: two plain ones, or those that a mock-accelerator.toml declares.",
+)
+@click.option("--detach", is_flag=True, help="Return once the cluster serves, and leave it running.")
+def up(
+    data_dir: Path | None, host: str, port: int | None, agents: int, separate: bool, mock: str | None, detach: bool
+) -> None:
+    """Start the embedded cluster: manager, agents and everything they need, with no other service."""
+    layout = _layout(data_dir)
+    options = UpOptions(host=host, port=port, agents=agents, separate=separate, mock=mock)
+    try:
+        options.check()
+        layout.make()
+        if detach:
+            _detach(layout, options)
+        else:
+            serve(layout, options)
+    except BackendError as e:
+        _fail(e)
+
+
+def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) -> None:
+    """Run the cluster in this process until SIGINT or SIGTERM.
+
+    Raises:
+        Conflict: a cluster runs on this data directory already, or the port is taken.
+    """
+    from ai.backend.standalone.cluster import run_cluster
+
+    started = time.monotonic()
+    with InstanceLock(layout.lock):
+        try:
+            import uvloop
+        except ImportError:
+            asyncio.run(run_cluster(layout, options, ready_fd=ready_fd, started=started))
+        else:
+            uvloop.run(run_cluster(layout, options, ready_fd=ready_fd, started=started))
+
+
+def _detach(layout: Layout, options: UpOptions) -> None:
+    """Start a child in a session of its own, wait until it serves or has failed, and print what it would print."""
+    import subprocess
+
+    if (pid := running_pid(layout.lock)) is not None:
+        raise Conflict(
+            f"A cluster already runs on {layout.root} (process {pid}). "
+            f"Use it, stop it with `backend.ai down`, or name another place with --data-dir."
+        )
+    reader, writer = os.pipe()
+    log = layout.logs / "up.out"
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "ai.backend.standalone.detached", str(layout.root), options.to_json(), str(writer)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(writer,),
+            start_new_session=True,
+            cwd="/",
+        )
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as pipe:
+        message = pipe.read()
+    verdict, _, text = message.partition("\n")
+    if verdict != "ready":
+        child.wait()
+        raise Unavailable(text.strip() or f"The cluster did not start; its log is {log}.")
+    click.echo(text, nl=False)
+
+
+@click.command()
+@data_dir_option
+def down(data_dir: Path | None) -> None:
+    """Stop the embedded cluster. Sessions go on running and are found again by the next `up`."""
+    layout = _layout(data_dir)
+    pid = running_pid(layout.lock)
+    if pid is None:
+        click.echo(f"No cluster runs on {layout.root}.")
+        return
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except PermissionError:
+        _fail(InvalidInput(f"The cluster on {layout.root} belongs to another user (process {pid})."))
+    except ProcessLookupError:
+        pass
+    deadline = time.monotonic() + _STOP_TIMEOUT_S
+    while running_pid(layout.lock) is not None:
+        if time.monotonic() > deadline:
+            _fail(Unavailable(f"The cluster (process {pid}) does not stop; see {layout.logs}."))
+        time.sleep(0.05)
+    click.echo(f"Stopped the cluster on {layout.root}.")
