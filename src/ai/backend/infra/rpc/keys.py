@@ -76,6 +76,7 @@ class AgentKeyDirectory:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._found: dict[str, str] = {}
 
     def allow(self, agent_id: str, public_key: str) -> None:
         """Bind a key to an agent, in place of its earlier one.
@@ -93,12 +94,21 @@ class AgentKeyDirectory:
         (self._directory / f"{agent_id}.pub").unlink(missing_ok=True)
 
     def agent_for(self, public_key: str) -> str | None:
-        if not self._directory.is_dir():
-            return None
-        for path in self._directory.glob("*.pub"):
-            try:
-                if path.read_text().strip() == public_key:
+        """Looks first where this key was found last, so that many agents cost one file each."""
+        known = self._found.get(public_key)
+        if known is not None and self._read(self._directory / f"{known}.pub") == public_key:
+            return known
+        self._found.pop(public_key, None)
+        if self._directory.is_dir():
+            for path in self._directory.glob("*.pub"):
+                if self._read(path) == public_key:
+                    self._found[public_key] = path.stem
                     return path.stem
-            except FileNotFoundError:
-                continue  # revoked meanwhile
         return None
+
+    @staticmethod
+    def _read(path: Path) -> str | None:
+        try:
+            return path.read_text().strip()
+        except FileNotFoundError:
+            return None  # revoked meanwhile

@@ -1,0 +1,78 @@
+"""What travels on the ZeroMQ link: one msgpack array for each message."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.errors import LimitExceeded
+
+PROTOCOL = 1
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    """Agent -> manager, at once and again every interval: who I am. Body: :class:`Hello`."""
+    WELCOME = 2
+    """Manager -> agent, the answer to each hello. Name: the incarnation of the manager."""
+    REFUSED = 3
+    """Manager -> agent: say hello (again), or go away. Name: the reason."""
+    CALL = 4
+    """Either way. Name: the method; id: the caller's number."""
+    REPLY = 5
+    """The answer to a call of that number."""
+    ERROR = 6
+    """The failure of a call of that number. Body: :class:`WireError`."""
+    CANCEL = 7
+    """Nobody waits for the answer to that call any more."""
+    DATA = 8
+    """One frame of the stream that a call of that number opened."""
+    CREDIT = 9
+    """So many more frames of that stream may be sent. Body: int."""
+    END = 10
+    """The stream is over."""
+
+
+class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    kind: int
+    id: int = 0
+    name: str = ""
+    body: msgspec.Raw = msgspec.Raw(b"\xc0")
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """``incarnation`` differs for every start of the agent's process."""
+
+    agent_id: str
+    incarnation: str
+    protocol: int = PROTOCOL
+
+
+class WireError(msgspec.Struct, frozen=True):
+    code: str
+    message: str
+    data: dict[str, Any] = {}
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Envelope)
+
+
+def encode(kind: Kind, number: int = 0, name: str = "", body: Any = None, *, limit: int) -> bytes:
+    """Raises LimitExceeded if the message is larger than the link carries."""
+    data = _encoder.encode(Envelope(kind, number, name, msgspec.Raw(_encoder.encode(body))))
+    if len(data) > limit:
+        raise LimitExceeded(f"a message of {len(data)} bytes exceeds the link's {limit}")
+    return data
+
+
+def decode(data: bytes) -> Envelope:
+    """Raises msgspec.MsgspecError for anything that is no envelope."""
+    return _decoder.decode(data)
+
+
+def decode_body(body: msgspec.Raw, kind: Any) -> Any:
+    """Raises msgspec.MsgspecError if it is not of that type."""
+    return msgspec.msgpack.decode(body, type=kind)

@@ -1,0 +1,254 @@
+"""Calls and streams in both directions over one connection, whatever carries its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.errors import (
+    BackendError,
+    DeadlineExceeded,
+    InternalError,
+    InvalidInput,
+    LimitExceeded,
+    Unavailable,
+    from_wire,
+)
+from ai.backend.common.wire.agent import PtyFrame
+from ai.backend.common.wire.link import PtyStream
+from ai.backend.infra.rpc.frames import Envelope, Kind, WireError, decode_body, encode
+from ai.backend.infra.rpc.methods import Method, deadline_of
+from ai.backend.infra.rpc.proxies import Handler, guarded
+from ai.backend.infra.rpc.streams import StreamPort, serve_stream
+
+log = logging.getLogger(__name__)
+Send = Callable[[bytes], Awaitable[None]]
+"""Puts one message on the connection; raises Unavailable if there is none."""
+_MAX_OUTSTANDING = 4096
+
+
+class Multiplexer:
+    """One connection's calls. ``served`` are the methods that the far side may call."""
+
+    def __init__(
+        self,
+        peer: str,
+        send: Send,
+        served: Mapping[str, Method],
+        *,
+        max_message_bytes: int,
+        deadline_scale: float = 1.0,
+    ) -> None:
+        self.peer = peer
+        self.handler: Handler | None = None
+        self._send = send
+        self._served = served
+        self._limit = max_message_bytes
+        self._scale = deadline_scale
+        self._number = 0
+        self._waiting: dict[int, tuple[Method, asyncio.Future[Any]]] = {}
+        self._serving: dict[int, tuple[Method, asyncio.Task[None]]] = {}
+        self._opened: dict[int, StreamPort] = {}
+        self._accepted: dict[int, StreamPort] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- calling ----------------------------------------------------------------------------------------------------
+
+    async def call(self, method: Method, request: object) -> Any:
+        """Raises what the far side raised, DeadlineExceeded, Unavailable, or LimitExceeded for too large a request."""
+        return await self._call(method, request, self._next_number())
+
+    async def open_stream(self, method: Method, request: object) -> PtyStream:
+        number = self._next_number()
+        port = self._opened[number] = self._port(number, self._opened)
+        try:
+            await self._call(method, request, number)
+        except BaseException:
+            port.end()
+            raise
+        return port
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    async def _call(self, method: Method, request: object, number: int) -> Any:
+        if len(self._waiting) >= _MAX_OUTSTANDING:
+            raise Unavailable(f"{self.peer} is behind with {_MAX_OUTSTANDING} calls")
+        message = encode(Kind.CALL, number, method.name, request, limit=self._limit)
+        timeout_s = deadline_of(method, request) * self._scale
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = (method, reply)
+        try:
+            await self._send(message)
+            done, _ = await asyncio.wait({reply}, timeout=timeout_s)
+            if done:
+                return reply.result()
+            self._post_soon(Kind.CANCEL, number)
+            raise DeadlineExceeded(f"{self.peer} did not answer {method.name} within {timeout_s:g} s")
+        except asyncio.CancelledError:
+            self._post_soon(Kind.CANCEL, number)
+            raise
+        finally:
+            self._waiting.pop(number, None)
+            reply.cancel()
+
+    # ---- receiving --------------------------------------------------------------------------------------------------
+
+    def feed(self, envelope: Envelope) -> None:
+        """Take one message. Nothing that the far side sends makes this raise."""
+        try:
+            self._feed(envelope)
+        except msgspec.MsgspecError as e:
+            log.warning("%s sent a message of kind %s that cannot be read: %s", self.peer, envelope.kind, e)
+        except Exception:
+            log.exception("a message of kind %s from %s failed", envelope.kind, self.peer)
+
+    def _feed(self, envelope: Envelope) -> None:
+        number = envelope.id
+        match envelope.kind:
+            case Kind.CALL:
+                self._serve(envelope)
+            case Kind.REPLY:
+                self._resolve(number, envelope)
+            case Kind.ERROR:
+                error = decode_body(envelope.body, WireError)
+                self._fail(number, from_wire(error.code, error.message, error.data))
+            case Kind.CANCEL:
+                served = self._serving.get(number)
+                if served is not None and served[0].abandonable:
+                    served[1].cancel()
+            case Kind.DATA:
+                self._data(number, envelope)
+            case Kind.CREDIT:
+                if (port := self._stream(number)) is not None:
+                    port.grant(decode_body(envelope.body, int))
+            case Kind.END:
+                if (port := self._stream(number)) is not None:
+                    port.end()
+            case _:
+                log.warning("%s sent a message of the unknown kind %s", self.peer, envelope.kind)
+
+    def _resolve(self, number: int, envelope: Envelope) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is None or waiting[1].done():
+            return
+        method, reply = waiting
+        try:
+            reply.set_result(decode_body(envelope.body, method.reply))
+        except msgspec.MsgspecError as e:
+            reply.set_exception(InternalError(f"{self.peer} answered {method.name} with something else: {e}"))
+
+    def _fail(self, number: int, error: BackendError) -> None:
+        waiting = self._waiting.get(number)
+        if waiting is not None and not waiting[1].done():
+            waiting[1].set_exception(error)
+
+    def _data(self, number: int, envelope: Envelope) -> None:
+        port = self._stream(number)
+        if port is not None and not port.deliver(decode_body(envelope.body, PtyFrame)):
+            log.warning("%s sent more of a stream than it may; the stream is ended", self.peer)
+            port.end()
+            self._post_soon(Kind.END, number)
+
+    def _stream(self, number: int) -> StreamPort | None:
+        return self._opened.get(number) or self._accepted.get(number)
+
+    # ---- serving ----------------------------------------------------------------------------------------------------
+
+    def _serve(self, envelope: Envelope) -> None:
+        method = self._served.get(envelope.name)
+        if method is None:
+            error = InvalidInput(f"there is no method {envelope.name[:64]!r}", data={"method": "unknown"})
+            self._post_error_soon(envelope.id, error)
+            return
+        if envelope.id in self._serving:
+            return
+        if len(self._serving) >= _MAX_OUTSTANDING:
+            self._post_error_soon(envelope.id, Unavailable("too many calls are under way"))
+            return
+        task = self._spawn(self._answer(method, envelope))
+        self._serving[envelope.id] = (method, task)
+        task.add_done_callback(lambda _: self._serving.pop(envelope.id, None))
+
+    async def _answer(self, method: Method, envelope: Envelope) -> None:
+        number = envelope.id
+        try:
+            if self.handler is None:
+                raise Unavailable("not ready yet")
+            try:
+                request = decode_body(envelope.body, method.request)
+            except msgspec.MsgspecError as e:
+                raise InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
+            reply = await guarded(self.handler, method, request)
+            if method.stream:
+                self._accept(number, reply)
+                reply = None
+            await self._post(Kind.REPLY, number, reply)
+        except BackendError as e:
+            await self._post_error(number, e)
+
+    def _accept(self, number: int, stream: PtyStream) -> None:
+        port = self._accepted[number] = self._port(number, self._accepted)
+        self._spawn(serve_stream(port, stream))
+
+    def _port(self, number: int, ports: dict[int, StreamPort]) -> StreamPort:
+        async def post(kind: Kind, body: Any) -> None:
+            await self._post(kind, number, body)
+
+        def forget() -> None:
+            ports.pop(number, None)
+
+        return StreamPort(post, forget)
+
+    # ---- sending ----------------------------------------------------------------------------------------------------
+
+    async def _post(self, kind: Kind, number: int, body: Any = None) -> None:
+        await self._send(encode(kind, number, "", body, limit=self._limit))
+
+    async def _post_error(self, number: int, error: BackendError) -> None:
+        try:
+            data = msgspec.to_builtins(error.data, str_keys=True)
+            await self._post(Kind.ERROR, number, WireError(error.code, error.message, data))
+        except (Unavailable, LimitExceeded, TypeError, msgspec.MsgspecError) as e:
+            log.warning("an error for %s is lost (%s): %s", self.peer, e, error)
+
+    def _post_soon(self, kind: Kind, number: int) -> None:
+        async def post() -> None:
+            try:
+                await self._post(kind, number)
+            except BackendError:
+                pass  # there is nobody to tell
+
+        self._spawn(post())
+
+    def _post_error_soon(self, number: int, error: BackendError) -> None:
+        self._spawn(self._post_error(number, error))
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def lose(self, error: Unavailable) -> None:
+        """The connection is gone: calls fail, streams end, and handlers stop whose answers nobody awaits."""
+        for number in list(self._waiting):
+            self._fail(number, error)
+        for port in [*self._opened.values(), *self._accepted.values()]:
+            port.end()
+        for method, task in list(self._serving.values()):
+            if method.abandonable:
+                task.cancel()
+
+    async def close(self) -> None:
+        """Lose the connection and wait until nothing of it is left."""
+        self.lose(Unavailable("the link is closed"))
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

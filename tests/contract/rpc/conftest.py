@@ -1,0 +1,263 @@
+"""Both adapters of the link behind the same fixtures."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import pytest_asyncio
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.common.states import RunStatus
+from ai.backend.common.wire.agent import (
+    AgentReport,
+    Execute,
+    FileListing,
+    HeartbeatReply,
+    KernelObservation,
+    PtyFrame,
+    RunResult,
+    StatReport,
+    TarFile,
+)
+from ai.backend.common.wire.link import PtyStream
+from ai.backend.infra.rpc.endpoints import AgentEndpoint, ManagerEndpoint
+from ai.backend.infra.rpc.keys import AgentKeyDirectory, generate_keypair
+from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
+from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+
+SCALE = 0.02
+"""Deadlines of seconds become tens of milliseconds."""
+
+
+class Echo:
+    """A terminal that echoes; ``exit`` closes it, ``flood`` prints much."""
+
+    def __init__(self) -> None:
+        self.out: asyncio.Queue[PtyFrame] = asyncio.Queue()
+        self.is_closed = asyncio.Event()
+        self.sent = 0
+
+    async def send(self, frame: PtyFrame) -> None:
+        if frame.data == b"exit":
+            self.out.put_nowait(PtyFrame(kind="closed"))
+        elif frame.data == b"flood":
+            for i in range(1000):
+                self.out.put_nowait(PtyFrame(kind="out", data=b"%d " % i))
+        else:
+            self.out.put_nowait(PtyFrame(kind="out", data=frame.data))
+
+    async def __aiter__(self) -> AsyncIterator[PtyFrame]:
+        while True:
+            frame = await self.out.get()
+            self.sent += 1
+            yield frame
+            if frame.kind == "closed":
+                return
+
+    async def close(self) -> None:
+        self.is_closed.set()
+
+
+class Commands:
+    """An agent that notes what it is told. ``raising`` is raised by every command, ``gate`` holds ``execute``."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.raising: Exception | None = None
+        self.gate: asyncio.Event | None = None
+        self.cancelled = asyncio.Event()
+        self.finished = asyncio.Event()
+        self.terminals: list[Echo] = []
+        self.log = b"log \xff\x00"
+
+    def _note(self, name: str, request: Any) -> None:
+        self.calls.append((name, request))
+        if self.raising is not None:
+            raise self.raising
+
+    async def _hold(self) -> None:
+        if self.gate is not None:
+            try:
+                await self.gate.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+        self.finished.set()
+
+    async def create_kernels(self, req: Any) -> None:
+        self._note("create_kernels", req)
+        await self._hold()
+
+    async def destroy_kernel(self, req: Any) -> None:
+        self._note("destroy_kernel", req)
+
+    async def restart_kernel(self, req: Any) -> None:
+        self._note("restart_kernel", req)
+
+    async def execute(self, req: Execute) -> RunResult:
+        self._note("execute", req)
+        await self._hold()
+        return RunResult(run_id=req.run_id, status=RunStatus.FINISHED, exit_code=0, console=[["stdout", req.code]])
+
+    async def interrupt(self, req: Any) -> None:
+        self._note("interrupt", req)
+
+    async def complete(self, req: Any) -> list[str]:
+        self._note("complete", req)
+        return ["print"]
+
+    async def upload_files(self, req: Any) -> None:
+        self._note("upload_files", req)
+
+    async def download_files(self, req: Any) -> list[TarFile]:
+        self._note("download_files", req)
+        return [TarFile(name=path, tar=b"\x00" * 10) for path in req.paths]
+
+    async def list_files(self, req: Any) -> FileListing:
+        self._note("list_files", req)
+        return FileListing(entries=[], folder_path=req.path)
+
+    async def read_logs(self, req: Any) -> bytes:
+        self._note("read_logs", req)
+        return self.log
+
+    async def open_pty(self, req: Any) -> PtyStream:
+        self._note("open_pty", req)
+        self.terminals.append(Echo())
+        return self.terminals[-1]
+
+
+class Reports:
+    """A manager that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.heartbeats: list[AgentReport] = []
+        self.observed: list[tuple[str, int, list[KernelObservation]]] = []
+        self.stats: list[StatReport] = []
+
+    async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
+        self.heartbeats.append(report)
+        return HeartbeatReply(interval_s=7.0)
+
+    async def observe(self, agent_id: str, epoch: int, observations: list[KernelObservation]) -> int:
+        self.observed.append((agent_id, epoch, observations))
+        return observations[-1].seq
+
+    async def report_stats(self, report: StatReport) -> None:
+        self.stats.append(report)
+
+
+class Link(Protocol):
+    """One adapter: makes ends, and waits until they have met."""
+
+    def manager(self) -> ManagerEndpoint: ...
+    def agent(self, agent_id: str) -> AgentEndpoint: ...
+
+
+class MemoryAdapter:
+    def __init__(self) -> None:
+        self._link = MemoryLink(deadline_scale=SCALE)
+
+    def manager(self) -> ManagerEndpoint:
+        return self._link.manager
+
+    def agent(self, agent_id: str) -> AgentEndpoint:
+        return self._link.agent_endpoint(agent_id)
+
+
+class ZmqAdapter:
+    """Over an ipc socket, so that a manager that starts anew is found at the same address."""
+
+    def __init__(self, directory: Path) -> None:
+        self.address = f"ipc://{directory}/link.sock"
+        self.manager_keys = generate_keypair()
+        self.agent_keys = AgentKeyDirectory(directory / "agents")
+
+    def manager(self) -> ZmqManagerEndpoint:
+        return ZmqManagerEndpoint(
+            bind=self.address,
+            keypair=self.manager_keys,
+            agent_keys=self.agent_keys,
+            lost_after_s=0.6,
+            deadline_scale=SCALE,
+        )
+
+    def agent(self, agent_id: str) -> ZmqAgentEndpoint:
+        keys = generate_keypair()
+        self.agent_keys.allow(agent_id, keys.public)
+        return self.agent_with(agent_id, keys)
+
+    def agent_with(self, agent_id: str, keys: Any, manager_key: str | None = None) -> ZmqAgentEndpoint:
+        return ZmqAgentEndpoint(
+            connect=self.address,
+            agent_id=agent_id,
+            keypair=keys,
+            manager_key=manager_key or self.manager_keys.public,
+            hello_every_s=0.1,
+            lost_after_s=0.6,
+            deadline_scale=SCALE,
+        )
+
+
+class Pair:
+    """A manager and any number of agents on one adapter."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.reports = Reports()
+        self.commands = Commands()
+        self.manager = link.manager()
+        self._ends: list[ManagerEndpoint | AgentEndpoint] = [self.manager]
+
+    async def join(self, agent_id: str = "i-1", commands: Commands | None = None) -> AgentEndpoint:
+        """Start another agent and wait until the manager has it."""
+        end = self.link.agent(agent_id)
+        self._ends.append(end)
+        await end.start(commands or self.commands)
+        await self.met(agent_id)
+        return end
+
+    def also(self, end: Any) -> Any:
+        self._ends.append(end)
+        return end
+
+    async def met(self, agent_id: str, *, is_there: bool = True) -> None:
+        async with asyncio.timeout(10):
+            while (agent_id in self.manager.agents) is not is_there:  # noqa: ASYNC110  # a mapping has no event
+                await asyncio.sleep(0.01)
+
+    async def call_until_up(self, call: Any) -> Any:
+        """Repeat a call while it is Unavailable, as every caller of the link does."""
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    return await call()
+                except Unavailable:
+                    await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        for end in reversed(self._ends):
+            await end.stop()
+
+
+@pytest.fixture
+def zmq_adapter(tmp_path: Path) -> ZmqAdapter:
+    return ZmqAdapter(tmp_path)
+
+
+@pytest.fixture(params=["memory", "zmq"])
+def link(request: pytest.FixtureRequest, tmp_path: Path) -> Link:
+    return MemoryAdapter() if request.param == "memory" else ZmqAdapter(tmp_path)
+
+
+@pytest_asyncio.fixture
+async def pair(link: Link) -> AsyncIterator[Pair]:
+    made = Pair(link)
+    await made.manager.start(made.reports)
+    yield made
+    await made.close()
