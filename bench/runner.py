@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
 
 from bench.figures import REGISTRY, Figure
@@ -28,12 +29,17 @@ def main(argv: Sequence[str]) -> int:
             sys.stderr.write(f"no benchmark {', '.join(unknown)}; there are {', '.join(REGISTRY)}\n")
         return 2
     figures: list[Figure] = []
+    broken = False
     for name in argv:
         sys.stderr.write(f"{name}: {REGISTRY[name].summary}\n")
-        figures += REGISTRY[name].measure()
+        try:
+            figures += REGISTRY[name].measure()
+        except Exception:  # noqa: BLE001  # one that cannot be measured must not hide the others; it fails the run
+            traceback.print_exc()
+            broken = True
     for figure in figures:
         sys.stdout.write(figure.as_json() + "\n")
-    return 0 if all(figure.holds for figure in figures) else 1
+    return 0 if not broken and all(figure.holds for figure in figures) else 1
 
 
 if __name__ == "__main__":

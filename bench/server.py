@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.cluster import Api, down, running_cluster, temporary_folder, up
+from bench.cluster import Api, down, lift_rate_limits, running_cluster, temporary_folder, up
 from bench.figures import Figure, benchmark, spread
 from bench.processes import BACKENDAI, resident_mib, tree, wall_seconds
 
@@ -138,6 +138,7 @@ def _rates(api: Api, target: str, rounds: int) -> tuple[list[float], list[float]
 @benchmark("requests", "signed GET /resource/presets on 32 connections against a bare aiohttp handler")
 def requests() -> Sequence[Figure]:
     with running_cluster() as cluster:
+        lift_rate_limits(cluster)
         ours, bare = _rates(cluster.admin, "/resource/presets", rounds=5)
     value, reference = statistics.median(ours), statistics.median(bare)
     return [

@@ -30,6 +30,21 @@ def test_the_runner_prints_the_figures_and_fails_if_one_does_not_hold(
     assert [json.loads(line)["holds"] for line in capsys.readouterr().out.splitlines()] == [True, True, False]
 
 
+def test_a_benchmark_that_breaks_fails_the_run_and_hides_no_other(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks() -> Sequence[Figure]:
+        raise OSError("no such thing")
+
+    monkeypatch.setattr(runner, "MODULES", ())
+    monkeypatch.setitem(REGISTRY, "breaks", Benchmark("breaks", "", breaks))
+    monkeypatch.setitem(REGISTRY, "good", Benchmark("good", "", lambda: [figure(holds=True)]))
+    assert runner.main(["breaks", "good"]) == 1
+    captured = capsys.readouterr()
+    assert "no such thing" in captured.err
+    assert json.loads(captured.out)["holds"] is True
+
+
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.main(["no-such"]) == 2
     assert "no-such" in capsys.readouterr().err
