@@ -142,6 +142,7 @@ class KernelEventReason(StrEnum):
     WORKLOAD_NOT_FOUND = "container-not-found"
     NOT_FOUND_IN_MANAGER = "not-found-in-manager"
     SIBLING_FAILED = "sibling-failed"
+    DEPENDENCY_FAILED = "dependency-failed"
 
 
 class Enforcement(StrEnum):

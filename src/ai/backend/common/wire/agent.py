@@ -268,7 +268,10 @@ class KernelPresence(Wire, frozen=True, kw_only=True):
 
 
 class KernelObservation(Wire, frozen=True, kw_only=True):
-    """A fact about a kernel, reported until acknowledged; ``seq`` orders one agent's observations within an epoch."""
+    """A fact about a kernel, reported until acknowledged; ``seq`` orders one agent's observations within an epoch.
+
+    ``log_tail`` comes with a final status: the newest output of the workload (at most 256 KiB), kept by the manager.
+    """
 
     kernel_id: str
     attempt: int
@@ -283,6 +286,7 @@ class KernelObservation(Wire, frozen=True, kw_only=True):
     attached_devices: dict[str, list[dict[str, Any]]] | None = None
     service_ports: list[dict[str, Any]] | None = None
     last_stat: dict[str, Any] | None = None
+    log_tail: bytes | None = None
 
 
 class StatReport(Wire, frozen=True, kw_only=True):

@@ -43,7 +43,8 @@ class Kernel:
     """One kernel.
 
     Attributes:
-        attempt: which incarnation the agent works on; grows with every rescheduling and restart. Observations of older
+        attempt: which incarnation the agent works on; 0 before the first; grows with every rescheduling and
+        restart. Observations of older
             attempts are void.
         occupied_slots: what it holds on ``agent`` now; empty unless the status is a holding one.
         devices: slot -> device id -> quantity as text; the plan until the agent reports what it bound.
@@ -60,10 +61,11 @@ class Kernel:
     image: str
     architecture: str
     status: KernelStatus = KernelStatus.PENDING
+    reason: KernelEventReason = KernelEventReason.UNKNOWN
     status_info: str | None = None
     status_data: Mapping[str, Any] = field(default_factory=dict)
     status_changed: datetime
-    attempt: int = 1
+    attempt: int = 0
     agent: AgentId | None = None
     requested_slots: ResourceSlot
     occupied_slots: ResourceSlot = field(default_factory=ResourceSlot)
@@ -99,8 +101,8 @@ class Session:
         user_email, group_name: as at creation.
         created_by: the access key that asked, which differs from ``access_key`` when an admin created it for somebody.
         requested_slots: of one kernel.
-        termination: why it is being ended; None before.
-        retry_count, not_before: bounded back-off of placing and launching.
+        reason: why it is in its status; the first cause of an end is kept.
+        not_before: the scheduler leaves it alone until then, after a creation that failed for now.
     """
 
     id: SessionId
@@ -141,9 +143,7 @@ class Session:
     exec_timeout_s: float | None = None
     priority: int = 10
     num_queries: int = 0
-    termination: KernelEventReason | None = None
-    forced: bool = False
-    retry_count: int = 0
+    reason: KernelEventReason = KernelEventReason.UNKNOWN
     not_before: datetime | None = None
     created_at: datetime
     scheduled_at: datetime | None = None
@@ -251,6 +251,17 @@ class DestroyReply:
 class DependencyNode:
     session: Session
     depends_on: tuple[DependencyNode, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What the scheduler needs to know of a kernel that occupies an agent. ``devices`` as in :class:`Kernel`."""
+
+    kernel_id: KernelId
+    agent: AgentId
+    access_key: AccessKey
+    slots: ResourceSlot
+    devices: Mapping[str, Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

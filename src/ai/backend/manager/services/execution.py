@@ -6,10 +6,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ai.backend.common.states import RunMode
-from ai.backend.common.wire.agent import FileBlob, FileListing, RunResult, TarFile
-from ai.backend.common.wire.link import PtyStream
+from ai.backend.common.errors import Conflict, InvalidInput, LimitExceeded, Unavailable
+from ai.backend.common.states import RunMode, SessionStatus
+from ai.backend.common.wire.agent import (
+    Complete,
+    DownloadFiles,
+    Execute,
+    FileBlob,
+    FileListing,
+    KernelRef,
+    ListFiles,
+    OpenPty,
+    ReadLogs,
+    RunResult,
+    TarFile,
+    UploadFiles,
+)
+from ai.backend.common.wire.link import AgentCommands, PtyStream
+from ai.backend.manager.config.settings import FileSettings, SessionSettings
 from ai.backend.manager.model.identity import Caller
+from ai.backend.manager.model.session import Session
+from ai.backend.manager.ports.stores import SessionStore
+from ai.backend.manager.ports.world import AgentGateway, Minter
+from ai.backend.manager.services.lookup import SessionFinder
+from ai.backend.manager.services.statistics import StatBoard
+
+_USABLE = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
+_MAX_RUN_ID = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +46,56 @@ class RunRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+def check_path(path: str) -> str:
+    """A path inside the home directory, relative or below ``/home/work``; what ``..`` and links do is up to the
+    workload,
+    in which it is resolved.
+
+    Raises:
+        InvalidInput: empty, with a NUL, too long, or plainly outside.
+    """
+    relative = path.removeprefix("/home/work").lstrip("/") if path.startswith("/home/work") else path
+    depth = 0
+    for part in relative.split("/"):
+        depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
+        if depth < 0:
+            raise InvalidInput("a path leaves the home directory", data={"path": path[:128]})
+    if not path or "\0" in path or len(path.encode(errors="replace")) > 4096 or relative.startswith("/"):
+        raise InvalidInput("not a path inside the home directory", data={"path": path[:128]})
+    return relative or "."
+
+
 class ExecutionService:
     """Every method raises SessionNotFound, TooManySessionsMatched, Conflict (not RUNNING) and Unavailable (agent
     away)."""
+
+    def __init__(
+        self,
+        *,
+        store: SessionStore,
+        finder: SessionFinder,
+        gateway: AgentGateway,
+        stats: StatBoard,
+        minter: Minter,
+        files: FileSettings,
+        sessions: SessionSettings,
+    ) -> None:
+        self._store = store
+        self._finder = finder
+        self._gateway = gateway
+        self._stats = stats
+        self._minter = minter
+        self._files = files
+        self._settings = sessions
+
+    async def _running(self, caller: Caller, ref: str, owner: str | None) -> tuple[Session, AgentCommands]:
+        session = await self._finder.one(caller, ref, owner_access_key=owner, to_change=True, may_be_recent=True)
+        if session.status not in _USABLE or session.main.agent is None:
+            raise Conflict(
+                f"The session is {session.status}, not RUNNING.",
+                data={"status": session.status.value, "reason": session.status_info},
+            )
+        return session, self._gateway.agent(session.main.agent)
 
     async def execute(
         self,
@@ -37,10 +107,29 @@ class ExecutionService:
         flush_timeout_s: float = 2.0,
     ) -> RunResult:
         """One step; also the engine of the WebSocket stream, which calls it until ``finished``."""
-        raise NotImplementedError
+        session, agent = await self._running(caller, ref, owner_access_key)
+        run_id = request.run_id or self._minter.token(16)
+        if len(run_id) > _MAX_RUN_ID:
+            raise InvalidInput(f"runId exceeds {_MAX_RUN_ID} characters", data={"runId": "too long"})
+        if request.run_id is None and request.mode in (RunMode.CONTINUE, RunMode.INPUT):
+            raise InvalidInput(f"mode {request.mode} needs a runId", data={"runId": "missing"})
+        if request.mode in (RunMode.QUERY, RunMode.BATCH):
+            self._stats.count_query(session.id)
+        return await agent.execute(
+            Execute(
+                kernel_id=str(session.main.id),
+                run_id=run_id,
+                mode=request.mode,
+                code=request.code,
+                options=dict(request.options),
+                flush_timeout_s=flush_timeout_s,
+            )
+        )
 
     async def interrupt(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> None:
-        raise NotImplementedError
+        """SIGINT to the running code; harmless if nothing runs."""
+        session, agent = await self._running(caller, ref, owner_access_key)
+        await agent.interrupt(KernelRef(kernel_id=str(session.main.id)))
 
     async def complete(
         self,
@@ -51,30 +140,65 @@ class ExecutionService:
         *,
         owner_access_key: str | None = None,
     ) -> list[str]:
-        raise NotImplementedError
+        """Completions at the cursor that ``options`` (row, col, line, post) tells."""
+        session, agent = await self._running(caller, ref, owner_access_key)
+        return await agent.complete(Complete(kernel_id=str(session.main.id), code=code, options=dict(options)))
 
     async def logs(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> str:
         """Live from the agent; the kept tail once the session has ended. Works for final sessions too."""
-        raise NotImplementedError
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
+        if session.started_at is None and session.main.agent is None:
+            return ""
+        kept = await self._store.get_log(session.main.id)
+        if kept is None and session.main.agent is not None:
+            try:
+                kept = await self._gateway.agent(session.main.agent).read_logs(ReadLogs(kernel_id=str(session.main.id)))
+            except Unavailable:
+                if not session.status.is_final:
+                    raise
+        return (kept or b"").decode(errors="replace")
 
     async def upload(
         self, caller: Caller, ref: str, files: Sequence[FileBlob], *, owner_access_key: str | None = None
     ) -> None:
         """Raises LimitExceeded (count or size, spec 03-08) and InvalidInput (path leaves the home)."""
-        raise NotImplementedError
+        if len(files) > self._files.max_upload_files:
+            raise LimitExceeded(
+                f"At most {self._files.max_upload_files} files in one upload.", data={"src": "too many"}
+            )
+        for blob in files:
+            if len(blob.data) > self._files.max_upload_bytes:
+                limit = self._files.max_upload_bytes
+                raise LimitExceeded(f"{blob.path[:128]} exceeds {limit} bytes.", data={"src": "too large"})
+        checked = [FileBlob(path=check_path(blob.path), data=blob.data) for blob in files]
+        session, agent = await self._running(caller, ref, owner_access_key)
+        await agent.upload_files(UploadFiles(kernel_id=str(session.main.id), files=checked))
 
     async def download(
         self, caller: Caller, ref: str, paths: Sequence[str], *, owner_access_key: str | None = None
     ) -> list[TarFile]:
         """At most 5 paths; each answer is a tar archive."""
-        raise NotImplementedError
+        if not 1 <= len(paths) <= self._files.max_download_files:
+            raise LimitExceeded(
+                f"1 to {self._files.max_download_files} files in one download.", data={"files": "too many or none"}
+            )
+        checked = [check_path(path) for path in paths]
+        session, agent = await self._running(caller, ref, owner_access_key)
+        return await agent.download_files(
+            DownloadFiles(kernel_id=str(session.main.id), paths=checked, max_bytes=self._files.max_download_bytes)
+        )
 
     async def list_files(
         self, caller: Caller, ref: str, path: str = ".", *, owner_access_key: str | None = None
     ) -> FileListing:
-        raise NotImplementedError
+        """The entries of a directory of the session's home."""
+        checked = check_path(path)
+        session, agent = await self._running(caller, ref, owner_access_key)
+        return await agent.list_files(ListFiles(kernel_id=str(session.main.id), path=checked))
 
     async def open_pty(
         self, caller: Caller, ref: str, *, rows: int = 24, cols: int = 80, owner_access_key: str | None = None
     ) -> PtyStream:
-        raise NotImplementedError
+        """A terminal in the session; the caller closes it."""
+        session, agent = await self._running(caller, ref, owner_access_key)
+        return await agent.open_pty(OpenPty(kernel_id=str(session.main.id), rows=rows, cols=cols))

@@ -88,7 +88,8 @@ class IdentityService:
     async def main_keypair(self, email: str) -> NewKeypair | None:
         """The main keypair of a user with its secret, or None.
 
-        Only for whoever owns the database itself (the embedded cluster writes its env files again with it); no API calls it.
+        Only for whoever owns the database itself (the embedded cluster writes its env files again with it); no API
+        calls it.
         """
         user = await self._store.user(email=email)
         if user is None or user.main_access_key is None:

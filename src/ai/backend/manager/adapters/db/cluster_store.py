@@ -1,0 +1,146 @@
+"""Agents, slot types, presets, tasks and the audit trail in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, insert, select, update
+
+from ai.backend.common.ids import AgentId, TaskId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import AgentStatus
+from ai.backend.infra.database import Database
+from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
+from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
+from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
+from ai.backend.manager.model.query import ListQuery, Page
+
+_AGENT_FIELDS = tuple(f.name for f in fields(Agent) if f.name not in ("live_stat", "occupied_slots"))
+
+
+class SqlAgentStore:
+    """Implements :class:`ai.backend.manager.ports.stores.AgentStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def put_agent(self, agent: Agent) -> None:
+        row = {name: getattr(agent, name) for name in _AGENT_FIELDS}
+        c = t.agents.c
+        async with self._db.write() as s:
+            row["version_id"] = c.version_id + 1
+            done = await s.execute(update(t.agents).where(c.id == agent.id).values(row))
+            if done.rowcount == 0:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+                fresh = {**row, "version_id": 1, "occupied_slots": ResourceSlot()}
+                await s.execute(insert(t.agents), fresh)
+
+    async def _set(self, agent_id: AgentId, **values: Any) -> None:
+        async with self._db.write() as s:
+            await s.execute(update(t.agents).where(t.agents.c.id == agent_id).values(values))
+
+    async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None:
+        lost_at = at if status is AgentStatus.LOST else None
+        await self._set(agent_id, status=status, status_changed=at, lost_at=lost_at)
+
+    async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None:
+        await self._set(agent_id, schedulable=schedulable)
+
+    async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
+        await self._set(agent_id, last_heartbeat=at)
+
+    async def agent(self, agent_id: AgentId) -> Agent | None:
+        async with self._db.read() as s:
+            row = (await s.execute(select(t.agents).where(t.agents.c.id == agent_id))).one_or_none()
+            return Agent(**row._mapping) if row is not None else None
+
+    async def agents(self, *, scaling_group: str | None = None) -> list[Agent]:
+        query = select(t.agents).order_by(t.agents.c.id)
+        if scaling_group is not None:
+            query = query.where(t.agents.c.scaling_group == scaling_group)
+        async with self._db.read() as s:
+            return [Agent(**row._mapping) for row in await s.execute(query)]
+
+    async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]:
+        c = t.agents.c
+        where: list[ColumnElement[bool]] = compile_filter(t.agents, query.filter)
+        if status is not None:
+            where.append(c.status == status)
+        if scaling_group is not None:
+            where.append(c.scaling_group == scaling_group)
+        order = compile_order(t.agents, query.order, (c.id.asc(),))
+        async with self._db.read() as s:
+            total = (await s.execute(select(func.count()).select_from(t.agents).where(*where))).scalar_one()
+            page = select(t.agents).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
+            return Page(items=[Agent(**row._mapping) for row in await s.execute(page)], total_count=total)
+
+    async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None:
+        c = t.slot_types.c
+        async with self._db.write() as s:
+            known = set((await s.execute(select(c.slot_name))).scalars())
+            for slot in slots:
+                row = {"slot_name": slot.slot_name, "slot_type": slot.slot_type, "display": dict(slot.display)}
+                if slot.slot_name in known:
+                    await s.execute(update(t.slot_types).where(c.slot_name == slot.slot_name).values(row))
+                else:
+                    await s.execute(insert(t.slot_types), row)
+
+    async def slot_types(self) -> list[SlotTypeInfo]:
+        async with self._db.read() as s:
+            rows = await s.execute(select(t.slot_types).order_by(t.slot_types.c.slot_name))
+            return [SlotTypeInfo(**row._mapping) for row in rows]
+
+    async def presets(self) -> list[ResourcePreset]:
+        async with self._db.read() as s:
+            rows = await s.execute(select(t.presets).order_by(t.presets.c.name))
+            return [ResourcePreset(**row._mapping) for row in rows]
+
+    async def put_preset(self, preset: ResourcePreset) -> None:
+        row = {f.name: getattr(preset, f.name) for f in fields(preset)}
+        async with self._db.write() as s:
+            done = await s.execute(update(t.presets).where(t.presets.c.name == preset.name).values(row))
+            if done.rowcount == 0:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+                await s.execute(insert(t.presets), row)
+
+
+class SqlJournalStore:
+    """Implements TaskStore and AuditStore of :mod:`ai.backend.manager.ports.stores`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def put_task(self, task: Task) -> None:
+        row = {f.name: getattr(task, f.name) for f in fields(task)}
+        async with self._db.write() as s:
+            done = await s.execute(update(t.tasks).where(t.tasks.c.id == task.id).values(row))
+            if done.rowcount == 0:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+                await s.execute(insert(t.tasks), row)
+
+    async def task(self, task_id: TaskId) -> Task | None:
+        async with self._db.read() as s:
+            row = (await s.execute(select(t.tasks).where(t.tasks.c.id == task_id))).one_or_none()
+            return Task(**row._mapping) if row is not None else None
+
+    async def fail_open_tasks(self, *, at: datetime, message: str) -> int:
+        c = t.tasks.c
+        unfinished = c.status.in_([TaskStatus.STARTED, TaskStatus.UPDATED])
+        async with self._db.write() as s:
+            values = {"status": TaskStatus.FAILED, "updated_at": at, "message": message}
+            done = await s.execute(update(t.tasks).where(unfinished).values(values))
+            return int(done.rowcount)  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+
+    async def append(self, records: Sequence[AuditRecord]) -> None:
+        if records:
+            names = [f.name for f in fields(AuditRecord)]
+            async with self._db.write() as s:
+                await s.execute(insert(t.audit_logs), [{n: getattr(r, n) for n in names} for r in records])
+
+    async def recent(self, limit: int) -> list[AuditRecord]:
+        names = [f.name for f in fields(AuditRecord)]
+        columns = [t.audit_logs.c[name] for name in names]
+        async with self._db.read() as s:
+            rows = await s.execute(select(*columns).order_by(t.audit_logs.c.id.desc()).limit(limit))
+            return [AuditRecord(**row._mapping) for row in rows]

@@ -1,0 +1,361 @@
+"""The tables of the manager (peer facts 4.4). Column names of sessions, kernels and agents are the fields of the
+model."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from ai.backend.common.states import (
+    FINAL_SESSION_STATUSES,
+    AgentStatus,
+    ClusterMode,
+    KernelEventReason,
+    KernelStatus,
+    SessionResult,
+    SessionStatus,
+    SessionType,
+    SlotType,
+    UserRole,
+)
+from ai.backend.common.wire.agent import ImageReport, PluginReport
+from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, naming_convention
+from ai.backend.manager.adapters.db.columns import EnumText, JSONTuple
+from ai.backend.manager.model.journal import TaskStatus
+
+metadata = MetaData(naming_convention=naming_convention)
+
+_LIVE = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(FINAL_SESSION_STATUSES))})")
+
+
+def _required(name: str, kind: Any, *constraints: ForeignKey, **options: Any) -> Column[Any]:
+    return Column(name, kind, *constraints, nullable=False, **options)
+
+
+domains = Table(
+    "domains",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    _required("description", Text),
+    _required("is_active", Boolean),
+    _required("created_at", UTCDateTime),
+    _required("total_resource_slots", QuantityMap),
+    Column("integration_id", String(512)),
+)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    _required("name", String(64)),
+    _required("domain_name", String(64)),
+    _required("description", Text),
+    _required("is_active", Boolean),
+    _required("created_at", UTCDateTime),
+    _required("total_resource_slots", QuantityMap),
+    Column("integration_id", String(512)),
+    UniqueConstraint("domain_name", "name"),
+)
+
+users = Table(
+    "users",
+    metadata,
+    Column("uuid", GUID, primary_key=True),
+    _required("username", String(64), unique=True),
+    _required("email", String(256), unique=True),
+    Column("password", Text),
+    _required("role", EnumText(UserRole)),
+    _required("domain_name", String(64)),
+    _required("full_name", String(256)),
+    _required("description", Text),
+    _required("need_password_change", Boolean),
+    _required("status", String(32)),
+    Column("status_info", Text),
+    _required("created_at", UTCDateTime),
+    _required("modified_at", UTCDateTime),
+    Column("main_access_key", String(20)),
+)
+
+memberships = Table(
+    "memberships",
+    metadata,
+    Column("user_id", GUID, ForeignKey("users.uuid", ondelete="CASCADE"), primary_key=True),
+    Column("group_id", GUID, ForeignKey("groups.id", ondelete="CASCADE"), primary_key=True),
+)
+
+keypairs = Table(
+    "keypairs",
+    metadata,
+    Column("access_key", String(20), primary_key=True),
+    _required("secret_key", Text),  # the prefix before the first colon will name the cipher; none means plain
+    _required("user_id", GUID, index=True),
+    _required("is_active", Boolean),
+    _required("is_admin", Boolean),
+    _required("created_at", UTCDateTime),
+    _required("modified_at", UTCDateTime),
+    Column("last_used", UTCDateTime),
+    _required("resource_policy", String(256)),
+    _required("rate_limit", Integer),
+    _required("num_queries", Integer),
+)
+
+policies = Table(
+    "keypair_resource_policies",
+    metadata,
+    Column("name", String(256), primary_key=True),
+    _required("created_at", UTCDateTime),
+    _required("default_for_unspecified", String(32)),
+    _required("total_resource_slots", QuantityMap),
+    _required("max_concurrent_sessions", Integer),
+    _required("max_containers_per_session", Integer),
+    _required("max_session_lifetime", Integer),
+    _required("idle_timeout", Integer),
+    _required("max_vfolder_count", Integer),
+    _required("max_vfolder_size", Integer),
+    _required("allowed_vfolder_hosts", JSONText),
+)
+
+resource_groups = Table(
+    "scaling_groups",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    _required("description", Text),
+    _required("is_active", Boolean),
+    _required("is_public", Boolean),
+    _required("created_at", UTCDateTime),
+    _required("driver", String(64)),
+    _required("driver_opts", JSONText),
+    _required("scheduler", String(64)),
+    _required("scheduler_opts", JSONText),
+    _required("use_host_network", Boolean),
+    Column("wsproxy_addr", String(1024)),
+    Column("wsproxy_api_token", String(128)),
+)
+
+resource_group_links = Table(
+    "scaling_group_links",
+    metadata,
+    Column("scaling_group", String(64), ForeignKey("scaling_groups.name", ondelete="CASCADE"), primary_key=True),
+    Column("kind", String(16), primary_key=True),  # domain | group | keypair
+    Column("target", String(64), primary_key=True),
+)
+
+agents = Table(
+    "agents",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    _required("status", EnumText(AgentStatus), index=True),
+    _required("status_changed", UTCDateTime),
+    _required("epoch", Integer),
+    _required("region", String(64)),
+    _required("architecture", String(32)),
+    _required("scaling_group", String(64), index=True),
+    _required("schedulable", Boolean),
+    _required("available_slots", QuantityMap),
+    _required("occupied_slots", QuantityMap),
+    _required("addr", String(256)),
+    _required("first_contact", UTCDateTime),
+    _required("last_heartbeat", UTCDateTime),
+    Column("lost_at", UTCDateTime),
+    _required("version", String(64)),
+    _required("runtime", String(64)),
+    _required("tier", String(64)),
+    _required("enforcement", JSONText),
+    _required("generation", Integer),
+    _required("devices", JSONTuple(dict[str, Any])),
+    _required("plugins", JSONTuple(PluginReport)),
+    _required("images", JSONTuple(ImageReport)),
+    _required("version_id", Integer),
+)
+
+agent_acks = Table(
+    "agent_acks",
+    metadata,
+    Column("agent_id", String(64), primary_key=True),
+    _required("epoch", Integer),
+    _required("seq", Integer),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    _required("name", String(64), index=True),
+    _required("type", EnumText(SessionType)),
+    _required("status", EnumText(SessionStatus), index=True),
+    Column("status_info", Text),
+    _required("status_data", JSONText),
+    _required("status_history", JSONText),
+    _required("status_changed", UTCDateTime),
+    _required("result", EnumText(SessionResult)),
+    _required("version", Integer),
+    _required("domain_name", String(64)),
+    _required("group_id", GUID),
+    _required("group_name", String(64)),
+    _required("user_id", GUID),
+    _required("user_email", String(256)),
+    _required("access_key", String(20)),
+    _required("created_by", String(20)),
+    _required("image", String(512)),
+    _required("architecture", String(32)),
+    Column("tag", String(256)),
+    _required("cluster_mode", EnumText(ClusterMode)),
+    _required("cluster_size", Integer),
+    _required("requested_slots", QuantityMap),
+    _required("resource_opts", JSONText),
+    _required("environ", JSONText),
+    _required("mounts", JSONTuple(str)),
+    Column("startup_command", Text),
+    Column("bootstrap_script", Text),
+    Column("callback_url", Text),
+    Column("starts_at", UTCDateTime),
+    _required("dependencies", JSONTuple(UUID)),
+    _required("scaling_group", String(64)),
+    _required("designated_agents", JSONTuple(str)),
+    _required("preopen_ports", JSONTuple(int)),
+    Column("batch_timeout_s", Float),
+    Column("exec_timeout_s", Float),
+    _required("priority", Integer),
+    _required("num_queries", Integer),
+    _required("reason", EnumText(KernelEventReason)),
+    Column("not_before", UTCDateTime),
+    _required("created_at", UTCDateTime),
+    Column("scheduled_at", UTCDateTime),
+    Column("started_at", UTCDateTime),
+    Column("terminated_at", UTCDateTime),
+    Index("uq_sessions_live_name", "access_key", "name", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
+    Index("ix_sessions_created", "created_at", "id"),
+    Index("ix_sessions_owner", "access_key", "created_at"),
+)
+
+kernels = Table(
+    "kernels",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    _required("session_id", GUID, ForeignKey("sessions.id", ondelete="CASCADE"), index=True),
+    _required("cluster_role", String(16)),
+    _required("cluster_idx", Integer),
+    _required("local_rank", Integer),
+    _required("cluster_hostname", String(64)),
+    _required("image", String(512)),
+    _required("architecture", String(32)),
+    _required("status", EnumText(KernelStatus), index=True),
+    _required("reason", EnumText(KernelEventReason)),
+    Column("status_info", Text),
+    _required("status_data", JSONText),
+    _required("status_changed", UTCDateTime),
+    _required("attempt", Integer),
+    Column("agent", String(64), index=True),
+    _required("requested_slots", QuantityMap),
+    _required("occupied_slots", QuantityMap),
+    _required("devices", JSONText),
+    _required("generation", Integer),
+    _required("attached_devices", JSONText),
+    _required("service_ports", JSONTuple(dict[str, Any])),
+    Column("container_id", String(128)),
+    Column("exit_code", Integer),
+    Column("last_stat", JSONText),
+    _required("created_at", UTCDateTime),
+    Column("started_at", UTCDateTime),
+    Column("terminated_at", UTCDateTime),
+)
+
+session_dependencies = Table(
+    "session_dependencies",
+    metadata,
+    Column("session_id", GUID, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("depends_on", GUID, primary_key=True, index=True),
+)
+
+kernel_logs = Table(
+    "kernel_logs",
+    metadata,
+    Column("kernel_id", GUID, ForeignKey("kernels.id", ondelete="CASCADE"), primary_key=True),
+    _required("tail", LargeBinary),
+)
+
+idempotency_tokens = Table(
+    "idempotency_tokens",
+    metadata,
+    Column("access_key", String(20), primary_key=True),
+    Column("token", String(128), primary_key=True),
+    _required("session_id", GUID),
+    _required("created_at", UTCDateTime, index=True),
+)
+
+session_events = Table(
+    "session_events",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    _required("name", String(64)),
+    _required("session_id", GUID, index=True),
+    Column("kernel_id", GUID),
+    _required("access_key", String(20)),
+    _required("domain_name", String(64)),
+    _required("group_id", GUID),
+    _required("user_id", GUID),
+    _required("at", UTCDateTime, index=True),
+    _required("payload", JSONText),
+    sqlite_autoincrement=True,  # ids are never used again, also after the newest rows were purged
+)
+
+slot_types = Table(
+    "resource_slot_types",
+    metadata,
+    Column("slot_name", String(64), primary_key=True),
+    _required("slot_type", EnumText(SlotType)),
+    _required("display", JSONText),
+)
+
+presets = Table(
+    "resource_presets",
+    metadata,
+    Column("name", String(256), primary_key=True),
+    _required("resource_slots", QuantityMap),
+    Column("shared_memory", Integer),
+)
+
+tasks = Table(
+    "background_tasks",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    _required("name", String(128)),
+    _required("owner", GUID),
+    _required("status", EnumText(TaskStatus), index=True),
+    _required("current_progress", Float),
+    _required("total_progress", Float),
+    _required("message", Text),
+    _required("created_at", UTCDateTime),
+    _required("updated_at", UTCDateTime),
+)
+
+audit_logs = Table(
+    "audit_logs",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    _required("at", UTCDateTime, index=True),
+    _required("request_id", String(64)),
+    Column("user_id", GUID),
+    Column("access_key", String(20)),
+    _required("operation", String(128)),
+    _required("object_type", String(32)),
+    Column("object_id", String(128)),
+    _required("outcome", String(64)),
+    _required("detail", JSONText),
+)

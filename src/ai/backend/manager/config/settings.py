@@ -1,0 +1,89 @@
+"""The settings of the manager, one model per concern."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+
+from ai.backend.infra.settings import Settings
+
+
+class ListenSettings(Settings):
+    host: str = Field("127.0.0.1", description="Address that the API listens on.")
+    port: int = Field(8081, ge=0, le=65535, description="Port of the API; 0 lets the system choose.")
+
+
+class AgentLinkSettings(Settings):
+    bind: str = Field("tcp://127.0.0.1:8091", description="ZeroMQ endpoint that agents connect to.")
+    key_file: Path | None = Field(None, description="CURVE key of this manager; made in the data directory if unset.")
+    agent_keys: Path | None = Field(None, description="Directory of the public keys of the agents that may connect.")
+
+
+class DatabaseSettings(Settings):
+    url: str | None = Field(None, description="SQLAlchemy URL; SQLite in the data directory if unset.")
+
+
+class AgentSettings(Settings):
+    """How agents are watched."""
+
+    heartbeat_interval_s: float = Field(3.0, gt=0, description="How often agents report, in seconds.")
+    heartbeat_timeout_s: float = Field(
+        15.0, gt=0, description="An agent that is silent for longer is LOST, in seconds."
+    )
+    abandon_s: float = Field(
+        600.0, gt=0, description="After this silence, in seconds, the sessions on a LOST agent are given up."
+    )
+    abandon_terminating_s: float = Field(
+        30.0, gt=0, description="As abandon-s, for sessions that somebody wants to end."
+    )
+    presence_grace_s: float = Field(
+        10.0, gt=0, description="How long, in seconds, an agent may not list a kernel that it was asked for."
+    )
+
+
+class SessionSettings(Settings):
+    """Limits and deadlines of sessions. A session never stays in a transient state for longer than its deadline."""
+
+    start_timeout_s: float = Field(300.0, gt=0, description="From being scheduled to RUNNING, in seconds.")
+    pull_timeout_s: float = Field(7200.0, gt=0, description="As start-timeout-s while an image is being pulled.")
+    restart_timeout_s: float = Field(60.0, gt=0, description="In RESTARTING, in seconds.")
+    terminate_timeout_s: float = Field(
+        60.0, gt=0, description="In TERMINATING until the end is forced, in seconds; given up after three times that."
+    )
+    destroy_wait_s: float = Field(10.0, ge=0, description="How long, in seconds, a destroy request waits for the end.")
+    retry_backoff_s: float = Field(
+        1.0, ge=0, description="Pause in seconds before a failed creation is placed again; doubles with each attempt."
+    )
+    max_cluster_size: int = Field(64, ge=1, description="Kernels of one session, at most.")
+    max_environ_bytes: int = Field(65_536, ge=0, description="Size of all environment variables of a session.")
+    max_script_bytes: int = Field(65_536, ge=0, description="Size of a bootstrap script or start-up command.")
+    default_shmem: str = Field("64m", description="Shared memory of a kernel whose request names none.")
+    log_tail_bytes: int = Field(262_144, ge=0, description="How much of a kernel's log is kept after its end.")
+
+
+class FileSettings(Settings):
+    """Limits of file transfer (spec 03-08)."""
+
+    max_upload_files: int = Field(20, ge=1, description="Files in one upload.")
+    max_upload_bytes: int = Field(1_048_576, ge=1, description="Size of one uploaded file, in bytes.")
+    max_download_files: int = Field(5, ge=1, description="Files in one download.")
+    max_download_bytes: int = Field(67_108_864, ge=1, description="Size of all archives of a download, in bytes.")
+
+
+class RetentionSettings(Settings):
+    events_days: float = Field(7.0, gt=0, description="How long events and kept logs stay, in days.")
+    tokens_hours: float = Field(24.0, gt=0, description="How long a client token stays known, in hours.")
+
+
+class ManagerSettings(Settings):
+    """``manager.toml``."""
+
+    data_dir: Path = Field(Path(), description="Where the manager keeps its files.")
+    listen: ListenSettings = Field(ListenSettings(), description="The API.")
+    agent_link: AgentLinkSettings = Field(AgentLinkSettings(), description="The link to the agents.")
+    database: DatabaseSettings = Field(DatabaseSettings(), description="The database.")
+    agents: AgentSettings = Field(AgentSettings(), description="Watching agents.")
+    sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")
+    files: FileSettings = Field(FileSettings(), description="File transfer.")
+    retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")

@@ -1,0 +1,124 @@
+"""What the manager keeps. One contract suite (tests/contract/store) runs on every implementation.
+
+Every method is one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from ai.backend.common.ids import AccessKey, AgentId, KernelId, SessionId, TaskId
+from ai.backend.common.states import AgentStatus, SessionStatus
+from ai.backend.manager.model.changes import Change, ObservationAck
+from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
+from ai.backend.manager.model.journal import AuditRecord, Event, EventDraft, Task
+from ai.backend.manager.model.query import ListQuery, Page, SessionQuery
+from ai.backend.manager.model.session import Holding, Session, SlotAudit
+
+
+class SessionStore(Protocol):
+    """Sessions with their kernels, the events outbox, idempotency tokens and kept logs."""
+
+    async def insert(self, session: Session, *, events: Sequence[EventDraft], client_token: str | None = None) -> None:
+        """Raises SessionAlreadyExists (``data.existingSessionId``) if the owner has a live session of that name, or the
+        token was used before; nothing is written then."""
+
+    async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
+        """Apply all changes or none, with the slots of their agents.
+
+        Raises:
+            StaleVersion: one of the sessions was changed meanwhile.
+            InsufficientResource: an agent would hold more than it has.
+            SessionAlreadyExists: a rename met a live session of that name.
+        """
+
+    async def get(self, session_id: SessionId) -> Session | None: ...
+    async def get_many(self, ids: Iterable[SessionId]) -> list[Session]: ...
+
+    async def by_token(self, access_key: AccessKey, client_token: str) -> Session | None: ...
+
+    async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
+        """Live sessions whose name or id is ``ref``; if none, those whose name or id starts with it. None: any
+        owner."""
+        ...
+
+    async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
+        """The newest session of that name, live or not."""
+        ...
+
+    async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
+        """Oldest first."""
+        ...
+
+    async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]: ...
+
+    async def on_agent(self, agent_id: AgentId) -> list[Session]:
+        """Live sessions with a kernel there."""
+        ...
+
+    async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
+        """Every kernel that holds slots there."""
+        ...
+
+    async def search(self, query: SessionQuery) -> Page[Session]: ...
+
+    async def dependents(self, session_id: SessionId) -> list[Session]:
+        """Live sessions that depend on it directly."""
+        ...
+
+    async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]: ...
+
+    async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
+        """Add to ``num_queries`` and replace ``last_stat`` without touching versions."""
+
+    async def put_log(self, kernel_id: KernelId, tail: bytes) -> None: ...
+    async def get_log(self, kernel_id: KernelId) -> bytes | None: ...
+
+    async def acked(self, agent_id: AgentId, epoch: int) -> int:
+        """The highest observation sequence applied for this epoch; 0 for none."""
+        ...
+
+    async def audit(self) -> SlotAudit:
+        """Recompute every agent's occupied slots from the kernels and compare."""
+        ...
+
+    async def purge(self, *, before: datetime, tokens_before: datetime) -> int:
+        """Forget events and logs older than ``before`` and tokens older than ``tokens_before``; returns the events
+        gone."""
+        ...
+
+    async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]: ...
+    async def last_event_id(self) -> int: ...
+
+
+class AgentStore(Protocol):
+    """Agents, slot types, presets. ``occupied_slots`` belongs to SessionStore and is never written here."""
+
+    async def put_agent(self, agent: Agent) -> None: ...
+    async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None: ...
+    async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None: ...
+    async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
+        """Only the time of the last heartbeat."""
+
+    async def agent(self, agent_id: AgentId) -> Agent | None: ...
+    async def agents(self, *, scaling_group: str | None = None) -> list[Agent]: ...
+    async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]: ...
+    async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None: ...
+    async def slot_types(self) -> list[SlotTypeInfo]: ...
+    async def presets(self) -> list[ResourcePreset]: ...
+    async def put_preset(self, preset: ResourcePreset) -> None: ...
+
+
+class TaskStore(Protocol):
+    async def put_task(self, task: Task) -> None: ...
+    async def task(self, task_id: TaskId) -> Task | None: ...
+    async def fail_open_tasks(self, *, at: datetime, message: str) -> int:
+        """End the tasks that a former life of this manager left unfinished."""
+        ...
+
+
+class AuditStore(Protocol):
+    async def append(self, records: Sequence[AuditRecord]) -> None: ...
+    async def recent(self, limit: int) -> list[AuditRecord]: ...

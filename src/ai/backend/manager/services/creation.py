@@ -1,0 +1,350 @@
+"""From a request to a session that may be stored: every check that needs no lock."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from ai.backend.common.errors import (
+    Forbidden,
+    ImageNotFound,
+    InsufficientResource,
+    InvalidInput,
+    InvalidQuantity,
+    LimitExceeded,
+    NotFound,
+    UnsupportedResource,
+)
+from ai.backend.common.ids import AgentId, DomainName, KernelId, ResourceGroupName, SessionId, SlotName
+from ai.backend.common.names import check_env_name, check_session_name, check_slot_name
+from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
+from ai.backend.common.states import AgentStatus, ClusterMode, SessionStatus, SessionType
+from ai.backend.manager.config.settings import SessionSettings
+from ai.backend.manager.model.cluster import Agent, Image
+from ai.backend.manager.model.identity import Caller, Group
+from ai.backend.manager.model.session import CreateSession, Kernel, Session
+from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.stores import AgentStore, SessionStore
+from ai.backend.manager.ports.world import Clock, Minter
+from ai.backend.manager.services.images import merge_images, resolve_image
+
+_DURATION = re.compile(r"\+?(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[smhdw])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation"})
+_DEFAULTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_456)}
+_MAX_PORTS = 20
+
+
+def parse_start(text: str, now: datetime) -> datetime:
+    """ISO 8601 (UTC where no zone is named) or a duration from now, as ``90s`` or ``1.5h``.
+
+    Raises:
+        InvalidInput: neither.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is not None:
+        return now + timedelta(seconds=float(match["number"]) * _UNITS[match["unit"]])
+    try:
+        parsed = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise InvalidInput("starts_at is neither a time nor a duration", data={"starts_at": "malformed"}) from None
+    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+
+
+def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
+    """Names that a shell accepts, values without NUL, everything together not too large."""
+    for name, value in environ.items():
+        check_env_name(name)
+        if "\0" in value:
+            raise InvalidInput(f"{name} contains a NUL", data={"config.environ": "malformed"})
+    if sum(len(k.encode()) + len(v.encode()) for k, v in environ.items()) > max_bytes:
+        raise InvalidInput(f"environ exceeds {max_bytes} bytes", data={"config.environ": "too large"})
+    return dict(environ)
+
+
+def _check_text(text: str | None, field: str, limit: int) -> str | None:
+    if text is not None and (len(text.encode()) > limit or "\0" in text):
+        raise InvalidInput(f"{field} exceeds {limit} bytes or contains a NUL", data={field: "too large or malformed"})
+    return text
+
+
+def _check_callback(url: str | None) -> str | None:
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if len(url) > 2048 or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInput("callback_url is not an http(s) URL", data={"callback_url": "malformed"})
+    return url
+
+
+def _check_ports(ports: Sequence[int]) -> tuple[int, ...]:
+    if len(ports) > _MAX_PORTS or len(set(ports)) != len(ports) or any(not 1024 <= p <= 65535 for p in ports):
+        raise InvalidInput(
+            f"preopen_ports takes up to {_MAX_PORTS} different ports of 1024 to 65535",
+            data={"config.preopen_ports": "out of range"},
+        )
+    return tuple(ports)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    domain: DomainName
+    group: Group
+    resource_group: ResourceGroupName
+    agents: Sequence[Agent]
+    designated: tuple[AgentId, ...]
+
+
+class SessionFactory:
+    """Builds a PENDING session of a request, or says which field of it is wrong."""
+
+    def __init__(
+        self,
+        sessions: SessionStore,
+        agents: AgentStore,
+        identities: IdentityStore,
+        settings: SessionSettings,
+        clock: Clock,
+        minter: Minter,
+    ) -> None:
+        self._sessions = sessions
+        self._agents = agents
+        self._identities = identities
+        self._settings = settings
+        self._clock = clock
+        self._minter = minter
+
+    async def build(self, caller: Caller, owner: Caller, request: CreateSession) -> Session:
+        """See ``SessionService.create`` for the errors."""
+        self._check_shape(request)
+        now = self._clock.now()
+        place = await self._place(caller, owner, request)
+        image = resolve_image(merge_images(place.agents), request.image, request.architecture)
+        await self._check_policy(owner, request)
+        slots = await self._slots(request, image)
+        self._check_fits(request, image, slots, place)
+        session_id = SessionId(self._minter.uuid())
+        return Session(
+            id=session_id,
+            name=request.name or f"session-{session_id.hex[:10]}",
+            type=request.type,
+            status=SessionStatus.PENDING,
+            status_history={SessionStatus.PENDING.value: now.isoformat()},
+            status_changed=now,
+            domain_name=place.domain,
+            group_id=place.group.id,
+            group_name=place.group.name,
+            user_id=owner.user_id,
+            user_email=owner.email,
+            access_key=owner.access_key,
+            created_by=caller.access_key,
+            image=image.name,
+            architecture=image.architecture,
+            tag=request.tag,
+            cluster_mode=request.cluster_mode,
+            cluster_size=request.cluster_size,
+            requested_slots=slots,
+            resource_opts=self._options(request, slots),
+            environ=check_environ(request.environ, max_bytes=self._settings.max_environ_bytes),
+            startup_command=request.startup_command,
+            bootstrap_script=request.bootstrap_script,
+            callback_url=_check_callback(request.callback_url),
+            starts_at=parse_start(request.starts_at, now) if request.starts_at else None,
+            dependencies=await self._dependencies(owner, request.dependencies),
+            scaling_group=place.resource_group,
+            designated_agents=place.designated,
+            preopen_ports=_check_ports(request.preopen_ports),
+            batch_timeout_s=request.batch_timeout_s,
+            exec_timeout_s=request.exec_timeout_s,
+            created_at=now,
+            kernels=self._kernels(session_id, request.cluster_size, image, slots, now),
+        )
+
+    async def is_image_of(self, session: Session, wanted: str) -> bool:
+        """Whether ``wanted`` names the image of this session, directly or by an alias that holds now."""
+        if session.image == wanted:
+            return True
+        agents = await self._agents.agents(scaling_group=session.scaling_group)
+        try:
+            return resolve_image(merge_images(agents), wanted, session.architecture).name == session.image
+        except ImageNotFound:
+            return False
+
+    def _check_shape(self, request: CreateSession) -> None:
+        if request.name is not None:
+            check_session_name(request.name)
+        if not 1 <= request.cluster_size <= self._settings.max_cluster_size:
+            limit = self._settings.max_cluster_size
+            raise InvalidInput(f"clusterSize must be 1 to {limit}", data={"clusterSize": "out of range"})
+        if request.max_wait_s < 0:
+            raise InvalidInput("maxWaitSeconds must not be negative", data={"maxWaitSeconds": "out of range"})
+        if request.type is SessionType.INFERENCE:
+            raise InvalidInput("inference sessions are made by model services", data={"type": "not supported"})
+        if request.type is SessionType.BATCH and not (request.startup_command or "").strip():
+            raise InvalidInput("a batch session needs a startupCommand", data={"startupCommand": "missing"})
+        for folder in (*request.mounts, *request.mount_map, *request.mount_options):
+            raise InvalidInput(
+                f"The folder {folder[:64]!r} cannot be mounted: this cluster has no storage service.",
+                data={"config.mounts": f"no such folder: {folder[:64]}"},
+            )
+        for field, value in (("batch_timeout", request.batch_timeout_s), ("exec_timeout", request.exec_timeout_s)):
+            if value is not None and not 0 < value <= 366 * 86_400:
+                raise InvalidInput(f"{field} must be positive seconds", data={field: "out of range"})
+        _check_text(request.tag, "tag", 256)
+        _check_text(request.startup_command, "startupCommand", self._settings.max_script_bytes)
+        _check_text(request.bootstrap_script, "bootstrap_script", self._settings.max_script_bytes)
+
+    async def _place(self, caller: Caller, owner: Caller, request: CreateSession) -> _Place:
+        domain = DomainName(request.domain or owner.domain_name)
+        if domain != owner.domain_name and not caller.is_superadmin:
+            raise NotFound(f"There is no domain {domain[:64]!r} for you.", data={"domain": "unknown"})
+        name = request.group or "default"
+        groups = await self._identities.groups(domain_name=domain, user_id=owner.user_id)
+        if caller.is_any_admin:
+            groups += await self._identities.groups(domain_name=domain)
+        group = next((g for g in groups if name in (g.name, str(g.id))), None)
+        if group is None or not group.is_active:
+            raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
+        allowed = await self._identities.resource_groups(
+            domain_name=domain, group_ids=[group.id], access_key=owner.access_key, is_active=True
+        )
+        wanted = request.scaling_group
+        chosen = next((r for r in allowed if r.name == wanted), None) if wanted else next(iter(allowed), None)
+        if chosen is None:
+            raise NotFound(
+                f"There is no resource group {wanted[:64]!r} for you."
+                if wanted
+                else "No resource group is open to you.",
+                data={"config.scalingGroup": "unknown", "available": [r.name for r in allowed]},
+            )
+        agents = await self._agents.agents(scaling_group=chosen.name)
+        agents = [a for a in agents if a.status is not AgentStatus.TERMINATED]
+        if request.agent_list and not caller.is_any_admin:
+            raise Forbidden("Only administrators choose agents.", data={"config.agentList": "not allowed"})
+        known = {a.id for a in agents}
+        for agent in request.agent_list:
+            if agent not in known:
+                raise NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
+        return _Place(domain, group, chosen.name, agents, tuple(AgentId(a) for a in request.agent_list))
+
+    async def _check_policy(self, owner: Caller, request: CreateSession) -> None:
+        found = await self._identities.policies(name=owner.resource_policy)
+        if not found:
+            return
+        policy = found[0]
+        if request.cluster_size > policy.max_containers_per_session:
+            limit = policy.max_containers_per_session
+            raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
+        if policy.max_concurrent_sessions > 0:
+            used = (await self._sessions.count_live([owner.access_key])).get(owner.access_key, 0)
+            if used >= policy.max_concurrent_sessions:
+                limit = policy.max_concurrent_sessions
+                raise LimitExceeded(f"Your policy allows {limit} sessions at a time.", data={"concurrency": limit})
+
+    async def _slots(self, request: CreateSession, image: Image) -> ResourceSlot:
+        known = {slot.slot_name for slot in await self._agents.slot_types()}
+        asked: dict[str, Decimal] = {}
+        for name, value in (request.resources or {}).items():
+            check_slot_name(name)
+            if name not in known:
+                raise UnsupportedResource(
+                    f"No agent has ever offered the resource {name!r}.",
+                    data={"config.resources": f"unknown slot: {name}", "available": sorted(known)},
+                )
+            try:
+                quantity = parse_quantity(value, is_bytes=name == "mem")
+            except InvalidQuantity as e:
+                raise InvalidQuantity(f"{name}: {e}", data={"config.resources": f"{name}: malformed"}) from None
+            if quantity.is_infinite():
+                raise InvalidQuantity(f"{name} must be finite", data={"config.resources": f"{name}: malformed"})
+            asked[name] = quantity
+        minimum = image.min_slots
+        for slot in ("cpu", "mem"):
+            if slot in known and slot not in asked:
+                asked[slot] = minimum[slot] or _DEFAULTS[SlotName(slot)]
+        for slot, least in minimum.items():
+            if asked.setdefault(slot, least) < least:
+                raise InvalidInput(
+                    f"The image {image.name} needs at least {least} of {slot}.",
+                    data={"config.resources": f"{slot}: below the minimum of the image"},
+                )
+        return ResourceSlot(asked).nonzero()
+
+    def _options(self, request: CreateSession, slots: ResourceSlot) -> dict[str, str]:
+        options = dict(request.resource_opts)
+        for name in options:
+            if name not in _OPTIONS:
+                raise InvalidInput(f"unknown resource option {name[:64]!r}", data={"config.resource_opts": "unknown"})
+        try:
+            shmem = BinarySize.parse(str(options.get("shmem", self._settings.default_shmem)))
+        except InvalidQuantity as e:
+            raise InvalidQuantity(f"shmem: {e}", data={"config.resource_opts": "shmem: malformed"}) from None
+        if "shmem" in options and slots["mem"] and shmem > slots["mem"]:
+            raise InvalidInput(
+                "shmem exceeds the memory of the session", data={"config.resource_opts": "shmem: too large"}
+            )
+        return {**options, "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem))))}
+
+    def _check_fits(self, request: CreateSession, image: Image, slots: ResourceSlot, place: _Place) -> None:
+        """Refuse what no agent could hold even if it were empty: it would wait for ever."""
+        whole = slots * request.cluster_size if request.cluster_mode is ClusterMode.SINGLE_NODE else slots
+        candidates = [
+            a
+            for a in place.agents
+            if a.architecture == image.architecture and (not place.designated or a.id in place.designated)
+        ]
+        if any(whole <= a.available_slots for a in candidates):
+            return
+        if not candidates:
+            raise ImageNotFound(f"No agent of {place.resource_group} can run {image.name} ({image.architecture}).")
+        best = min(
+            (whole.shortage(a.available_slots) for a in candidates), key=lambda lack: (len(lack), sum(lack.values()))
+        )
+        lacking = ", ".join(f"{name} (short of {amount})" for name, amount in best.to_json().items())
+        raise InsufficientResource(
+            f"No agent of {place.resource_group} could hold this even if it were empty: {lacking}.",
+            data={"config.resources": "larger than every agent", "shortage": best.to_json()},
+        )
+
+    async def _dependencies(self, owner: Caller, refs: Sequence[str]) -> tuple[SessionId, ...]:
+        found: list[SessionId] = []
+        for ref in refs:
+            try:
+                session = await self._sessions.get(SessionId(UUID(ref)))
+            except ValueError:
+                live = await self._sessions.find_live(owner.access_key, ref)
+                exact = [s for s in live if s.name == ref] or live
+                newest = await self._sessions.newest_named(owner.access_key, ref)
+                session = exact[0] if len(exact) == 1 else newest
+            if session is None or session.user_id != owner.user_id:
+                raise InvalidInput(f"There is no session {ref[:64]!r} to depend on.", data={"dependencies": "unknown"})
+            found.append(session.id)
+        return tuple(dict.fromkeys(found))
+
+    def _kernels(
+        self, session_id: SessionId, size: int, image: Image, slots: ResourceSlot, now: datetime
+    ) -> tuple[Kernel, ...]:
+        return tuple(
+            Kernel(
+                id=KernelId(session_id if rank == 0 else self._minter.uuid()),
+                session_id=session_id,
+                cluster_role="main" if rank == 0 else "sub",
+                cluster_idx=1 if rank == 0 else rank,
+                local_rank=rank,
+                cluster_hostname="main1" if rank == 0 else f"sub{rank}",
+                image=image.name,
+                architecture=image.architecture,
+                status_changed=now,
+                requested_slots=slots,
+                created_at=now,
+            )
+            for rank in range(size)
+        )

@@ -1,0 +1,191 @@
+"""Sends the creations and restarts that statuses call for.
+
+A SCHEDULED session is created on the agents of its kernels, a RESTARTING one is restarted. The agents are idempotent by
+(kernel, attempt), so after a crash everything is simply sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from ai.backend.common.errors import (
+    BackendError,
+    CreationDeferred,
+    CreationDenied,
+    InsufficientResource,
+    InvalidAllocation,
+    InvalidInput,
+    PluginError,
+    StaleVersion,
+    Unavailable,
+    UnsupportedResource,
+)
+from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.wire.agent import CreateKernels, RestartKernel
+from ai.backend.core.lifecycle.effects import Effect
+from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
+from ai.backend.manager.config.settings import SessionSettings
+from ai.backend.manager.model.changes import Change
+from ai.backend.manager.model.session import Kernel, Session
+from ai.backend.manager.ports.stores import SessionStore
+from ai.backend.manager.ports.world import AgentGateway, Clock
+from ai.backend.manager.services.crash_points import crash_point
+from ai.backend.manager.services.kernel_spec import kernel_spec
+from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.services.transitions import advance
+from ai.backend.manager.services.writer import SessionWriter
+
+log = logging.getLogger(__name__)
+
+_FOR_GOOD = (CreationDenied, UnsupportedResource, InvalidInput, PluginError)
+_FOR_NOW = (CreationDeferred, InvalidAllocation, InsufficientResource, Unavailable)
+_STARTING = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
+
+
+class LaunchLoop(Loop):
+    """See the module."""
+
+    period_s = 2.0
+
+    def __init__(
+        self,
+        store: SessionStore,
+        writer: SessionWriter,
+        gateway: AgentGateway,
+        clock: Clock,
+        settings: SessionSettings,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._writer = writer
+        self._gateway = gateway
+        self._clock = clock
+        self._settings = settings
+        self._under_way: dict[SessionId, asyncio.Task[None]] = {}
+
+    def push(self, session: Session) -> None:
+        """Launch this session now, unless it is under way."""
+        if session.id in self._under_way:
+            return
+        task = asyncio.create_task(self._launch(session))
+        self._under_way[session.id] = task
+        task.add_done_callback(lambda _: self._under_way.pop(session.id, None))
+
+    async def once(self) -> None:
+        for session in await self._store.by_status(_STARTING):
+            self._writer.note([session])
+            self.push(session)
+
+    async def stop(self) -> None:
+        """Cancel what is under way; the next start sends it again."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _launch(self, session: Session) -> None:
+        try:
+            if session.status is SessionStatus.RESTARTING:
+                await self._restart(session)
+            else:
+                await self._create(session)
+        except Exception:  # one session's trouble must not end the others'; the loop sends again
+            log.exception("could not launch session %s", session.id)
+
+    async def _create(self, session: Session) -> None:
+        by_agent: dict[AgentId, list[Kernel]] = {}
+        for kernel in session.kernels:
+            if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
+                by_agent.setdefault(kernel.agent, []).append(kernel)
+        crash_point("before-agent-create")
+        agents = list(by_agent)
+        outcomes = await asyncio.gather(*(self._ask(session, a, by_agent[a]) for a in agents))
+        crash_point("after-agent-create")
+        refused = {a: error for a, error in zip(agents, outcomes, strict=True) if error is not None}
+        attempts = {k.id: k.attempt for k in session.kernels}
+        if not refused:
+            await self._settle(session.id, attempts)
+            return
+        failed = frozenset(k.id for a in refused for k in by_agent[a])
+        await self._fail(session.id, attempts, failed, list(refused.values()))
+
+    async def _ask(self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel]) -> BackendError | None:
+        """None if the agent accepted."""
+        request = CreateKernels(kernels=[kernel_spec(session, k) for k in kernels])
+        try:
+            await self._gateway.agent(agent_id).create_kernels(request)
+        except BackendError as e:
+            log.warning("agent %s refused session %s: %s: %s", agent_id, session.id, e.code, e.message)
+            return e
+        return None
+
+    async def _settle(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
+        """Become PREPARING, unless the agents' observations were faster."""
+
+        def make(now: Session) -> tuple[Change | None, tuple[Effect, ...]]:
+            if now.status is not SessionStatus.SCHEDULED or not _same_attempts(now, attempts):
+                return None, ()
+            return advance(now, SessionDispatched(), now=self._clock.now())
+
+        # An agent that starts at once has its observations on the way: one write less on the path to RUNNING.
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            recent = self._writer.recent(session_id)
+            if recent is None or recent.status is not SessionStatus.SCHEDULED:
+                return
+        await self._writer.transition(session_id, make, point="commit-dispatch")
+
+    async def _fail(
+        self,
+        session_id: SessionId,
+        attempts: Mapping[KernelId, int],
+        failed: frozenset[KernelId],
+        errors: Sequence[BackendError],
+    ) -> None:
+        for_good = next((e for e in errors if isinstance(e, _FOR_GOOD) or not isinstance(e, _FOR_NOW)), None)
+        worst = for_good or errors[0]
+        reason = KernelEventReason.CREATION_DENIED if for_good is not None else KernelEventReason.CREATION_DEFERRED
+        event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=for_good is None)
+        now = self._clock.now()
+
+        def make(session: Session) -> tuple[Change | None, tuple[Effect, ...]]:
+            if not _same_attempts(session, attempts):
+                return None, ()
+            change, effects = advance(session, event, now=now)
+            if change is None:
+                return None, effects
+            evidence = {"error": {"code": worst.code, "message": worst.message, "data": worst.data}}
+            new = replace(change.new, status_data={**session.status_data, **evidence}, status_info=worst.message[:500])
+            if new.status is SessionStatus.PENDING:
+                new = replace(new, not_before=now + timedelta(seconds=self._backoff(new, worst)))
+            return replace(change, new=new), effects
+
+        await self._writer.transition(session_id, make, point="commit-dispatch")
+
+    def _backoff(self, session: Session, error: BackendError) -> float:
+        tried = max(k.attempt for k in session.kernels)
+        pause: float = self._settings.retry_backoff_s * 2.0 ** max(0, tried - 1)
+        return max(pause, error.retry_after if isinstance(error, CreationDeferred) else 0.0)
+
+    async def _restart(self, session: Session) -> None:
+        for kernel in session.kernels:
+            if kernel.status is not KernelStatus.RESTARTING or kernel.agent is None:
+                continue
+            crash_point("before-agent-restart")
+            try:
+                await self._gateway.agent(kernel.agent).restart_kernel(
+                    RestartKernel(kernel_id=str(kernel.id), attempt=kernel.attempt)
+                )
+            except (Unavailable, StaleVersion):
+                return  # sent again until the deadline of RESTARTING
+            crash_point("after-agent-restart")
+
+
+def _same_attempts(session: Session, attempts: Mapping[KernelId, int]) -> bool:
+    """Whether an answer about these attempts still concerns the session."""
+    return all(k.attempt == attempts.get(k.id) for k in session.kernels)

@@ -1,0 +1,178 @@
+"""Places pending sessions: load, decide, apply."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from ai.backend.common.errors import BackendError, InsufficientResource, StaleVersion
+from ai.backend.common.ids import AccessKey, KernelId, SessionId
+from ai.backend.common.states import KernelEventReason, SessionStatus
+from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled
+from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.plan import KernelPlacement, Placement, Plan, Skip
+from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
+from ai.backend.core.scheduling.snapshot import Snapshot
+from ai.backend.manager.config.settings import SessionSettings
+from ai.backend.manager.model.changes import Change
+from ai.backend.manager.model.identity import ResourceGroup, ResourcePolicy
+from ai.backend.manager.model.session import Session
+from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.stores import AgentStore, SessionStore
+from ai.backend.manager.ports.world import Clock
+from ai.backend.manager.services.loops.launch import LaunchLoop
+from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.services.snapshots import build_snapshot, from_allocation
+from ai.backend.manager.services.transitions import advance
+from ai.backend.manager.services.writer import SessionWriter
+
+log = logging.getLogger(__name__)
+
+_SLOW_S = 5.0
+
+
+def group_policy(group: ResourceGroup | None) -> Policy:
+    """The policy that a resource group names, with the defaults for what it does not or cannot mean."""
+    if group is None:
+        return Policy()
+    placement = str(group.scheduler_opts.get("agent_selection_strategy", "dispersed")).lower()
+    return Policy(
+        order=group.scheduler if group.scheduler in ORDERS else "fifo",
+        placement=placement if placement in PLACEMENTS else "dispersed",
+    )
+
+
+class ScheduleLoop(Loop):
+    """One resource group after the other; all placements of a group are one transaction."""
+
+    def __init__(
+        self,
+        sessions: SessionStore,
+        agents: AgentStore,
+        identities: IdentityStore,
+        writer: SessionWriter,
+        launch: LaunchLoop,
+        clock: Clock,
+        settings: SessionSettings,
+        rng: random.Random | None = None,
+    ) -> None:
+        super().__init__()
+        self._sessions = sessions
+        self._agents = agents
+        self._identities = identities
+        self._writer = writer
+        self._launch = launch
+        self._clock = clock
+        self._settings = settings
+        self._rng = rng or random.Random()
+
+    async def once(self) -> None:
+        pending = await self._sessions.by_status([SessionStatus.PENDING])
+        now = self._clock.now()
+        self.period_s = _SLOW_S
+        groups: dict[str, list[Session]] = {}
+        for session in pending:
+            due = max((t for t in (session.not_before, session.starts_at) if t is not None), default=now)
+            if due > now:
+                self.period_s = min(self.period_s, (due - now).total_seconds() + 0.001)
+            if session.not_before is None or session.not_before <= now:
+                groups.setdefault(session.scaling_group, []).append(session)
+        for name, sessions in groups.items():
+            self._writer.note(sessions)
+            try:
+                await self._schedule(name, sessions, now)
+            except StaleVersion:
+                self.wake()
+            except BackendError as e:
+                log.warning("resource group %s could not be scheduled: %s", name, e)
+
+    async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
+        """What :func:`decide` is asked about; also for dumps that the simulator replays."""
+        agents = await self._agents.agents(scaling_group=name)
+        holdings = await self._sessions.held([a.id for a in agents])
+        wanted = [d for s in sessions for d in s.dependencies]
+        dependencies = {d.id: d for d in await self._sessions.get_many(wanted)} if wanted else {}
+        policies = await self._policies({s.access_key for s in sessions})
+        return build_snapshot(name, agents, holdings, sessions, dependencies, policies)
+
+    async def _policies(self, access_keys: set[AccessKey]) -> Mapping[AccessKey, ResourcePolicy]:
+        limiting = {p.name: p for p in await self._identities.policies() if len(p.total_resource_slots)}
+        if not limiting:
+            return {}
+        found: dict[AccessKey, ResourcePolicy] = {}
+        for access_key in access_keys:
+            keypair = await self._identities.keypair(access_key)
+            if keypair is not None and keypair.resource_policy in limiting:
+                found[access_key] = limiting[keypair.resource_policy]
+        return found
+
+    async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
+        policy = group_policy(await self._identities.resource_group(name))
+        plan = decide(await self.snapshot(name, sessions), policy, now=now, rng=self._rng)
+        for agent_id, fault in plan.broken_agents:
+            log.warning("agent %s is left out of scheduling: %s", agent_id, fault)
+        by_id = {s.id: s for s in sessions}
+        placed = [change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now)) is not None]
+        await self._commit(placed)
+        await self._explain(plan, by_id, now)
+
+    async def _commit(self, placed: Sequence[Change]) -> None:
+        """All at once; one by one if somebody was faster with one of them."""
+        if not placed:
+            return
+        try:
+            saved = await self._writer.commit(placed, point="commit-schedule")
+        except (StaleVersion, InsufficientResource):
+            saved = []
+            for change in placed:
+                try:
+                    saved += await self._writer.commit([change], point="commit-schedule")
+                except (StaleVersion, InsufficientResource) as e:
+                    log.info("session %s was not placed: %s", change.old.id, e)
+        for session in saved:
+            self._launch.push(session)
+
+    @staticmethod
+    def _place(session: Session, placement: Placement, now: datetime) -> Change | None:
+        places: dict[KernelId, KernelPlacement] = {p.kernel_id: p for p in placement.kernels}
+        change, _ = advance(session, SessionScheduled(agents={k: p.agent_id for k, p in places.items()}), now=now)
+        if change is None:
+            return None
+        kernels = tuple(
+            replace(k, devices=from_allocation(places[k.id].devices), generation=places[k.id].generation)
+            for k in change.new.kernels
+        )
+        return replace(change, new=replace(change.new, kernels=kernels, not_before=None))
+
+    async def _explain(self, plan: Plan, sessions: Mapping[SessionId, Session], now: datetime) -> None:
+        """Write why a session waits, when that has changed."""
+        for skip in plan.skips:
+            session = sessions[skip.session_id]
+            change = self._cancel(session, skip, now) if skip.is_final else _note(session, skip, now)
+            if change is not None:
+                try:
+                    await self._writer.commit([change], point="commit-schedule")
+                except StaleVersion:
+                    continue
+
+    @staticmethod
+    def _cancel(session: Session, skip: Skip, now: datetime) -> Change | None:
+        event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED)
+        change, _ = advance(session, event, now=now)
+        noted = _note(session, skip, now)
+        if change is None or noted is None:
+            return change
+        return replace(change, new=replace(change.new, status_data=noted.new.status_data))
+
+
+def _note(session: Session, skip: Skip, now: datetime) -> Change | None:
+    told = {"reason": skip.reason.value, "message": skip.message}
+    before = session.status_data.get("scheduler", {})
+    if {name: before.get(name) for name in told} == told:
+        return None
+    scheduler = {**told, "at": now.isoformat(), "retries": before.get("retries", 0) + 1}
+    data = {**session.status_data, "scheduler": scheduler}
+    return Change(old=session, new=replace(session, status_info=skip.reason.value, status_data=data))

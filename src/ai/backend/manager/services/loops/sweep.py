@@ -1,0 +1,159 @@
+"""Looks after what nobody reports: silent agents, and sessions that stay in a transient state for too long."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+
+from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import AgentId, KernelId
+from ai.backend.common.states import AgentStatus, KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.core.lifecycle.effects import Effect
+from ai.backend.core.lifecycle.events import (
+    KernelsAbandoned,
+    SessionCreationFailed,
+    SessionDegraded,
+    SessionDestroyRequested,
+    SessionEvent,
+    SessionRecovered,
+)
+from ai.backend.manager.config.settings import AgentSettings, SessionSettings
+from ai.backend.manager.model.changes import Change
+from ai.backend.manager.model.cluster import Agent
+from ai.backend.manager.model.session import Session
+from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.stores import AgentStore, SessionStore
+from ai.backend.manager.ports.world import Clock
+from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.services.reports import ReportsService
+from ai.backend.manager.services.transitions import advance
+from ai.backend.manager.services.writer import SessionWriter
+
+log = logging.getLogger(__name__)
+
+S = SessionStatus
+_STARTING = frozenset({S.SCHEDULED, S.PREPARING, S.PULLING, S.PREPARED, S.CREATING})
+_WATCHED = (*_STARTING, S.PENDING, S.RUNNING, S.RUNNING_DEGRADED, S.RESTARTING)
+
+
+class SweepLoop(Loop):
+    """See the module."""
+
+    period_s = 3.0
+
+    def __init__(
+        self,
+        *,
+        sessions: SessionStore,
+        agents: AgentStore,
+        identities: IdentityStore,
+        writer: SessionWriter,
+        reports: ReportsService,
+        clock: Clock,
+        session_settings: SessionSettings,
+        agent_settings: AgentSettings,
+    ) -> None:
+        super().__init__()
+        self._sessions = sessions
+        self._agents = agents
+        self._identities = identities
+        self._writer = writer
+        self._reports = reports
+        self._clock = clock
+        self._limits = session_settings
+        self._agent_settings = agent_settings
+        self._started = clock.monotonic()
+
+    async def once(self) -> None:
+        agents = {a.id: a for a in [await self._watch(a) for a in await self._agents.agents()]}
+        pending_limits = await self._pending_limits()
+        for session in await self._sessions.by_status(_WATCHED):
+            event = self._due(session, agents, pending_limits)
+            if event is not None:
+                await self._advance(session, event, agents, pending_limits)
+
+    # ---- agents ----
+
+    def _silence(self, agent_id: AgentId) -> float:
+        """Seconds since the last sign of life; the time before this process started does not count."""
+        return self._clock.monotonic() - self._reports.last_seen.get(agent_id, self._started)
+
+    async def _watch(self, agent: Agent) -> Agent:
+        if agent.status is AgentStatus.ALIVE and self._silence(agent.id) > self._agent_settings.heartbeat_timeout_s:
+            log.warning("agent %s is silent and counts as lost", agent.id)
+            self._reports.mark_lost(agent.id)
+            await self._agents.set_status(agent.id, AgentStatus.LOST, at=self._clock.now())
+            return await self._agents.agent(agent.id) or agent
+        return agent
+
+    # ---- sessions ----
+
+    async def _pending_limits(self) -> dict[str, float]:
+        """Resource group -> how long a session may wait there, in seconds; without a limit there is no entry."""
+        limits: dict[str, float] = {}
+        for group in await self._identities.resource_groups():
+            limit = group.scheduler_opts.get("pending_timeout", 0)
+            if isinstance(limit, int | float) and limit > 0:
+                limits[group.name] = float(limit)
+        return limits
+
+    def _due(self, session: Session, agents: dict[AgentId, Agent], pending: dict[str, float]) -> SessionEvent | None:
+        """What must happen to this session now, if anything."""
+        now = self._clock.now()
+        age = (now - session.status_changed).total_seconds()
+        if session.status is S.PENDING:
+            since = max(session.created_at, session.starts_at or session.created_at)
+            limit = pending.get(session.scaling_group)
+            if limit is not None and (now - since).total_seconds() > limit:
+                return SessionDestroyRequested(reason=KernelEventReason.PENDING_TIMEOUT)
+            return None
+        lost = [k for k in session.kernels if k.agent is not None and _is_lost(agents.get(k.agent))]
+        if session.status in _STARTING:
+            return self._starting(session, age, frozenset(k.id for k in lost))
+        if session.status is S.RESTARTING and age > self._limits.restart_timeout_s:
+            return SessionDestroyRequested(reason=KernelEventReason.RESTART_TIMEOUT)
+        given_up = frozenset(
+            k.id
+            for k in lost
+            if k.agent is not None and self._lost_for(agents.get(k.agent), now) > self._agent_settings.abandon_s
+        )
+        if given_up:
+            return KernelsAbandoned(kernel_ids=given_up)
+        if session.status is S.RUNNING and lost:
+            return SessionDegraded()
+        if session.status is S.RUNNING_DEGRADED and not lost:
+            return SessionRecovered()
+        return None
+
+    def _starting(self, session: Session, age: float, lost: frozenset[KernelId]) -> SessionEvent | None:
+        if lost:
+            return SessionCreationFailed(kernel_ids=lost, reason=KernelEventReason.AGENT_LOST, retryable=True)
+        limit = self._limits.pull_timeout_s if session.status is S.PULLING else self._limits.start_timeout_s
+        if age > limit:
+            late = frozenset(k.id for k in session.kernels if k.status is not KernelStatus.RUNNING)
+            return SessionCreationFailed(kernel_ids=late, reason=KernelEventReason.FAILED_TO_START, retryable=False)
+        return None
+
+    @staticmethod
+    def _lost_for(agent: Agent | None, now: datetime) -> float:
+        if agent is None:
+            return timedelta.max.total_seconds()
+        return (now - (agent.lost_at or now)).total_seconds()
+
+    async def _advance(
+        self, session: Session, event: SessionEvent, agents: dict[AgentId, Agent], pending: dict[str, float]
+    ) -> None:
+        log.info("session %s is %s: %s", session.id, session.status, type(event).__name__)
+
+        def make(now: Session) -> tuple[Change | None, tuple[Effect, ...]]:
+            due = self._due(now, agents, pending)
+            return advance(now, due, now=self._clock.now()) if due is not None else (None, ())
+
+        try:
+            await self._writer.transition(session.id, make, point="commit-terminate")
+        except BackendError as e:
+            log.warning("session %s could not be swept: %s", session.id, e)
+
+
+def _is_lost(agent: Agent | None) -> bool:
+    return agent is None or agent.status in (AgentStatus.LOST, AgentStatus.TERMINATED)

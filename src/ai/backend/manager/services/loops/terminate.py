@@ -1,0 +1,112 @@
+"""Ends kernels: what statuses call for, and older attempts that somebody left behind.
+
+A kernel in TERMINATING is asked to end until its agent reports that nothing is left. The end is forced when the
+deadline
+has passed, and the kernel is given up when its agent is lost or the deadline has passed three times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from datetime import timedelta
+
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.states import AgentStatus, KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.wire.agent import DestroyKernel
+from ai.backend.core.lifecycle.effects import DestroyKernels, KernelTarget
+from ai.backend.core.lifecycle.events import KernelsAbandoned
+from ai.backend.manager.config.settings import AgentSettings, SessionSettings
+from ai.backend.manager.ports.stores import AgentStore, SessionStore
+from ai.backend.manager.ports.world import AgentGateway, Clock
+from ai.backend.manager.services.crash_points import crash_point
+from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.services.transitions import advance
+from ai.backend.manager.services.writer import SessionWriter
+
+log = logging.getLogger(__name__)
+
+
+class TerminateLoop(Loop):
+    """See the module."""
+
+    period_s = 5.0
+
+    def __init__(
+        self,
+        store: SessionStore,
+        agents: AgentStore,
+        writer: SessionWriter,
+        gateway: AgentGateway,
+        clock: Clock,
+        sessions: SessionSettings,
+        agent_settings: AgentSettings,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._agents = agents
+        self._writer = writer
+        self._gateway = gateway
+        self._clock = clock
+        self._sessions = sessions
+        self._agent_settings = agent_settings
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def push(self, effect: DestroyKernels) -> None:
+        """Send now."""
+        task = asyncio.create_task(self._destroy(effect.targets, effect.reason, forced=effect.forced))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def once(self) -> None:
+        sessions = await self._store.by_status([SessionStatus.TERMINATING])
+        if not sessions:
+            return
+        agents = {a.id: a for a in await self._agents.agents()}
+        now = self._clock.now()
+        for session in sessions:
+            age = now - session.status_changed
+            overdue = age > timedelta(seconds=self._sessions.terminate_timeout_s)
+            hopeless = age > timedelta(seconds=3 * self._sessions.terminate_timeout_s)
+            given_up: set[KernelId] = set()
+            for kernel in session.kernels:
+                if kernel.status is not KernelStatus.TERMINATING or kernel.agent is None:
+                    continue
+                agent = agents.get(kernel.agent)
+                is_lost = agent is None or agent.status is not AgentStatus.ALIVE
+                if hopeless or (is_lost and age > timedelta(seconds=self._agent_settings.abandon_terminating_s)):
+                    given_up.add(kernel.id)
+                elif not is_lost and age > timedelta(seconds=1):
+                    target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
+                    await self._destroy([target], session.reason, forced=overdue)
+            if given_up:
+                await self._abandon(session.id, frozenset(given_up))
+
+    async def _abandon(self, session_id: SessionId, kernels: frozenset[KernelId]) -> None:
+        log.warning("giving up %d kernels of session %s: their agents do not end them", len(kernels), session_id)
+        event = KernelsAbandoned(kernel_ids=kernels, reason=KernelEventReason.AGENT_LOST)
+        await self._writer.transition(
+            session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-terminate"
+        )
+
+    async def _destroy(self, targets: Sequence[KernelTarget], reason: KernelEventReason, *, forced: bool) -> None:
+        for target in targets:
+            request = DestroyKernel(
+                kernel_id=str(target.kernel_id), attempt=target.attempt, reason=reason, forced=forced
+            )
+            crash_point("before-agent-destroy")
+            try:
+                await self._gateway.agent(target.agent_id).destroy_kernel(request)
+            except Unavailable:
+                continue  # asked again by the next round, or given up with its agent
+            except BackendError as e:
+                log.warning("agent %s does not end kernel %s: %s", target.agent_id, target.kernel_id, e)
+            crash_point("after-agent-destroy")

@@ -1,0 +1,93 @@
+"""Comparing what an agent holds with what it should hold.
+
+Two sided: kernels that only the agent knows are orphans, which it is told to end; kernels that only the manager
+knows are
+missing. One heartbeat proves nothing, since commands and observations are on their way meanwhile: a kernel counts as
+missing after two heartbeats in a row and a grace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.wire.agent import KernelPresence
+from ai.backend.core.lifecycle.effects import Effect
+from ai.backend.core.lifecycle.events import KernelsAbandoned, SessionCreationFailed
+from ai.backend.core.lifecycle.kernel import PROGRESS, is_orphan
+from ai.backend.manager.config.settings import AgentSettings
+from ai.backend.manager.model.changes import Change
+from ai.backend.manager.model.session import Kernel, Session
+from ai.backend.manager.ports.stores import SessionStore
+from ai.backend.manager.ports.world import Clock
+from ai.backend.manager.services.transitions import advance, kernel_state
+from ai.backend.manager.services.writer import SessionWriter
+
+log = logging.getLogger(__name__)
+
+
+class PresenceCheck:
+    """Keeps in memory which kernels were missing the last time."""
+
+    def __init__(self, store: SessionStore, writer: SessionWriter, clock: Clock, settings: AgentSettings) -> None:
+        self._store = store
+        self._writer = writer
+        self._clock = clock
+        self._settings = settings
+        self._missing: dict[AgentId, set[KernelId]] = {}
+
+    async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> list[KernelPresence]:
+        """Act on missing kernels and return the orphans."""
+        sessions = await self._store.on_agent(agent_id)
+        self._writer.note(sessions)
+        mine = {str(k.id): k for s in sessions for k in s.kernels if k.agent == agent_id}
+        present = {p.kernel_id for p in held}
+        missing = {k.id for text, k in mine.items() if text not in present and self._is_due(k)}
+        confirmed = missing & self._missing.get(agent_id, set())
+        self._missing[agent_id] = missing
+        for session in sessions:
+            gone = [k for k in session.kernels if k.id in confirmed]
+            if gone:
+                await self._handle(session.id, agent_id, gone)
+        orphans = [p for p in held if not p.status.is_final and _is_orphan(mine.get(p.kernel_id), agent_id, p.attempt)]
+        return await self._certain(agent_id, orphans) if orphans else []
+
+    def _is_due(self, kernel: Kernel) -> bool:
+        """SCHEDULED is the launcher's business: it asks again until the agent has it."""
+        if not len(kernel.holds) or kernel.status is KernelStatus.SCHEDULED:
+            return False
+        grace = timedelta(seconds=self._settings.presence_grace_s)
+        return self._clock.now() - kernel.status_changed > grace
+
+    async def _certain(self, agent_id: AgentId, suspects: Iterable[KernelPresence]) -> list[KernelPresence]:
+        """Those that are orphans by the newest rows: a session may have been placed after the first look."""
+        suspects = list(suspects)
+        ids = [KernelId(UUID(p.kernel_id)) for p in suspects]
+        kernels = {str(k.id): k for s in await self._store.of_kernels(ids) for k in s.kernels}
+        return [p for p in suspects if _is_orphan(kernels.get(p.kernel_id), agent_id, p.attempt)]
+
+    async def _handle(self, session_id: SessionId, agent_id: AgentId, gone: Sequence[Kernel]) -> None:
+        attempts = {k.id: k.attempt for k in gone}
+        log.warning("agent %s does not have %d kernels of session %s any more", agent_id, len(gone), session_id)
+        reason = KernelEventReason.WORKLOAD_NOT_FOUND
+
+        def make(session: Session) -> tuple[Change | None, tuple[Effect, ...]]:
+            still = [k for k in session.kernels if attempts.get(k.id) == k.attempt and k.agent == agent_id]
+            ids = frozenset(k.id for k in still if len(k.holds))
+            if not ids:
+                return None, ()
+            now = self._clock.now()
+            if all(k.status in PROGRESS for k in session.kernels if k.id in ids):
+                return advance(session, SessionCreationFailed(kernel_ids=ids, reason=reason, retryable=True), now=now)
+            return advance(session, KernelsAbandoned(kernel_ids=ids, reason=reason), now=now)
+
+        await self._writer.transition(session_id, make, point="commit-observe")
+
+
+def _is_orphan(kernel: Kernel | None, agent_id: AgentId, attempt: int) -> bool:
+    state = kernel_state(kernel, is_main=True) if kernel is not None else None
+    return is_orphan(state, agent_id=agent_id, attempt=attempt)

@@ -1,0 +1,298 @@
+"""What agents report: inventory, observations, statistics (:class:`ai.backend.common.wire.link.ManagerReports`)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.errors import NotFound, StaleVersion
+from ai.backend.common.ids import AgentId, KernelId, ResourceGroupName, SessionId, SlotName
+from ai.backend.common.names import check_slug
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import AgentStatus, SlotType
+from ai.backend.common.wire.agent import AgentReport, HeartbeatReply, KernelObservation, StatReport
+from ai.backend.core.lifecycle.effects import Effect
+from ai.backend.core.lifecycle.events import KernelObserved
+from ai.backend.infra.bus import Bus
+from ai.backend.manager.config.settings import AgentSettings
+from ai.backend.manager.model.changes import Change, ObservationAck
+from ai.backend.manager.model.cluster import Agent, SlotTypeInfo
+from ai.backend.manager.model.session import Kernel, Session
+from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.stores import AgentStore, SessionStore
+from ai.backend.manager.ports.world import Clock
+from ai.backend.manager.services.images import architecture_name
+from ai.backend.manager.services.presence import PresenceCheck
+from ai.backend.manager.services.statistics import StatBoard
+from ai.backend.manager.services.transitions import advance, fold
+from ai.backend.manager.services.writer import SCHEDULE, SessionWriter
+
+log = logging.getLogger(__name__)
+
+_BEAT_S = 5.0
+_TRIES = 20
+
+
+def _as_kernel_id(text: str) -> KernelId | None:
+    try:
+        return KernelId(UUID(text))
+    except ValueError:
+        return None
+
+
+class ReportsService:
+    """Implements ManagerReports. The transport has bound ``agent_id`` to the peer before it calls."""
+
+    def __init__(
+        self,
+        *,
+        sessions: SessionStore,
+        agents: AgentStore,
+        identities: IdentityStore,
+        writer: SessionWriter,
+        stats: StatBoard,
+        presence: PresenceCheck,
+        bus: Bus,
+        clock: Clock,
+        settings: AgentSettings,
+    ) -> None:
+        self._sessions = sessions
+        self._agents = agents
+        self._identities = identities
+        self._writer = writer
+        self._stats = stats
+        self._presence = presence
+        self._bus = bus
+        self._clock = clock
+        self._settings = settings
+        self._known: dict[AgentId, bytes] = {}
+        self._written: dict[AgentId, float] = {}
+        self.last_seen: dict[AgentId, float] = {}
+        """Agent -> monotonic time of its last sign of life in this process."""
+        self._acked: dict[AgentId, tuple[int, int]] = {}
+        self._locks: dict[AgentId, asyncio.Lock] = {}
+
+    # ---- heartbeats ----
+
+    async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
+        """Register or refresh an agent and compare what it holds with what it should hold.
+
+        Raises:
+            NotFound: its resource group does not exist. InvalidName, InvalidInput: a malformed report.
+        """
+        agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
+        monotonic = self._clock.monotonic()
+        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], live_stat={}))
+        if self._known.get(agent_id) != fingerprint:
+            await self._register(agent_id, report)
+            self._known[agent_id] = fingerprint
+            self._written[agent_id] = monotonic
+            self._bus.publish(SCHEDULE)
+        elif monotonic - self._written.get(agent_id, 0.0) >= _BEAT_S:
+            await self._agents.beat(agent_id, at=self._clock.now())
+            self._written[agent_id] = monotonic
+        self.last_seen[agent_id] = monotonic
+        if report.live_stat:
+            node, devices = report.live_stat.get("node", {}), report.live_stat.get("devices", {})
+            self._stats.put(StatReport(agent_id=agent_id, at=0.0, node=node, devices=devices), {})
+        unknown = await self._presence.compare(agent_id, report.kernels)
+        return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
+
+    def mark_lost(self, agent_id: AgentId) -> None:
+        """The next heartbeat registers the agent anew."""
+        self._known.pop(agent_id, None)
+
+    async def _register(self, agent_id: AgentId, report: AgentReport) -> None:
+        if await self._identities.resource_group(report.resource_group) is None:
+            raise NotFound(
+                f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
+                data={"resource_group": report.resource_group[:64]},
+            )
+        now = self._clock.now()
+        known = await self._agents.agent(agent_id)
+        slots = ResourceSlot.parse({s.slot_name: s.amount for s in report.slots}).nonzero()
+        alive = known is not None and known.status is AgentStatus.ALIVE
+        await self._agents.put_agent(
+            Agent(
+                id=agent_id,
+                status=AgentStatus.ALIVE,
+                status_changed=known.status_changed if known is not None and alive else now,
+                epoch=report.epoch,
+                region=report.region,
+                architecture=architecture_name(report.architecture),
+                scaling_group=ResourceGroupName(report.resource_group),
+                schedulable=known.schedulable if known is not None else True,
+                available_slots=slots,
+                addr=report.addr,
+                first_contact=known.first_contact if known is not None else now,
+                last_heartbeat=now,
+                version=report.version,
+                runtime=report.runtime,
+                tier=report.tier,
+                enforcement={name: e.value for name, e in report.enforcement.items()},
+                generation=report.generation,
+                devices=tuple(report.devices),
+                plugins=tuple(report.plugins),
+                images=tuple(report.images),
+            )
+        )
+        await self._agents.add_slot_types(
+            SlotTypeInfo(slot_name=SlotName(s.slot_name), slot_type=SlotType(s.slot_type), display=s.display)
+            for s in report.slots
+        )
+        if known is None:
+            log.info("agent %s joined %s with %s", agent_id, report.resource_group, slots.to_json())
+
+    # ---- observations ----
+
+    async def observe(self, agent_id: str, epoch: int, observations: list[KernelObservation]) -> int:
+        """Apply in order and return the highest ``seq`` that is durably applied.
+
+        Repeated ones are skipped; those of kernels that are not (or not any more) on this agent are acknowledged
+        and void.
+        """
+        agent = AgentId(agent_id)
+        self.last_seen[agent] = self._clock.monotonic()
+        async with self._locks.setdefault(agent, asyncio.Lock()):
+            done = await self._highest(agent, epoch)
+            fresh = sorted((o for o in observations if o.seq > done), key=lambda o: o.seq)
+            if not fresh:
+                return done
+            ack = ObservationAck(agent_id=agent, epoch=epoch, seq=fresh[-1].seq)
+            await self._apply(agent, fresh, ack)
+            self._acked[agent] = (epoch, ack.seq)
+            await self._keep_logs(fresh)
+            return ack.seq
+
+    async def _highest(self, agent: AgentId, epoch: int) -> int:
+        known = self._acked.get(agent)
+        if known is not None and known[0] == epoch:
+            return known[1]
+        return await self._sessions.acked(agent, epoch)
+
+    async def _apply(self, agent: AgentId, fresh: Sequence[KernelObservation], ack: ObservationAck) -> None:
+        for attempt in range(_TRIES):
+            sessions = await self._sessions_of(fresh, reload=attempt > 0)
+            changes, effects = self._decide(agent, fresh, sessions)
+            try:
+                saved = await self._writer.commit(changes, point="commit-observe", ack=ack)
+            except StaleVersion:
+                continue
+            self._writer.dispatch(effects)
+            for session in saved:
+                if session.status.is_final:
+                    self._stats.forget(session)
+            return
+        raise StaleVersion("the observed sessions change too fast")
+
+    async def _sessions_of(self, fresh: Sequence[KernelObservation], *, reload: bool) -> dict[KernelId, Session]:
+        wanted = {k for o in fresh if (k := _as_kernel_id(o.kernel_id)) is not None}
+        found: dict[KernelId, Session] = {}
+        if not reload:
+            for kernel_id in wanted:
+                session = self._writer.recent_of_kernel(kernel_id)
+                if session is not None:
+                    found[kernel_id] = session
+        missing = wanted - found.keys()
+        if missing:
+            loaded = await self._sessions.of_kernels(missing)
+            self._writer.note(loaded)
+            found.update((k.id, s) for s in loaded for k in s.kernels if k.id in missing)
+        return found
+
+    def _decide(
+        self, agent: AgentId, fresh: Sequence[KernelObservation], sessions: Mapping[KernelId, Session]
+    ) -> tuple[list[Change], list[Effect]]:
+        changes: dict[SessionId, Change] = {}
+        effects: list[Effect] = []
+        now = self._clock.now()
+        for observation in fresh:
+            kernel_id = _as_kernel_id(observation.kernel_id)
+            session = sessions.get(kernel_id) if kernel_id is not None else None
+            if kernel_id is None or session is None:
+                continue
+            before = changes.get(session.id)
+            current = before.new if before is not None else session
+            change, more = self._observed(agent, kernel_id, observation, current, now)
+            effects += more
+            if change is not None:
+                changes[session.id] = fold(before, change) if before is not None else change
+        return list(changes.values()), effects
+
+    def _observed(
+        self, agent: AgentId, kernel_id: KernelId, seen: KernelObservation, session: Session, now: datetime
+    ) -> tuple[Change | None, tuple[Effect, ...]]:
+        kernel = next((k for k in session.kernels if k.id == kernel_id), None)
+        if kernel is None or kernel.agent != agent or kernel.attempt != seen.attempt:
+            return None, ()
+        detailed = _with_details(session, kernel, seen)
+        event = KernelObserved(
+            kernel_id=kernel_id,
+            attempt=seen.attempt,
+            status=seen.status,
+            reason=seen.reason,
+            exit_code=seen.exit_code,
+        )
+        change, effects = advance(detailed, event, now=now)
+        if change is None:
+            return (Change(old=session, new=detailed) if detailed != session else None), effects
+        return replace(change, old=session), effects
+
+    async def _keep_logs(self, fresh: Sequence[KernelObservation]) -> None:
+        for observation in fresh:
+            kernel_id = _as_kernel_id(observation.kernel_id)
+            if observation.log_tail and kernel_id is not None:
+                try:
+                    await self._sessions.put_log(kernel_id, observation.log_tail)
+                except Exception:  # the log of a kernel is worth less than the agent's observations
+                    log.exception("could not keep the log of kernel %s", kernel_id)
+
+    # ---- statistics ----
+
+    async def report_stats(self, report: StatReport) -> None:
+        """Keep the newest statistics in memory. An agent speaks only for kernels that are on it."""
+        agent = AgentId(report.agent_id)
+        mine: dict[str, KernelId] = {}
+        for text in report.kernels:
+            kernel_id = _as_kernel_id(text)
+            session = self._writer.recent_of_kernel(kernel_id) if kernel_id is not None else None
+            if (
+                kernel_id is not None
+                and session is not None
+                and any(k.id == kernel_id and k.agent == agent for k in session.kernels)
+            ):
+                mine[text] = kernel_id
+        self._stats.put(report, mine)
+
+
+def _with_details(session: Session, kernel: Kernel, seen: KernelObservation) -> Session:
+    """The session with what the observation tells besides the status."""
+    told: dict[str, Any] = {}
+    if seen.workload_id is not None:
+        told["container_id"] = seen.workload_id
+    if seen.devices is not None:
+        told["devices"] = seen.devices
+    if seen.attached_devices is not None:
+        told["attached_devices"] = seen.attached_devices
+    if seen.service_ports is not None:
+        told["service_ports"] = tuple(seen.service_ports)
+    if seen.last_stat is not None:
+        told["last_stat"] = seen.last_stat
+    if seen.message:
+        told["status_data"] = {**kernel.status_data, "message": seen.message[:2000]}
+    changed = {name: value for name, value in told.items() if getattr(kernel, name) != value}
+    if not changed:
+        return session
+    after = replace(kernel, **changed)
+    detailed = replace(session, kernels=tuple(after if k.id == kernel.id else k for k in session.kernels))
+    if seen.message and (seen.status.is_final or seen.status == "PENDING"):
+        error = {"error": {"kernel": str(kernel.id), "reason": seen.reason.value, "message": seen.message[:2000]}}
+        detailed = replace(detailed, status_data={**session.status_data, **error})
+    return detailed

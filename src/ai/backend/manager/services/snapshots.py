@@ -1,0 +1,146 @@
+"""From the manager's rows to the scheduler's snapshot. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, DeviceSlot
+from ai.backend.common.ids import AccessKey, DeviceId, DeviceName, KernelId, SessionId, SlotName
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import AgentStatus, SlotType
+from ai.backend.core.allocation.node import PluginDevices
+from ai.backend.core.scheduling.snapshot import (
+    AgentView,
+    Dependency,
+    HeldKernel,
+    PendingKernel,
+    PendingSession,
+    Quota,
+    Snapshot,
+)
+from ai.backend.manager.model.cluster import Agent
+from ai.backend.manager.model.identity import ResourcePolicy
+from ai.backend.manager.model.session import Holding, Session
+
+log = logging.getLogger(__name__)
+
+_RESERVED = KernelId(UUID(int=0))
+"""Stands for what an agent keeps for itself: the difference of its devices and its offer."""
+
+
+def to_allocation(devices: Mapping[str, Mapping[str, str]]) -> DeviceAllocation:
+    """The devices of a kernel as numbers."""
+    return DeviceAllocation(
+        slots={SlotName(s): {DeviceId(d): Decimal(q) for d, q in per.items()} for s, per in devices.items()}
+    )
+
+
+def from_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
+    return {s: {d: format(q, "f") for d, q in per.items()} for s, per in allocation.slots.items()}
+
+
+def plugin_devices(agent: Agent) -> tuple[PluginDevices, ...]:
+    """The devices of an agent by plugin. A slot that no device offers becomes a pool of which only sums are known."""
+    by_name: dict[DeviceName, list[ComputeDevice]] = {}
+    for raw in agent.devices:
+        try:
+            device = msgspec.convert(raw, ComputeDevice, strict=False)
+        except msgspec.ValidationError as e:
+            log.warning("agent %s reports a device that cannot be read: %s", agent.id, e)
+            continue
+        by_name.setdefault(device.device_name, []).append(device)
+    specs = {p.name: msgspec.convert(p.alloc_map, AllocMapSpec) for p in agent.plugins if p.alloc_map is not None}
+    found = [
+        PluginDevices(name=name, devices=tuple(devices), alloc_map=specs.get(name)) for name, devices in by_name.items()
+    ]
+    covered = {slot.slot_name for devices in by_name.values() for d in devices for slot in d.slots}
+    for name, amount in agent.available_slots.items():
+        if name not in covered:
+            quantum = Decimal(1) if amount == amount.to_integral_value() else Decimal("0.01")
+            slot = DeviceSlot(slot_name=SlotName(name), slot_type=SlotType.COUNT, amount=amount, quantum=quantum)
+            device = ComputeDevice(
+                device_name=DeviceName(name), device_id=DeviceId("pool"), hw_location="", slots=(slot,)
+            )
+            found.append(PluginDevices(name=DeviceName(name), devices=(device,), alloc_map=None))
+    return tuple(found)
+
+
+def agent_view(agent: Agent, holdings: Iterable[Holding]) -> AgentView:
+    plugins = plugin_devices(agent)
+    totals: dict[str, Decimal] = {}
+    for plugin in plugins:
+        for device in plugin.devices:
+            for slot in device.slots:
+                totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
+    kept = ResourceSlot({n: q - agent.available_slots[n] for n, q in totals.items() if q > agent.available_slots[n]})
+    held = [HeldKernel(kernel_id=h.kernel_id, slots=h.slots, devices=to_allocation(h.devices)) for h in holdings]
+    if len(kept):
+        held.append(HeldKernel(kernel_id=_RESERVED, slots=kept))
+    return AgentView(
+        agent_id=agent.id,
+        architecture=agent.architecture,
+        plugins=plugins,
+        generation=agent.generation,
+        held=tuple(held),
+        is_schedulable=agent.status is AgentStatus.ALIVE and agent.schedulable,
+        images=frozenset(image.name for image in agent.images),
+    )
+
+
+def pending_session(
+    session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
+) -> PendingSession:
+    return PendingSession(
+        session_id=session.id,
+        name=session.name,
+        kernels=tuple(
+            PendingKernel(kernel_id=k.id, slots=k.requested_slots, image=k.image, architecture=k.architecture)
+            for k in session.kernels
+        ),
+        enqueued_at=session.created_at,
+        priority=session.priority,
+        session_type=session.type,
+        cluster_mode=session.cluster_mode,
+        starts_at=session.starts_at,
+        dependencies=tuple(
+            Dependency(session_id=d.id, name=d.name, status=d.status, result=d.result)
+            for i in session.dependencies
+            if (d := dependencies.get(i)) is not None
+        ),
+        designated_agents=session.designated_agents,
+        avoided_agents=session.agent_ids,
+        quotas=tuple(quotas),
+    )
+
+
+def build_snapshot(
+    resource_group: str,
+    agents: Sequence[Agent],
+    holdings: Sequence[Holding],
+    pending: Sequence[Session],
+    dependencies: Mapping[SessionId, Session],
+    policies: Mapping[AccessKey, ResourcePolicy],
+) -> Snapshot:
+    """One resource group as the scheduler sees it. ``policies``: of the owners of pending sessions, where they
+    limit."""
+    quotas: dict[str, Quota] = {}
+    for access_key, policy in policies.items():
+        used = sum((h.slots for h in holdings if h.access_key == access_key), ResourceSlot())
+        quotas[f"keypair:{access_key}"] = Quota(label="your keypair", limit=policy.total_resource_slots, used=used)
+    by_agent: dict[str, list[Holding]] = {}
+    for holding in holdings:
+        by_agent.setdefault(holding.agent, []).append(holding)
+    return Snapshot(
+        resource_group=resource_group,
+        agents=tuple(agent_view(a, by_agent.get(a.id, ())) for a in agents),
+        pending=tuple(
+            pending_session(s, dependencies, [f"keypair:{s.access_key}"] if s.access_key in policies else [])
+            for s in pending
+        ),
+        quotas=quotas,
+    )

@@ -1,0 +1,211 @@
+"""The one way of changing sessions.
+
+Keeps the sessions that this process wrote last, so that the next step need not read them: a write states the
+version that
+it is based on, hence a stale copy costs one more round and never correctness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from ai.backend.common.errors import SessionNotFound, StaleVersion
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.core.lifecycle.effects import DestroyKernels, Effect
+from ai.backend.infra.bus import Bus
+from ai.backend.manager.model.changes import Change, ObservationAck
+from ai.backend.manager.model.journal import EventDraft
+from ai.backend.manager.model.session import Session
+from ai.backend.manager.ports.stores import SessionStore
+from ai.backend.manager.ports.world import Clock
+from ai.backend.manager.services.crash_points import crash_point
+
+OUTBOX = "manager.outbox"
+"""Bus topic: events were written."""
+SCHEDULE = "manager.schedule"
+"""Bus topic: something may be placed now."""
+LAUNCH = "manager.launch"
+"""Bus topic, payload session id: kernels are to be created or restarted."""
+TERMINATE = "manager.terminate"
+"""Bus topic, payload session id or DestroyKernels: kernels are to be ended."""
+
+_KEPT = 4096
+_TRIES = 20
+
+Step = Callable[[Session], tuple[Change | None, tuple[Effect, ...]]]
+
+
+class SessionWriter:
+    """Saves changes, tells the loops and the waiters."""
+
+    def __init__(self, store: SessionStore, bus: Bus, clock: Clock) -> None:
+        self._store = store
+        self._bus = bus
+        self._clock = clock
+        self._recent: OrderedDict[SessionId, Session] = OrderedDict()
+        self._owner: dict[KernelId, SessionId] = {}
+        self._waiting: dict[SessionId, set[asyncio.Future[Session]]] = {}
+
+    # ---- reading ----
+
+    def recent(self, session_id: SessionId) -> Session | None:
+        """The session as this process wrote or read it last; may be stale if another manager runs."""
+        return self._recent.get(session_id)
+
+    def recent_of_kernel(self, kernel_id: KernelId) -> Session | None:
+        owner = self._owner.get(kernel_id)
+        return self._recent.get(owner) if owner is not None else None
+
+    async def load(self, session_id: SessionId, *, fresh: bool = False) -> Session:
+        """Raises SessionNotFound."""
+        session = None if fresh else self._recent.get(session_id)
+        if session is None:
+            session = await self._store.get(session_id)
+        if session is None:
+            self._forget(session_id)
+            raise SessionNotFound(data={"id": str(session_id)})
+        self._keep(session)
+        return session
+
+    def note(self, sessions: Iterable[Session]) -> None:
+        """Remember sessions that were just read from the store."""
+        for session in sessions:
+            known = self._recent.get(session.id)
+            if known is None or known.version <= session.version:
+                self._keep(session)
+
+    def _keep(self, session: Session) -> None:
+        if session.status.is_final:
+            self._forget(session.id)
+            return
+        if session.id not in self._recent:
+            for kernel in session.kernels:
+                self._owner[kernel.id] = session.id
+        self._recent[session.id] = session
+        self._recent.move_to_end(session.id)
+        if len(self._recent) > _KEPT:
+            self._forget(next(iter(self._recent)))
+
+    def _forget(self, session_id: SessionId) -> None:
+        gone = self._recent.pop(session_id, None)
+        for kernel in gone.kernels if gone is not None else ():
+            self._owner.pop(kernel.id, None)
+
+    # ---- writing ----
+
+    async def insert(self, session: Session, events: Sequence[EventDraft], client_token: str | None) -> None:
+        """Raises SessionAlreadyExists."""
+        crash_point("before-commit-create")
+        await self._store.insert(session, events=events, client_token=client_token)
+        crash_point("after-commit-create")
+        self._keep(session)
+        self._bus.publish(OUTBOX)
+        self._bus.publish(SCHEDULE)
+
+    async def commit(
+        self, changes: Sequence[Change], *, point: str, ack: ObservationAck | None = None
+    ) -> list[Session]:
+        """Save all changes or none and return the sessions as they are now.
+
+        Raises:
+            StaleVersion: the copies kept here are dropped, load again.
+        """
+        crash_point(f"before-{point}")
+        try:
+            await self._store.save(changes, ack=ack)
+        except StaleVersion:
+            for change in changes:
+                self._forget(change.old.id)
+            raise
+        crash_point(f"after-{point}")
+        saved = [_saved(change) for change in changes]
+        for session in saved:
+            self._keep(session)
+            self._tell_waiters(session)
+        if any(change.events for change in changes):
+            self._bus.publish(OUTBOX)
+        if any(_frees(change) for change in changes):
+            self._bus.publish(SCHEDULE)
+        return saved
+
+    async def transition(self, session_id: SessionId, make: Step, *, point: str) -> tuple[Session, tuple[Effect, ...]]:
+        """Load, decide, save; again while somebody else is faster.
+
+        Returns:
+            The session as it is now, and the effects of ``make`` except those that a save already has done.
+
+        Raises:
+            SessionNotFound; whatever ``make`` raises.
+        """
+        for attempt in range(_TRIES):
+            session = await self.load(session_id, fresh=attempt > 0)
+            change, effects = make(session)
+            if change is None:
+                return session, effects
+            try:
+                saved = await self.commit([change], point=point)
+            except StaleVersion:
+                continue
+            self.dispatch(effects)
+            return saved[0], effects
+        raise StaleVersion(f"session {session_id} changes too fast")
+
+    def dispatch(self, effects: Iterable[Effect]) -> None:
+        """Hand what is to be ended to the terminator. The rest follows from the statuses."""
+        for effect in effects:
+            if isinstance(effect, DestroyKernels):
+                self._bus.publish(TERMINATE, effect)
+
+    # ---- waiting ----
+
+    def _tell_waiters(self, session: Session) -> None:
+        for future in self._waiting.get(session.id, ()):
+            if not future.done():
+                future.set_result(session)
+
+    async def wait_until(
+        self, session_id: SessionId, reached: Callable[[Session], bool], *, timeout_s: float | None
+    ) -> Session | None:
+        """The session once ``reached`` holds for it; None when the time ran out.
+
+        A change made by this process is seen at once, one by another manager within five seconds.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s if timeout_s is not None else None
+        waiters = self._waiting.setdefault(session_id, set())
+        future: asyncio.Future[Session] = loop.create_future()
+        waiters.add(future)
+        fresh = False
+        try:
+            session: Session | None = self._recent.get(session_id)
+            while True:
+                if session is None or fresh:
+                    session = await self._store.get(session_id)
+                if session is None or reached(session):
+                    return session
+                left = 5.0 if deadline is None else min(5.0, deadline - loop.time())
+                if left <= 0:
+                    return None
+                await asyncio.wait({future}, timeout=left)
+                fresh = not future.done()
+                if future.done():
+                    session = future.result()
+                    waiters.discard(future)
+                    future = loop.create_future()
+                    waiters.add(future)
+        finally:
+            waiters.discard(future)
+            if not waiters:
+                self._waiting.pop(session_id, None)
+
+
+def _saved(change: Change) -> Session:
+    return replace(change.new, version=change.old.version + 1)
+
+
+def _frees(change: Change) -> bool:
+    """Whether the scheduler has something to look at: slots came back, a session waits again, or a dependency ended."""
+    return change.new.status != change.old.status and (change.new.status.is_final or change.new.status == "PENDING")

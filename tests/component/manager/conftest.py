@@ -1,0 +1,80 @@
+"""A real manager on a real SQLite file, with fake agents on the in-memory link."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.database import Database
+from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.config.settings import AgentSettings, ManagerSettings, SessionSettings
+from ai.backend.manager.main import Manager
+from ai.backend.manager.model.identity import Caller
+from tests.component.manager.fakes import FakeAgent
+
+
+@dataclass
+class Cluster:
+    """A started manager and what a test does to it."""
+
+    manager: Manager
+    link: MemoryLink
+    database: Database
+    admin: Caller
+    user: Caller
+
+    async def join(self, agent: FakeAgent) -> FakeAgent:
+        endpoint = self.link.agent_endpoint(agent.agent_id)
+        await endpoint.start(agent)
+        agent.reports = endpoint.reports
+        await agent.beat()
+        return agent
+
+    async def leave(self, agent: FakeAgent) -> None:
+        await self.link.agent_endpoint(agent.agent_id).stop()
+
+
+SETTINGS = ManagerSettings(
+    sessions=SessionSettings(retry_backoff_s=0.05, destroy_wait_s=5.0),
+    agents=AgentSettings(presence_grace_s=0.01, abandon_s=0.3, abandon_terminating_s=0.1),
+)
+
+Restart = Callable[[], Awaitable[Cluster]]
+
+
+async def _start(path: Path, link: MemoryLink, settings: ManagerSettings) -> tuple[Manager, Database]:
+    database = Database(f"sqlite+aiosqlite:///{path}")
+    manager = Manager(settings, database, Bus(), link.manager)
+    await manager.start()
+    await link.manager.start(manager.reports)
+    return manager, database
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+    link = MemoryLink()
+    manager, database = await _start(tmp_path / "manager.db", link, SETTINGS)
+    made = await manager.services.identity.bootstrap()
+    assert made.admin is not None
+    assert made.user is not None
+    admin = await manager.services.identity.credentials(made.admin.access_key)
+    user = await manager.services.identity.credentials(made.user.access_key)
+    assert admin is not None
+    assert user is not None
+    cluster = Cluster(manager=manager, link=link, database=database, admin=admin.caller, user=user.caller)
+    yield cluster
+    await link.manager.stop()
+    await cluster.manager.stop()
+    await cluster.database.close()
+
+
+@pytest.fixture
+async def agent(cluster: Cluster) -> AsyncIterator[FakeAgent]:
+    agent = FakeAgent()
+    await cluster.join(agent)
+    yield agent
+    await agent.close()

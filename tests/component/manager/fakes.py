@@ -1,0 +1,224 @@
+"""A scripted agent that speaks the real link in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ai.backend.common.errors import BackendError, NotFound
+from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus, RunStatus
+from ai.backend.common.wire.agent import (
+    AgentReport,
+    Complete,
+    CreateKernels,
+    DestroyKernel,
+    DownloadFiles,
+    Execute,
+    FileListing,
+    ImageReport,
+    KernelObservation,
+    KernelPresence,
+    KernelRef,
+    KernelSpec,
+    ListFiles,
+    OpenPty,
+    PluginReport,
+    ReadLogs,
+    RestartKernel,
+    RunResult,
+    SlotReport,
+    TarFile,
+    UploadFiles,
+)
+from ai.backend.common.wire.link import ManagerReports, PtyStream
+
+S = KernelStatus
+R = KernelEventReason
+
+
+@dataclass
+class Held:
+    spec: KernelSpec
+    attempt: int
+    status: KernelStatus = S.PREPARING
+
+
+@dataclass
+class FakeAgent:
+    """Holds kernels in memory. Knobs: ``refuse`` raises at creation, ``stall`` stops before RUNNING, ``deaf`` ends
+    nothing."""
+
+    agent_id: str = "agent-1"
+    resource_group: str = "default"
+    slots: dict[str, str] = field(default_factory=lambda: {"cpu": "8", "mem": "17179869184", "mock.device": "4"})
+    images: list[ImageReport] = field(
+        default_factory=lambda: [
+            ImageReport(
+                name="host/python:3.11",
+                architecture="x86_64",
+                labels={"ai.backend.resource.min.cpu": "1", "ai.backend.resource.min.mem": "64m"},
+                aliases=["python"],
+            )
+        ]
+    )
+    epoch: int = 1
+    refuse: Callable[[KernelSpec], BackendError | None] = lambda _: None
+    stall: bool = False
+    deaf: bool = False
+    logs: bytes = b"hello\n"
+    kernels: dict[str, Held] = field(default_factory=dict)
+    created: list[KernelSpec] = field(default_factory=list)
+    destroyed: list[DestroyKernel] = field(default_factory=list)
+    uploads: list[UploadFiles] = field(default_factory=list)
+    seq: int = 0
+    reports: ManagerReports | None = None
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def report(self, **changes: Any) -> AgentReport:
+        values: dict[str, Any] = {
+            "agent_id": self.agent_id,
+            "epoch": self.epoch,
+            "version": "1",
+            "architecture": "x86_64",
+            "resource_group": self.resource_group,
+            "enforcement": {"memory": Enforcement.ENFORCED},
+            "generation": 1,
+            "slots": [
+                SlotReport(slot_name=n, slot_type="bytes" if n == "mem" else "count", amount=q)
+                for n, q in self.slots.items()
+            ],
+            "devices": [
+                {
+                    "device_name": n.partition(".")[0],
+                    "device_id": f"{n}-{i}",
+                    "hw_location": "",
+                    "slots": [{"slot_name": n, "slot_type": "count", "amount": "1"}],
+                }
+                for n, q in self.slots.items()
+                if n == "mock.device"
+                for i in range(int(q))
+            ],
+            "plugins": [PluginReport(name="mock", version="1", alloc_map={"kind": "discrete"})],
+            "images": self.images,
+            "kernels": [
+                KernelPresence(kernel_id=i, attempt=h.attempt, status=h.status) for i, h in self.kernels.items()
+            ],
+        }
+        return AgentReport(**{**values, **changes})
+
+    async def beat(self) -> list[str]:
+        """One heartbeat, obeying the reply; returns the orphans."""
+        assert self.reports is not None
+        reply = await self.reports.heartbeat(self.report())
+        for orphan in reply.unknown_kernels:
+            self.kernels.pop(orphan.kernel_id, None)
+        return [o.kernel_id for o in reply.unknown_kernels]
+
+    def observation(self, kernel_id: str, attempt: int, status: KernelStatus, **details: Any) -> KernelObservation:
+        self.seq += 1
+        reason = details.pop("reason", R.UNKNOWN)
+        return KernelObservation(
+            kernel_id=kernel_id, attempt=attempt, status=status, reason=reason, at=time.time(), seq=self.seq, **details
+        )
+
+    async def tell(self, kernel_id: str, attempt: int, status: KernelStatus, **details: Any) -> int:
+        assert self.reports is not None
+        if kernel_id in self.kernels:
+            self.kernels[kernel_id].status = status
+            if status.is_final:
+                del self.kernels[kernel_id]
+        return await self.reports.observe(
+            self.agent_id, self.epoch, [self.observation(kernel_id, attempt, status, **details)]
+        )
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- AgentCommands ----
+
+    async def create_kernels(self, req: CreateKernels) -> None:
+        for spec in req.kernels:
+            error = self.refuse(spec)
+            if error is not None:
+                raise error
+        for spec in req.kernels:
+            if spec.kernel_id in self.kernels and self.kernels[spec.kernel_id].attempt == spec.attempt:
+                continue
+            self.created.append(spec)
+            self.kernels[spec.kernel_id] = Held(spec, spec.attempt)
+            if not self.stall:
+                self._spawn(self.run_up(spec))
+
+    async def run_up(self, spec: KernelSpec) -> None:
+        await self.tell(spec.kernel_id, spec.attempt, S.PREPARING)
+        await self.tell(spec.kernel_id, spec.attempt, S.CREATING)
+        await self.tell(
+            spec.kernel_id,
+            spec.attempt,
+            S.RUNNING,
+            reason=R.NEW_WORKLOAD_STARTED,
+            workload_id="w-1",
+            service_ports=[{"name": "sshd", "protocol": "tcp"}],
+        )
+
+    async def destroy_kernel(self, req: DestroyKernel) -> None:
+        self.destroyed.append(req)
+        if not self.deaf or req.forced:
+            self._spawn(
+                self.tell(
+                    req.kernel_id,
+                    req.attempt,
+                    S.TERMINATED,
+                    reason=req.reason,
+                    exit_code=0,
+                    log_tail=self.logs,
+                    last_stat={"cpu_used": {"current": "12", "pct": "0", "unit_hint": "msec"}},
+                )
+            )
+
+    async def restart_kernel(self, req: RestartKernel) -> None:
+        held = self.kernels.get(req.kernel_id)
+        if held is None:
+            raise NotFound("no such kernel")
+        held.attempt = req.attempt
+
+        async def back() -> None:
+            await self.tell(req.kernel_id, req.attempt, S.RESTARTING)
+            await self.tell(req.kernel_id, req.attempt, S.RUNNING)
+
+        self._spawn(back())
+
+    async def execute(self, req: Execute) -> RunResult:
+        return RunResult(run_id=req.run_id, status=RunStatus.FINISHED, exit_code=0, console=[["stdout", req.code]])
+
+    async def interrupt(self, req: KernelRef) -> None: ...
+
+    async def complete(self, req: Complete) -> list[str]:
+        return [req.code + "x"]
+
+    async def upload_files(self, req: UploadFiles) -> None:
+        self.uploads.append(req)
+
+    async def download_files(self, req: DownloadFiles) -> list[TarFile]:
+        return [TarFile(name=path, tar=b"") for path in req.paths]
+
+    async def list_files(self, req: ListFiles) -> FileListing:
+        return FileListing(entries=[], folder_path=req.path)
+
+    async def read_logs(self, req: ReadLogs) -> bytes:
+        if req.kernel_id not in self.kernels:
+            raise NotFound("no such kernel")
+        return self.logs
+
+    async def open_pty(self, req: OpenPty) -> PtyStream:
+        raise NotFound("no terminal here")
