@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +17,10 @@ from ai.backend.agent.services.plugins import PluginSource
 from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, KernelObservation, KernelSpec
 from tests.support.agent_fakes import FakeManager, FakePlugin, FakeRuntime, fake_plugin
+
+
+def _same(plugin: type[FakePlugin]) -> type[FakePlugin]:
+    return plugin
 
 
 class Bench:
@@ -40,7 +45,7 @@ class Bench:
         return AgentSettings.model_validate(raw)
 
     def agent(self) -> Agent:
-        sources = [PluginSource(p.key, lambda p=p: p) for p in self.plugins]
+        sources = [PluginSource(plugin.key, partial(_same, plugin)) for plugin in self.plugins]
         agent = Agent(self.settings(), self.runtime, self.manager, plugins=sources)
         self._agents.append(agent)
         return agent

@@ -93,7 +93,7 @@ class Inventory:
             return False
         for slot in kind.slot_names:
             if (owner := self.owner_of(slot)) not in (None, handle.key):
-                handle.reason = f"the plugin {owner} already offers {slot}"
+                await handle.refuse(f"the plugin {owner} already offers {slot}")
                 return False
         node = await handle.call("get_node_info", lambda p: p.get_node_info())
         kind.info = {

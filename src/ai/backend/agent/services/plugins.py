@@ -46,7 +46,7 @@ class PluginHandle:
         self._plugin: AbstractComputePlugin | None = None
         self._retry_at = 0.0
         self._retry_after_s = _RETRY_FIRST_S
-        self.reason: str | None = "not started"
+        self._faults: dict[str, str] = {"init": "not started"}
 
     @property
     def key(self) -> str:
@@ -59,6 +59,11 @@ class PluginHandle:
     @property
     def started(self) -> bool:
         return self._plugin is not None
+
+    @property
+    def reason(self) -> str | None:
+        """Why it is not healthy: the oldest fault that no later call of the same kind has made good."""
+        return next(iter(self._faults.values()), None)
 
     @property
     def healthy(self) -> bool:
@@ -91,16 +96,16 @@ class PluginHandle:
             log.exception("the plugin %s cannot be started", self._source.name)
             self._failed(f"{type(e).__name__}: {e}", now)
         else:
-            self._plugin, self.reason = plugin, None
+            self._plugin, self._faults = plugin, {}
             self._retry_after_s = _RETRY_FIRST_S
 
     def _failed(self, reason: str, now: float) -> None:
-        self.reason = reason
+        self._faults = {"init": reason}
         self._retry_at = now + self._retry_after_s
         self._retry_after_s = min(self._retry_after_s * 2, _RETRY_MAX_S)
 
     async def call(self, what: str, call: Callable[[AbstractComputePlugin], Awaitable[R]]) -> R:
-        """One call with its deadline. A success makes a degraded plugin healthy again.
+        """One call with its deadline. A later success of the same kind of call makes a fault good.
 
         Raises:
             PluginError: it failed or did not answer; the plugin is unhealthy now.
@@ -111,16 +116,22 @@ class PluginHandle:
             async with asyncio.timeout(self._timeout_s):
                 result = await call(plugin)
         except TimeoutError:
-            self.reason = f"{what} took longer than {self._timeout_s:g} s"
-            raise DeadlineExceeded(f"the plugin {self.key} did not answer: {self.reason}") from None
+            fault = self._faults[what] = f"{what} took longer than {self._timeout_s:g} s"
+            raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault}") from None
         except (BackendError, TerminationDeferred):
             raise
         except Exception as e:
             log.exception("%s of the plugin %s failed", what, self.key)
-            self.reason = f"{what} failed: {type(e).__name__}: {e}"
-            raise PluginError(f"the plugin {self.key}: {self.reason}") from e
-        self.reason = None
+            fault = self._faults[what] = f"{what} failed: {type(e).__name__}: {e}"
+            raise PluginError(f"the plugin {self.key}: {fault}") from e
+        self._faults.pop(what, None)
         return result
+
+    async def refuse(self, reason: str) -> None:
+        """Stop it for good: it cannot be used together with the others."""
+        await self.stop()
+        self._faults = {"init": reason}
+        self._retry_at = float("inf")
 
     async def stop(self) -> None:
         plugin, self._plugin = self._plugin, None
@@ -153,8 +164,7 @@ class PluginSet:
         seen: dict[str, PluginHandle] = {}
         for handle in self.handles:
             if handle.started and seen.setdefault(handle.key, handle) is not handle:
-                await handle.stop()
-                handle.reason = f"another plugin already serves {handle.key}"
+                await handle.refuse(f"another plugin already serves {handle.key}")
         places = {key: i for i, key in enumerate(order_plugins({h.key for h in self.handles}, self._order))}
         self.handles.sort(key=lambda h: places[h.key])
 
