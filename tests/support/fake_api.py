@@ -12,14 +12,14 @@ import json
 import re
 import tarfile
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
-from aiohttp import BodyPartReader, MultipartReader, MultipartWriter, WSMsgType, web
+from aiohttp import BodyPartReader, MultipartWriter, WSMsgType, web
 
 from ai.backend.common.signing import SignedParts, media_type, parse_authorization, sign
 
@@ -241,15 +241,14 @@ class FakeApi:
 
     async def _execute(self, request: web.Request) -> web.Response:
         session, body = self._of(request), await request.json()
-        steps = self._runs(session).setdefault(body["runId"], None)
-        if steps is None:
-            steps = self._runs(session)[body["runId"]] = interpret(session, body)
+        runs = self._runs(session)
+        steps = runs.get(body["runId"]) or runs.setdefault(body["runId"], interpret(session, body))
         answer = body["code"] if body["mode"] == "input" else None
         step = await (steps.asend(answer) if answer is not None else anext(steps))
         return self._json(request, {"result": {**step, "runId": body["runId"]}})
 
-    def _runs(self, session: FakeSession) -> dict[str, Any]:
-        runs: dict[str, Any] = vars(session).setdefault("runs", {})
+    def _runs(self, session: FakeSession) -> dict[str, AsyncGenerator[Step, str]]:
+        runs: dict[str, AsyncGenerator[Step, str]] = vars(session).setdefault("runs", {})
         return runs
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
@@ -280,8 +279,9 @@ class FakeApi:
         reader = await request.multipart()
         count = 0
         while (part := await reader.next()) is not None:
-            assert isinstance(part, BodyPartReader) and not isinstance(part, MultipartReader)
-            assert part.name == "src" and part.filename
+            assert isinstance(part, BodyPartReader)
+            assert part.name == "src"
+            assert part.filename
             session.files[unquote(part.filename)] = bytes(await part.read())
             count += 1
         if count > 20:
@@ -300,7 +300,7 @@ class FakeApi:
                 member = tarfile.TarInfo(name.rpartition("/")[2])
                 member.size = len(session.files[name])
                 tar.addfile(member, io.BytesIO(session.files[name]))
-            writer.append(archive.getvalue(), {"Content-Type": "application/x-tar"})  # type: ignore[arg-type]  # a dict
+            writer.append(archive.getvalue(), {"Content-Type": "application/x-tar"})
         return web.Response(body=writer)
 
     async def _list_files(self, request: web.Request) -> web.Response:
@@ -321,7 +321,8 @@ class FakeApi:
             if number > last:
                 text = f"event: {name}\nid: {number}\nretry: 10\ndata: {json.dumps(data)}\n\n"
                 await response.write(text.encode())
-            if name == "cut":
+            if name == "cut" and number > last:
+                await asyncio.sleep(0.05)  # what was written must arrive before the reset does
                 assert request.transport is not None
                 request.transport.abort()
                 return response
@@ -375,7 +376,7 @@ class FakeApi:
         return self._json(request, {"data": data})
 
 
-async def interpret(session: FakeSession, body: dict[str, Any]) -> AsyncIterator[Step]:
+async def interpret(session: FakeSession, body: dict[str, Any]) -> AsyncGenerator[Step, str]:
     """Pretend to run code: print, input, sleep, an exception, an exit code."""
     code = body["code"] if body["mode"] == "query" else str(body["options"]["exec"])
     session.log += f"ran {code}\n"

@@ -102,7 +102,7 @@ def reason(found: Mapping[str, Any]) -> str:
 
 def describe_history(history: Mapping[str, str | None]) -> str:
     """``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``, from the times of the statuses."""
-    known = sorted((datetime.fromisoformat(when), name) for name, when in history.items() if when)
+    known = sorted((datetime.fromisoformat(when), name.upper()) for name, when in history.items() if when)
     if not known:
         return ""
     start = known[0][0]

@@ -95,3 +95,10 @@ class Screen:
     def fail(self, message: str, *, exit_code: int = 1) -> NoReturn:
         self.error(message)
         sys.exit(exit_code)
+
+
+class MutedScreen(Screen):
+    """A screen that shows results and errors only."""
+
+    def note(self, text: str) -> None:
+        pass

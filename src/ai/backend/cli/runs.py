@@ -14,7 +14,7 @@ from ai.backend.cli.calling import report
 from ai.backend.cli.cases import Case, Plan
 from ai.backend.cli.creation import made_up_name
 from ai.backend.cli.lifecycle import NotStarted, create_running, tell_start
-from ai.backend.cli.output import OutputMode, Screen, cell
+from ai.backend.cli.output import MutedScreen, OutputMode, Screen, cell
 from ai.backend.cli.prompting import read_line
 from ai.backend.cli.rendering import Renderer
 from ai.backend.client.exceptions import BackendAPIError, BackendError
@@ -58,14 +58,9 @@ class Outcome:
         }
 
 
-class _Muted(Screen):
-    def note(self, text: str) -> None:
-        pass
-
-
 async def run_plan(api: AsyncSession, screen: Screen, plan: Plan) -> int:
     """Run every case; the exit code is that of the first case that failed, or zero."""
-    told = _Muted(screen.mode) if plan.quiet else screen
+    told = MutedScreen(screen.mode) if plan.quiet else screen
     runs = [CaseRun(api, told, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
     slots = asyncio.Semaphore(plan.max_parallel)
 
@@ -201,6 +196,8 @@ class CaseRun:
 
     async def _take(self, stream: ExecuteStream, result: Mapping[str, Any]) -> None:
         outcome, status = self._outcome, result.get("status")
+        if isinstance(problem := result.get("error"), Mapping):
+            raise BackendAPIError(int(problem.get("status") or 500), "", problem)
         console = list(result.get("console") or [])
         outcome.console += console
         outcome.files += list(result.get("files") or [])
@@ -220,7 +217,8 @@ class CaseRun:
         outcome = self._outcome
         options = result.get("options") or {}
         outcome.status = status
-        outcome.exit_code = int(result.get("exitCode") or 0) % 256
+        code = int(result.get("exitCode") or 0)
+        outcome.exit_code = code % 256 if code >= 0 else PLATFORM_FAILURE
         if outcome.exit_code == 0 and options.get("raised"):
             outcome.exit_code = 1
         if status == "exec-timeout":

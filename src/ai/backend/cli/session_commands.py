@@ -189,6 +189,6 @@ def status_history(session: str, owner: str | None) -> None:
         if screen.is_json:
             screen.json(history)
         else:
-            screen.facts((name, when) for name, when in history.items() if when)
+            screen.facts((name.upper(), when) for name, when in history.items() if when)
 
     call(screen, work)

@@ -9,6 +9,7 @@ import click
 from ai.backend.cli.calling import call
 from ai.backend.cli.creation import creation_options, take_creation
 from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.output import MutedScreen
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 @click.option("--type", "type_", type=click.Choice(["interactive", "batch"]), default="interactive", show_default=True)
 @click.option("-c", "--startup-command", metavar="CMD", help="The program of a batch session.")
 @click.option("--enqueue-only", is_flag=True, help="Return once the session is queued.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not tell how it goes.")
 @click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
 @creation_options
-def start(image: str, enqueue_only: bool, max_wait: int, **given: Any) -> None:
+def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: Any) -> None:
     """Start a session of IMAGE and leave it running.
 
     Exits with 1 if it does not start, and with 124 if --max-wait runs out first (it stays in the queue then).
@@ -30,6 +32,7 @@ def start(image: str, enqueue_only: bool, max_wait: int, **given: Any) -> None:
       backend.ai start -t mysession -r cpu=1 -r mem=256m python
     """
     screen = screen_of()
+    told = MutedScreen(screen.mode) if quiet else screen
     creation = take_creation(given)
     if creation.type_ == "batch" and not creation.startup_command:
         raise click.UsageError("a batch session needs --startup-command")
@@ -41,11 +44,11 @@ def start(image: str, enqueue_only: bool, max_wait: int, **given: Any) -> None:
             session = await api.ComputeSession.get_or_create(image, **creation.options(enqueue_only=True))
         else:
             try:
-                session = await create_running(api, screen, image, creation, max_wait=max_wait)
+                session = await create_running(api, told, image, creation, max_wait=max_wait)
             except NotStarted as error:
                 screen.error(str(error), code="not-started")
                 return 124 if error.is_timeout else 1
-            await tell_start(session, screen)
+            await tell_start(session, told)
         if screen.is_json:
             document = {"id": session.id, "name": session.name, "status": session.status, "created": session.created}
             screen.json({**document, "service_ports": session.service_ports})
@@ -56,7 +59,7 @@ def start(image: str, enqueue_only: bool, max_wait: int, **given: Any) -> None:
             services = ", ".join(str(one.get("name")) for one in session.service_ports)
             if services:
                 screen.say(f"services: {services}")
-            screen.note(f"next: backend.ai info {session.name} | backend.ai rm {session.name}")
+            told.note(f"next: backend.ai info {session.name} | backend.ai rm {session.name}")
         return 0
 
     call(screen, work)

@@ -34,8 +34,13 @@ class AsyncBackgroundTask:
 
     async def progress(self) -> AsyncIterator[Progress]:
         """Every step up to the last one, whose ``state`` is ``done``, ``failed`` or ``cancelled``."""
+        family = ""
         async for event in follow(self._transport, "/events/background-task", {"task_id": str(self.task_id)}):
-            state = event.name.rpartition("_")[2]
+            prefix, _, state = event.name.rpartition("_")
+            # A server may tell each step twice: as `bgtask_*` of the published client and as `task_*` of the spec.
+            family = family or prefix
+            if prefix != family:
+                continue
             data = event.data
             yield Progress(
                 state=state,

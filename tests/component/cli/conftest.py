@@ -1,0 +1,62 @@
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_api import ACCESS_KEY, SECRET_KEY, FakeApi, serving
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@dataclass
+class Shell:
+    """Runs `backend.ai` in a process of its own."""
+
+    env: dict[str, str]
+    folder: Path
+
+    async def start(self, *arguments: str, **env: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "ai.backend.cli.main",
+            *arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=self.folder,
+            env={**self.env, **env},
+        )
+
+    async def __call__(self, *arguments: str, stdin: str = "", **env: str) -> Done:
+        process = await self.start(*arguments, **env)
+        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 40)
+        return Done(process.returncode or 0, out.decode(), err.decode())
+
+
+@pytest.fixture
+def api() -> FakeApi:
+    return FakeApi()
+
+
+@pytest.fixture
+async def shell(api: FakeApi, tmp_path: Path) -> AsyncIterator[Shell]:
+    base = {name: value for name, value in os.environ.items() if not name.startswith("BACKEND")}
+    async with serving(api) as endpoint:
+        keys = {"BACKEND_ENDPOINT": endpoint, "BACKEND_ACCESS_KEY": ACCESS_KEY, "BACKEND_SECRET_KEY": SECRET_KEY}
+        yield Shell({**base, **keys, "COLUMNS": "200"}, tmp_path)
+
+
+Running = Callable[..., Coroutine[Any, Any, Done]]
