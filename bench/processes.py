@@ -55,3 +55,30 @@ def tree(root: int) -> list[int]:
         found.append(pid)
         waiting += children.get(pid, [])
     return found
+
+
+def belonging_to(data_dir: Path) -> list[int]:
+    """Return every process that was started for a cluster or sees its files, whoever its parent is now."""
+    needle = str(data_dir).encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if any(needle in (entry / name).read_bytes() for name in ("cmdline", "mountinfo")):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def proportional_mib(pids: Sequence[int]) -> float:
+    """Return the memory of processes in MiB, shared pages divided among those that share them (Pss)."""
+    total = 0
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from bench.figures import REGISTRY, Figure
 
 # Every module that registers benchmarks, in the order of the table in docs/benchmarks.md.
-MODULES = ("sessions", "server", "command_line")
+MODULES = ("sessions", "server", "command_line", "sleepers")
 
 USAGE = "usage: bench/run --list | bench/run NAME...\n"
 
