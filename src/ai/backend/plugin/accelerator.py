@@ -11,17 +11,21 @@ may run concurrently, calls for one workload never do; a raised exception degrad
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel
 
-from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, SlotDisplay
-from ai.backend.common.errors import CreationDeferred, CreationDenied
+from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, DeviceHealth, SlotDisplay
+from ai.backend.common.errors import CreationDeferred, CreationDenied, PluginError
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
+from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.discrete import DiscreteAllocMap
+from ai.backend.core.allocation.fractional import FractionalAllocMap
 
 __all__ = [
     "AbstractAllocMap",
@@ -31,6 +35,8 @@ __all__ = [
     "CreationDeferred",
     "CreationDenied",
     "DeviceMapping",
+    "DiscreteAllocMap",
+    "FractionalAllocMap",
     "HookContext",
     "LifecycleCause",
     "ManagedState",
@@ -43,6 +49,8 @@ __all__ = [
     "TerminationDeferred",
     "Workload",
     "WorkloadConfig",
+    "build_alloc_map",
+    "slot_totals",
 ]
 
 ENTRY_POINT_GROUP = "backendai_accelerator_v30"
@@ -292,16 +300,19 @@ class AbstractComputePlugin(ABC):
         """Every slot that this plugin can offer under any settings, with display metadata."""
 
     @abstractmethod
-    async def available_slots(self) -> Mapping[SlotName, Any]:
-        """Slot -> Decimal total over healthy devices, as configured now."""
+    async def available_slots(self) -> Mapping[SlotName, Decimal]:
+        """Slot -> total over healthy devices, as configured now; :func:`slot_totals` of the devices."""
 
     @abstractmethod
     def alloc_map_spec(self) -> AllocMapSpec | None:
         """The stock alloc map that this plugin uses, as data; None if ``create_alloc_map`` returns one of its own."""
 
-    @abstractmethod
     async def create_alloc_map(self) -> AbstractAllocMap:
-        """A fresh alloc map over ``list_devices`` with nothing allocated."""
+        """A fresh alloc map over ``list_devices`` with nothing allocated; the stock one unless it is overridden."""
+        spec = self.alloc_map_spec()
+        if spec is None:
+            raise PluginError(f"{type(self).__name__} has neither a stock alloc map nor one of its own")
+        return build_alloc_map(spec, await self.list_devices())
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
@@ -328,6 +339,17 @@ class AbstractComputePlugin(ABC):
 
     async def get_node_info(self) -> NodeInfo:
         return NodeInfo()
+
+
+def slot_totals(devices: Iterable[ComputeDevice]) -> dict[SlotName, Decimal]:
+    """Each slot's sum over healthy devices, in whole quanta of each; zero where every device of a slot is unhealthy."""
+    totals: dict[SlotName, Decimal] = {}
+    for device in devices:
+        for slot in device.slots:
+            whole = slot.amount // slot.quantum * slot.quantum
+            offered = whole if device.health is DeviceHealth.HEALTHY else Decimal(0)
+            totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + offered
+    return totals
 
 
 class _NullHook(AbstractLifecycleHook):

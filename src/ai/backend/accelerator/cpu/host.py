@@ -1,0 +1,68 @@
+"""What Linux says about cores: affinity, NUMA nodes, use."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_NODE = re.compile(r"node(\d+)")
+_CPU = re.compile(r"cpu(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Since boot, in seconds."""
+
+    busy: float
+    total: float
+
+
+class CpuHost:
+    """Reads below ``sys`` and ``proc``, which a test may replace by recorded trees."""
+
+    def __init__(
+        self, sys: Path = Path("/sys"), proc: Path = Path("/proc"), cores: frozenset[int] | None = None
+    ) -> None:
+        self._sys = sys
+        self._proc = proc
+        self._cores = cores
+
+    def cores(self) -> list[int]:
+        """The cores that this process, and with it every workload, may use."""
+        return sorted(os.sched_getaffinity(0) if self._cores is None else self._cores)
+
+    def numa_node(self, core: int) -> int | None:
+        """None where the kernel has no NUMA support."""
+        folder = self._sys / f"devices/system/cpu/cpu{core}"
+        if not folder.is_dir():
+            return None
+        return next((int(m[1]) for p in folder.iterdir() if (m := _NODE.fullmatch(p.name))), None)
+
+    def model_name(self) -> str | None:
+        try:
+            text = (self._proc / "cpuinfo").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        match = re.search(r"^(?:model name|Model|cpu model|Processor)\s*:\s*(.+)$", text, re.MULTILINE)
+        return match[1].strip() if match else None
+
+    def times(self) -> dict[int, CpuTimes]:
+        """Use of every core; empty if it cannot be read."""
+        try:
+            text = (self._proc / "stat").read_text(encoding="ascii")
+        except OSError:
+            return {}
+        ticks = os.sysconf("SC_CLK_TCK")
+        found: dict[int, CpuTimes] = {}
+        for line in text.splitlines():
+            name, *fields = line.split()
+            match = _CPU.fullmatch(name) if name.startswith("cpu") else None
+            if match is None or len(fields) < 5:
+                continue
+            # user nice system idle iowait irq softirq steal; guest time is part of user time
+            values = [int(f) / ticks for f in fields[:8]]
+            total = sum(values)
+            found[int(match[1])] = CpuTimes(busy=total - values[3] - values[4], total=total)
+        return found

@@ -1,0 +1,142 @@
+"""The intrinsic plugin for cores: one device per core, bound by cpuset where the runtime can, limited by time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import ClassVar
+
+from pydantic import BaseModel, Field
+
+from ai.backend.accelerator.cpu.host import CpuHost, CpuTimes
+from ai.backend.common.devices import (
+    AllocationStrategy,
+    AllocMapSpec,
+    ComputeDevice,
+    ComputeUnit,
+    DeviceAllocation,
+    DeviceSlot,
+    SlotDisplay,
+)
+from ai.backend.common.ids import DeviceId, DeviceName, SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.plugin.accelerator import (
+    AbstractComputePlugin,
+    AbstractLifecycleHook,
+    AttachedDevice,
+    HookContext,
+    Measurement,
+    NodeInfo,
+    StatContext,
+    Workload,
+    WorkloadConfig,
+    slot_totals,
+)
+from ai.backend.plugin.settings import PluginSettings
+
+SLOT = SlotName("cpu")
+
+
+class CPUSettings(PluginSettings):
+    """Settings of the plugin, ``[plugins.cpu]`` of agent.toml."""
+
+    reserved_cpu: int = Field(default=0, ge=0, description="How many cores, the first ones, sessions never get.")
+
+
+class CPUHook(AbstractLifecycleHook):
+    """Binds the workload to its cores."""
+
+    async def pre_create(self) -> WorkloadConfig:
+        cores = sorted(int(d) for d in self.device_alloc.slots.get(SLOT, {}))
+        if not cores:
+            return WorkloadConfig()
+        return WorkloadConfig(cpuset=tuple(cores), cpu_limit=float(self.device_alloc.total(SLOT)))
+
+
+class CPUPlugin(AbstractComputePlugin):
+    """Cores of the node."""
+
+    key: ClassVar[DeviceName] = DeviceName("cpu")
+    version: ClassVar[str] = "1"
+    settings_model: ClassVar[type[BaseModel] | None] = CPUSettings
+
+    def __init__(self, settings: BaseModel | None = None, *, host: CpuHost | None = None) -> None:
+        super().__init__(settings)
+        self._config = settings if isinstance(settings, CPUSettings) else CPUSettings()
+        self._host = host or CpuHost()
+        self._before: dict[int, CpuTimes] = {}
+
+    async def list_devices(self) -> Sequence[ComputeDevice]:
+        model = self._host.model_name()
+        return [
+            ComputeDevice(
+                device_name=self.key,
+                device_id=DeviceId(str(core)),
+                hw_location="root",
+                numa_node=self._host.numa_node(core),
+                processing_units=1,
+                compute_units=(ComputeUnit(name="core", count=1),),
+                model_name=model,
+                slots=(DeviceSlot(slot_name=SLOT, slot_type=SlotType.COUNT, amount=Decimal(1)),),
+            )
+            for core in self._host.cores()[self._config.reserved_cpu :]
+        ]
+
+    async def configurable_slots(self) -> Sequence[SlotDisplay]:
+        return [
+            SlotDisplay(
+                slot_name=SLOT,
+                slot_type=SlotType.COUNT,
+                human_readable_name="CPU",
+                description="CPU cores",
+                display_unit="Core",
+                display_icon="cpu",
+            )
+        ]
+
+    async def available_slots(self) -> Mapping[SlotName, Decimal]:
+        return {SLOT: Decimal(0)} | slot_totals(await self.list_devices())
+
+    def alloc_map_spec(self) -> AllocMapSpec:
+        return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.EVENLY)
+
+    def create_lifecycle_hook(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
+    ) -> AbstractLifecycleHook:
+        return CPUHook(workload, device_alloc, context)
+
+    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
+        held = device_alloc.slots.get(SLOT, {})
+        if not held:
+            return ()
+        model = self._host.model_name() or "CPU"
+        return [AttachedDevice(device_id=d, model_name=model, data={"cores": int(q)}) for d, q in held.items()]
+
+    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
+        """``cpu_util`` in percent since the last call, of each core and of the node (capacity: 100 for each core)."""
+        now = self._host.times()
+        before, self._before = self._before, now
+        percents: dict[DeviceId, float] = {}
+        for core in self._host.cores():
+            if core in now and core in before:
+                elapsed = now[core].total - before[core].total
+                busy = max(0.0, now[core].busy - before[core].busy)
+                percents[DeviceId(str(core))] = min(100.0, 100.0 * busy / elapsed) if elapsed > 0 else 0.0
+        if not percents:
+            return ()
+        stats = frozenset({"avg", "max"})
+        node = Measurement(
+            key="cpu_util",
+            value=sum(percents.values()),
+            unit_hint="percent",
+            capacity=100.0 * len(percents),
+            stats=stats,
+        )
+        return [node] + [
+            Measurement(key="cpu_util", value=v, unit_hint="percent", capacity=100.0, stats=stats, device_id=d)
+            for d, v in percents.items()
+        ]
+
+    async def get_node_info(self) -> NodeInfo:
+        cores = self._host.cores()
+        return NodeInfo(extra={"model": self._host.model_name() or "unknown", "cores": str(len(cores))})

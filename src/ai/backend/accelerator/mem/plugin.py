@@ -1,0 +1,141 @@
+"""The intrinsic plugin for main memory: one device for each NUMA node that has some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import ClassVar
+
+from pydantic import BaseModel, Field
+
+from ai.backend.accelerator.mem.host import MemoryHost
+from ai.backend.common.devices import (
+    AllocationStrategy,
+    AllocMapSpec,
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceSlot,
+    MemorySpec,
+    SlotDisplay,
+)
+from ai.backend.common.ids import DeviceId, DeviceName, SlotName
+from ai.backend.common.slots import BinarySize
+from ai.backend.common.states import SlotType
+from ai.backend.plugin.accelerator import (
+    AbstractComputePlugin,
+    AbstractLifecycleHook,
+    AttachedDevice,
+    HookContext,
+    Measurement,
+    NodeInfo,
+    StatContext,
+    Workload,
+    WorkloadConfig,
+    slot_totals,
+)
+from ai.backend.plugin.settings import PluginSettings, Size
+
+SLOT = SlotName("mem")
+ALIGNMENT = 2**20
+"""Totals are whole MiB, so that the same machine reports the same number after each boot."""
+
+
+class MemorySettings(PluginSettings):
+    """Settings of the plugin, ``[plugins.mem]`` of agent.toml."""
+
+    reserved_mem: Size = Field(default=0, ge=0, description="Memory that sessions never get, in bytes or as 512m.")
+
+
+class MemoryHook(AbstractLifecycleHook):
+    """Limits the workload, and binds it to its NUMA nodes where there are several."""
+
+    async def pre_create(self) -> WorkloadConfig:
+        held = self.device_alloc.slots.get(SLOT, {})
+        if not held:
+            return WorkloadConfig()
+        nodes = tuple(sorted(int(d.removeprefix("node")) for d in held if d.startswith("node")))
+        return WorkloadConfig(memory_limit_bytes=int(self.device_alloc.total(SLOT)), memory_nodes=nodes)
+
+
+class MemoryPlugin(AbstractComputePlugin):
+    """Main memory of the node."""
+
+    key: ClassVar[DeviceName] = DeviceName("mem")
+    version: ClassVar[str] = "1"
+    settings_model: ClassVar[type[BaseModel] | None] = MemorySettings
+
+    def __init__(self, settings: BaseModel | None = None, *, host: MemoryHost | None = None) -> None:
+        super().__init__(settings)
+        self._config = settings if isinstance(settings, MemorySettings) else MemorySettings()
+        self._host = host or MemoryHost()
+
+    async def list_devices(self) -> Sequence[ComputeDevice]:
+        """``node0``, ``node1`` ... on a machine with several NUMA nodes, else one device ``root``."""
+        usable = self._host.use().total
+        nodes = self._host.nodes()
+        if len(nodes) < 2:
+            only = next(iter(nodes), None)
+            return [self._device("root", usable - self._config.reserved_mem, only)]
+        # A container's limit does not say on which node it counts; every node gives up the same part.
+        scale = min(1.0, usable / sum(nodes.values()))
+        left = self._config.reserved_mem
+        devices = []
+        for node, size in nodes.items():
+            offered = int(size * scale)
+            reserved = min(left, offered)
+            left -= reserved
+            devices.append(self._device(f"node{node}", offered - reserved, node))
+        return devices
+
+    def _device(self, device_id: str, size: int, node: int | None) -> ComputeDevice:
+        size = max(0, size) // ALIGNMENT * ALIGNMENT
+        return ComputeDevice(
+            device_name=self.key,
+            device_id=DeviceId(device_id),
+            hw_location="root",
+            numa_node=node,
+            memory_size=size,
+            memory_spec=MemorySpec(total_memory=size),
+            slots=(DeviceSlot(slot_name=SLOT, slot_type=SlotType.BYTES, amount=Decimal(size)),),
+        )
+
+    async def configurable_slots(self) -> Sequence[SlotDisplay]:
+        return [
+            SlotDisplay(
+                slot_name=SLOT,
+                slot_type=SlotType.BYTES,
+                human_readable_name="RAM",
+                description="Main memory",
+                display_unit="GiB",
+                display_icon="ram",
+                number_binary=True,
+            )
+        ]
+
+    async def available_slots(self) -> Mapping[SlotName, Decimal]:
+        return slot_totals(await self.list_devices())
+
+    def alloc_map_spec(self) -> AllocMapSpec:
+        return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
+
+    def create_lifecycle_hook(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
+    ) -> AbstractLifecycleHook:
+        return MemoryHook(workload, device_alloc, context)
+
+    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
+        held = device_alloc.slots.get(SLOT, {})
+        return [AttachedDevice(device_id=d, model_name="RAM", data={"mem": int(q)}) for d, q in held.items()]
+
+    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
+        """``mem`` in bytes, of the whole node."""
+        use = self._host.use()
+        used = float(use.total - use.available)
+        return [
+            Measurement(
+                key="mem", value=used, unit_hint="bytes", capacity=float(use.total), stats=frozenset({"max", "avg"})
+            )
+        ]
+
+    async def get_node_info(self) -> NodeInfo:
+        return NodeInfo(extra={"total": str(BinarySize(self._host.use().total))})
