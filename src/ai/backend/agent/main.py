@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
+import signal
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
+
+import click
 
 from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, FileOutbox
 from ai.backend.agent.api.commands import Commands
@@ -21,7 +26,7 @@ from ai.backend.agent.services.observations import Observer
 from ai.backend.agent.services.plugins import PluginSet, PluginSource, find_plugins
 from ai.backend.agent.services.reporting import Reporting
 from ai.backend.agent.services.statistics import Statistics
-from ai.backend.common.errors import Unavailable
+from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.plugin.runtime import AbstractRuntime
 
@@ -171,3 +176,95 @@ class _LateCommands:
             return await getattr(self._agent.current_commands(), name)(request)
 
         return call
+
+
+_RUNTIMES = {
+    "process": (
+        "ai.backend.runtime.process.runtime:ProcessRuntime",
+        "ai.backend.runtime.process.settings:ProcessRuntimeSettings",
+    )
+}
+"""Runtimes in the tree: the class, made of its settings and a state directory, and the model of its settings."""
+
+
+def load_runtime(settings: AgentSettings) -> AbstractRuntime:
+    """The runtime that ``agent.runtime`` names, on this agent's data directory.
+
+    Raises:
+        InvalidInput: there is no such runtime, or its settings are wrong.
+    """
+    name = settings.agent.runtime
+    if name not in _RUNTIMES:
+        raise InvalidInput(f"there is no runtime {name!r}; known are {', '.join(_RUNTIMES)}", data={"runtime": name})
+    cls, model = (
+        getattr(importlib.import_module(module), attribute)
+        for module, _, attribute in (path.partition(":") for path in _RUNTIMES[name])
+    )
+    try:
+        parsed = model.model_validate(settings.runtime)
+    except ValueError as e:
+        raise InvalidInput(f"the settings of the runtime {name} are wrong: {e}") from None
+    runtime: AbstractRuntime = cls(parsed, settings.data_dir / name)
+    return runtime
+
+
+async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
+    """Run an agent that is connected by ZeroMQ until ``stop`` is set. Its workloads run on.
+
+    Raises:
+        InvalidInput: settings are missing or wrong. Conflict: another agent uses the data directory.
+    """
+    from ai.backend.infra.rpc.keys import load_or_generate_keypair
+    from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
+
+    link = settings.link
+    manager_key = link.manager_key
+    if manager_key is None and link.manager_key_file is not None:
+        manager_key = link.manager_key_file.expanduser().read_text().split()[0]
+    if manager_key is None:
+        raise InvalidInput("link.manager-key or link.manager-key-file is needed", data={"link.manager-key": "missing"})
+    keys_file = link.keypair_file or settings.data_dir / "agent.key"
+    keys_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    endpoint = ZmqAgentEndpoint(
+        connect=link.manager_addr,
+        agent_id=settings.agent.id,
+        keypair=load_or_generate_keypair(keys_file),
+        manager_key=manager_key,
+    )
+    agent = Agent(settings, load_runtime(settings), endpoint.reports)
+    try:
+        await agent.start()
+        await endpoint.start(agent.commands)
+        log.info("the agent %s serves the manager at %s", agent.agent_id, link.manager_addr)
+        await stop.wait()
+    finally:
+        await endpoint.stop()
+        await agent.stop()
+
+
+@click.group()
+def main() -> None:
+    """The agent daemon."""
+
+
+@main.command("start-server")
+@click.option("-f", "--config", "config", type=click.Path(path_type=Path), help="agent.toml; searched if not given.")
+@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+def start_server(config: Path | None, log_level: str) -> None:
+    """Serve a manager with the devices of this node."""
+    from ai.backend.infra.settings import load_settings
+    from ai.backend.infra.telemetry import configure_logging
+
+    configure_logging("agent", level=log_level.upper())
+
+    async def run() -> None:
+        settings = load_settings(AgentSettings, name="agent", path=config, env_prefix="BACKEND_AGENT_")
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await serve(settings, stop)
+
+    try:
+        asyncio.run(run())
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e
