@@ -136,7 +136,7 @@ def test_parallel_runs_over_a_range(cluster: Cluster) -> None:
         "-c", 'import os; print("case", os.environ["N"])', "python",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert {f"case {c}" for c in "abc"} <= {line.strip().rpartition("| ")[2] for line in done.stdout.splitlines()}
+    assert {f"case {c}" for c in "abc"} <= {line.strip().rpartition("] ")[2] for line in done.stdout.splitlines()}
 
 
 def test_another_users_session_does_not_exist(cluster: Cluster) -> None:

@@ -67,8 +67,21 @@ def rows(database: Path, query: str, *parameters: object) -> list[dict[str, obje
 
 
 def leftovers(data_dir: Path, *ids: str) -> Iterator[str]:
-    """Everything but log lines and database rows that still mentions these ids; nothing is the good answer."""
+    """Everything that still mentions these kernels; nothing is the good answer.
+
+    Not counted: log lines, database rows, and the agent's note that a kernel has ended, which it keeps for an hour so
+    that a command which comes late cannot create it again.
+    """
     for pid, command in processes(*ids).items():
         yield f"process {pid}: {command}"
     yield from (f"cgroup {path}" for path in cgroups(*ids))
-    yield from (f"path {path}" for path in paths(data_dir, *ids))
+    yield from (f"path {path}" for path in paths(data_dir, *ids) if not _is_tombstone(Path(path)))
+
+
+def _is_tombstone(path: Path) -> bool:
+    if path.parent.name != "kernels" or path.suffix != ".json":
+        return False
+    try:
+        return "TERMINATED" in path.read_text() or "ERROR" in path.read_text()
+    except FileNotFoundError:
+        return True
