@@ -10,7 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, insert, select, text, update
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from ai.backend.common.errors import Conflict
@@ -130,3 +130,36 @@ async def test_a_database_of_a_newer_program_is_refused(database: Database, tmp_
     _migration(tmp_path / "old", "0001", None, "two")
     with pytest.raises(Conflict, match="newer"):
         await upgrade(database, tmp_path / "old")
+
+
+async def test_a_transaction_in_a_thread_commits_or_leaves_nothing(database: Database) -> None:
+    async def count() -> int:
+        return await database.run_read(lambda c: len(c.execute(select(things.c.id)).all()))
+
+    await database.run_write(lambda c: c.execute(insert(things), {"id": 1, "n": 0}))
+
+    def fails(connection: Connection) -> None:
+        connection.execute(insert(things), {"id": 2, "n": 0})
+        raise ValueError("changed my mind")
+
+    with pytest.raises(ValueError, match="changed"):
+        await database.run_write(fails)
+    assert await count() == 1
+    await database.run_read(lambda c: c.execute(insert(things), {"id": 3, "n": 0}))
+    assert await count() == 1, "a read transaction changes nothing"
+
+
+async def test_transactions_of_both_kinds_lose_no_update(database: Database) -> None:
+    await database.run_write(lambda c: c.execute(insert(things), {"id": 1, "n": 0}))
+
+    def add(connection: Connection) -> None:
+        n = connection.execute(select(things.c.n).where(things.c.id == 1)).scalar_one()
+        connection.execute(update(things).where(things.c.id == 1).values(n=n + 1))
+
+    async def add_by_session() -> None:
+        async with database.write() as session:
+            n = (await session.execute(select(things.c.n).where(things.c.id == 1))).scalar_one()
+            await session.execute(update(things).where(things.c.id == 1).values(n=n + 1))
+
+    await asyncio.gather(*(database.run_write(add) for _ in range(20)), *(add_by_session() for _ in range(20)))
+    assert await database.run_read(lambda c: c.execute(select(things.c.n)).scalar_one()) == 40

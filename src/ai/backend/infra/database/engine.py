@@ -8,16 +8,19 @@ default loses updates; one writer at a time in this process, and up to ``busy_ti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from ai.backend.infra.database.threads import SqliteThreads
+
 _WRITE = "backendai_write"
+T = TypeVar("T")
 
 
 class Database:
@@ -34,11 +37,19 @@ class Database:
         self.engine = create_async_engine(url, pool_size=pool_size, max_overflow=5)
         self._is_sqlite = self.engine.dialect.name == "sqlite"
         self._writer = asyncio.Lock()
+        self._threads: SqliteThreads | None = None
         if self._is_sqlite:
-            self._set_up_sqlite(busy_timeout_s)
+            self._set_up_sqlite(self.engine.sync_engine, busy_timeout_s)
+            if self.engine.url.database not in (None, "", ":memory:"):
+                self._threads = SqliteThreads(
+                    self.engine.url,
+                    set_up=lambda engine: self._set_up_sqlite(engine, busy_timeout_s),
+                    write_option=_WRITE,
+                )
 
-    def _set_up_sqlite(self, busy_timeout_s: float) -> None:
-        @event.listens_for(self.engine.sync_engine, "connect")
+    @staticmethod
+    def _set_up_sqlite(engine: Engine, busy_timeout_s: float) -> None:
+        @event.listens_for(engine, "connect")
         def on_connect(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
             connection.isolation_level = None
             cursor = connection.cursor()
@@ -52,7 +63,7 @@ class Database:
                 cursor.execute(f"PRAGMA {pragma}")
             cursor.close()
 
-        @event.listens_for(self.engine.sync_engine, "begin")
+        @event.listens_for(engine, "begin")
         def on_begin(connection: Connection) -> None:
             write = connection.get_execution_options().get(_WRITE, False)
             connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
@@ -88,7 +99,26 @@ class Database:
     def _session(connection: AsyncConnection) -> AsyncSession:
         return AsyncSession(bind=connection, expire_on_commit=False, autoflush=False)
 
+    async def run_read(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work(connection)`` in one read transaction; on SQLite as one piece in a thread."""
+        if self._threads is not None:
+            return await self._threads.read(work)
+        async with self.engine.connect() as connection:
+            return await connection.run_sync(work)
+
+    async def run_write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work(connection)`` in one write transaction and commit, or roll back whole when it raises.
+
+        On SQLite as one piece in the thread that writes: if the caller is cancelled meanwhile, it still commits.
+        """
+        if self._threads is not None:
+            return await self._threads.write(work)
+        result: T = await self.run_sync(work)
+        return result
+
     async def close(self) -> None:
+        if self._threads is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self._threads.close)
         await self.engine.dispose()
 
     def __repr__(self) -> str:

@@ -23,7 +23,8 @@ _ALL = 100_000
 
 
 def _bounded(names: Sequence[str], limits: ResourceSlot, *, unnamed: Decimal = INFINITY) -> ResourceSlot:
-    """A limit for every slot; ``unnamed`` for those that ``limits`` does not mention (for it, missing would be zero)."""
+    """A limit for every slot; ``unnamed`` for those that ``limits`` does not mention (for it, missing would be
+    zero)."""
     named = set(limits)
     return ResourceSlot({name: (limits[name] if name in named else unnamed) for name in names})
 

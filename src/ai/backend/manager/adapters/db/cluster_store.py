@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from ai.backend.common.ids import AgentId, TaskId
 from ai.backend.common.slots import ResourceSlot
@@ -31,16 +31,21 @@ class SqlAgentStore:
     async def put_agent(self, agent: Agent) -> None:
         row = {name: getattr(agent, name) for name in _AGENT_FIELDS}
         c = t.agents.c
-        async with self._db.write() as s:
+
+        def work(s: Connection) -> None:
             row["version_id"] = c.version_id + 1
-            done = await s.execute(update(t.agents).where(c.id == agent.id).values(row))
-            if done.rowcount == 0:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+            done = s.execute(update(t.agents).where(c.id == agent.id).values(row))
+            if done.rowcount == 0:
                 fresh = {**row, "version_id": 1, "occupied_slots": ResourceSlot()}
-                await s.execute(insert(t.agents), fresh)
+                s.execute(insert(t.agents), fresh)
+
+        await self._db.run_write(work)
 
     async def _set(self, agent_id: AgentId, **values: Any) -> None:
-        async with self._db.write() as s:
-            await s.execute(update(t.agents).where(t.agents.c.id == agent_id).values(values))
+        def work(s: Connection) -> None:
+            s.execute(update(t.agents).where(t.agents.c.id == agent_id).values(values))
+
+        await self._db.run_write(work)
 
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None:
         lost_at = at if status is AgentStatus.LOST else None
@@ -53,16 +58,21 @@ class SqlAgentStore:
         await self._set(agent_id, last_heartbeat=at)
 
     async def agent(self, agent_id: AgentId) -> Agent | None:
-        async with self._db.read() as s:
-            row = (await s.execute(select(t.agents).where(t.agents.c.id == agent_id))).one_or_none()
+        def work(s: Connection) -> Agent | None:
+            row = (s.execute(select(t.agents).where(t.agents.c.id == agent_id))).one_or_none()
             return Agent(**row._mapping) if row is not None else None
+
+        return await self._db.run_read(work)
 
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]:
         query = select(t.agents).order_by(t.agents.c.id)
         if scaling_group is not None:
             query = query.where(t.agents.c.scaling_group == scaling_group)
-        async with self._db.read() as s:
-            return [Agent(**row._mapping) for row in await s.execute(query)]
+
+        def work(s: Connection) -> list[Agent]:
+            return [Agent(**row._mapping) for row in s.execute(query)]
+
+        return await self._db.run_read(work)
 
     async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]:
         c = t.agents.c
@@ -72,38 +82,51 @@ class SqlAgentStore:
         if scaling_group is not None:
             where.append(c.scaling_group == scaling_group)
         order = compile_order(t.agents, query.order, (c.id.asc(),))
-        async with self._db.read() as s:
-            total = (await s.execute(select(func.count()).select_from(t.agents).where(*where))).scalar_one()
+
+        def work(s: Connection) -> Page[Agent]:
+            total = (s.execute(select(func.count()).select_from(t.agents).where(*where))).scalar_one()
             page = select(t.agents).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
-            return Page(items=[Agent(**row._mapping) for row in await s.execute(page)], total_count=total)
+            return Page(items=[Agent(**row._mapping) for row in s.execute(page)], total_count=total)
+
+        return await self._db.run_read(work)
 
     async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None:
         c = t.slot_types.c
-        async with self._db.write() as s:
-            known = set((await s.execute(select(c.slot_name))).scalars())
+
+        def work(s: Connection) -> None:
+            known = set((s.execute(select(c.slot_name))).scalars())
             for slot in slots:
                 row = {"slot_name": slot.slot_name, "slot_type": slot.slot_type, "display": dict(slot.display)}
                 if slot.slot_name in known:
-                    await s.execute(update(t.slot_types).where(c.slot_name == slot.slot_name).values(row))
+                    s.execute(update(t.slot_types).where(c.slot_name == slot.slot_name).values(row))
                 else:
-                    await s.execute(insert(t.slot_types), row)
+                    s.execute(insert(t.slot_types), row)
+
+        await self._db.run_write(work)
 
     async def slot_types(self) -> list[SlotTypeInfo]:
-        async with self._db.read() as s:
-            rows = await s.execute(select(t.slot_types).order_by(t.slot_types.c.slot_name))
+        def work(s: Connection) -> list[SlotTypeInfo]:
+            rows = s.execute(select(t.slot_types).order_by(t.slot_types.c.slot_name))
             return [SlotTypeInfo(**row._mapping) for row in rows]
 
+        return await self._db.run_read(work)
+
     async def presets(self) -> list[ResourcePreset]:
-        async with self._db.read() as s:
-            rows = await s.execute(select(t.presets).order_by(t.presets.c.name))
+        def work(s: Connection) -> list[ResourcePreset]:
+            rows = s.execute(select(t.presets).order_by(t.presets.c.name))
             return [ResourcePreset(**row._mapping) for row in rows]
+
+        return await self._db.run_read(work)
 
     async def put_preset(self, preset: ResourcePreset) -> None:
         row = {f.name: getattr(preset, f.name) for f in fields(preset)}
-        async with self._db.write() as s:
-            done = await s.execute(update(t.presets).where(t.presets.c.name == preset.name).values(row))
-            if done.rowcount == 0:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
-                await s.execute(insert(t.presets), row)
+
+        def work(s: Connection) -> None:
+            done = s.execute(update(t.presets).where(t.presets.c.name == preset.name).values(row))
+            if done.rowcount == 0:
+                s.execute(insert(t.presets), row)
+
+        await self._db.run_write(work)
 
 
 class SqlJournalStore:
@@ -114,33 +137,47 @@ class SqlJournalStore:
 
     async def put_task(self, task: Task) -> None:
         row = {f.name: getattr(task, f.name) for f in fields(task)}
-        async with self._db.write() as s:
-            done = await s.execute(update(t.tasks).where(t.tasks.c.id == task.id).values(row))
-            if done.rowcount == 0:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
-                await s.execute(insert(t.tasks), row)
+
+        def work(s: Connection) -> None:
+            done = s.execute(update(t.tasks).where(t.tasks.c.id == task.id).values(row))
+            if done.rowcount == 0:
+                s.execute(insert(t.tasks), row)
+
+        await self._db.run_write(work)
 
     async def task(self, task_id: TaskId) -> Task | None:
-        async with self._db.read() as s:
-            row = (await s.execute(select(t.tasks).where(t.tasks.c.id == task_id))).one_or_none()
+        def work(s: Connection) -> Task | None:
+            row = (s.execute(select(t.tasks).where(t.tasks.c.id == task_id))).one_or_none()
             return Task(**row._mapping) if row is not None else None
+
+        return await self._db.run_read(work)
 
     async def fail_open_tasks(self, *, at: datetime, message: str) -> int:
         c = t.tasks.c
         unfinished = c.status.in_([TaskStatus.STARTED, TaskStatus.UPDATED])
-        async with self._db.write() as s:
+
+        def work(s: Connection) -> int:
             values = {"status": TaskStatus.FAILED, "updated_at": at, "message": message}
-            done = await s.execute(update(t.tasks).where(unfinished).values(values))
-            return int(done.rowcount)  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+            done = s.execute(update(t.tasks).where(unfinished).values(values))
+            return int(done.rowcount)
+
+        return await self._db.run_write(work)
 
     async def append(self, records: Sequence[AuditRecord]) -> None:
         if records:
             names = [f.name for f in fields(AuditRecord)]
-            async with self._db.write() as s:
-                await s.execute(insert(t.audit_logs), [{n: getattr(r, n) for n in names} for r in records])
+
+            def work(s: Connection) -> None:
+                s.execute(insert(t.audit_logs), [{n: getattr(r, n) for n in names} for r in records])
+
+            await self._db.run_write(work)
 
     async def recent(self, limit: int) -> list[AuditRecord]:
         names = [f.name for f in fields(AuditRecord)]
         columns = [t.audit_logs.c[name] for name in names]
-        async with self._db.read() as s:
-            rows = await s.execute(select(*columns).order_by(t.audit_logs.c.id.desc()).limit(limit))
+
+        def work(s: Connection) -> list[AuditRecord]:
+            rows = s.execute(select(*columns).order_by(t.audit_logs.c.id.desc()).limit(limit))
             return [AuditRecord(**row._mapping) for row in rows]
+
+        return await self._db.run_read(work)

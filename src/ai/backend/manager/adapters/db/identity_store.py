@@ -7,9 +7,8 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Table, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
@@ -39,10 +38,10 @@ def _row(value: Any, *, without: frozenset[str] = frozenset()) -> dict[str, Any]
     return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
 
 
-async def _put(s: AsyncSession, table: Table, key: str, row: Mapping[str, Any]) -> None:
-    done = await s.execute(update(table).where(table.c[key] == row[key]).values(row))
-    if done.rowcount == 0:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
-        await s.execute(insert(table), dict(row))
+def _put(s: Connection, table: Table, key: str, row: Mapping[str, Any]) -> None:
+    done = s.execute(update(table).where(table.c[key] == row[key]).values(row))
+    if done.rowcount == 0:
+        s.execute(insert(table), dict(row))
 
 
 def _keypair(row: Row[Any]) -> Keypair:
@@ -57,20 +56,26 @@ class SqlIdentityStore:
         self._db = database
 
     async def _rows(self, query: Any) -> Sequence[Row[Any]]:
-        async with self._db.read() as s:
-            return (await s.execute(query)).all()
+        def work(s: Connection) -> Sequence[Row[Any]]:
+            return (s.execute(query)).all()
+
+        return await self._db.run_read(work)
 
     async def put_domain(self, domain: Domain) -> None:
-        async with self._db.write() as s:
-            await _put(s, t.domains, "name", _row(domain))
+        def work(s: Connection) -> None:
+            _put(s, t.domains, "name", _row(domain))
+
+        await self._db.run_write(work)
 
     async def domain(self, name: str) -> Domain | None:
         rows = await self._rows(select(t.domains).where(t.domains.c.name == name))
         return Domain(**rows[0]._mapping) if rows else None
 
     async def put_group(self, group: Group) -> None:
-        async with self._db.write() as s:
-            await _put(s, t.groups, "id", _row(group))
+        def work(s: Connection) -> None:
+            _put(s, t.groups, "id", _row(group))
+
+        await self._db.run_write(work)
 
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
@@ -87,8 +92,10 @@ class SqlIdentityStore:
         return [Group(**row._mapping) for row in await self._rows(query)]
 
     async def put_policy(self, policy: ResourcePolicy) -> None:
-        async with self._db.write() as s:
-            await _put(s, t.policies, "name", _row(policy))
+        def work(s: Connection) -> None:
+            _put(s, t.policies, "name", _row(policy))
+
+        await self._db.run_write(work)
 
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
         query = select(t.policies).order_by(t.policies.c.name)
@@ -97,8 +104,10 @@ class SqlIdentityStore:
         return [ResourcePolicy(**row._mapping) for row in await self._rows(query)]
 
     async def put_resource_group(self, group: ResourceGroup) -> None:
-        async with self._db.write() as s:
-            await _put(s, t.resource_groups, "name", _row(group))
+        def work(s: Connection) -> None:
+            _put(s, t.resource_groups, "name", _row(group))
+
+        await self._db.run_write(work)
 
     async def resource_group(self, name: str) -> ResourceGroup | None:
         rows = await self._rows(select(t.resource_groups).where(t.resource_groups.c.name == name))
@@ -136,35 +145,41 @@ class SqlIdentityStore:
     ) -> None:
         wanted = {"domain": domain_name, "group": str(group_id) if group_id else None, "keypair": access_key}
         link = t.resource_group_links.c
-        async with self._db.write() as s:
+
+        def work(s: Connection) -> None:
             for kind, target in wanted.items():
                 if target is None:
                     continue
                 row = {"scaling_group": resource_group, "kind": kind, "target": target}
                 same = (link.scaling_group == resource_group) & (link.kind == kind) & (link.target == target)
-                if (await s.execute(select(link.kind).where(same))).first() is None:
-                    await s.execute(insert(t.resource_group_links), row)
+                if (s.execute(select(link.kind).where(same))).first() is None:
+                    s.execute(insert(t.resource_group_links), row)
+
+        await self._db.run_write(work)
 
     async def put_user(
         self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret
     ) -> None:
         try:
-            async with self._db.write() as s:
+
+            def work(s: Connection) -> None:
                 row = _row(user, without=frozenset({"groups"}))
-                await s.execute(insert(t.users), {**row, "password": password_hash})
+                s.execute(insert(t.users), {**row, "password": password_hash})
                 pair = _row(keypair.keypair, without=_KEYPAIR_EXTRAS)
-                await s.execute(insert(t.keypairs), {**pair, "secret_key": keypair.secret_key})
+                s.execute(insert(t.keypairs), {**pair, "secret_key": keypair.secret_key})
                 if groups:
-                    await s.execute(insert(t.memberships), [{"user_id": user.uuid, "group_id": g} for g in groups])
+                    s.execute(insert(t.memberships), [{"user_id": user.uuid, "group_id": g} for g in groups])
+
+            await self._db.run_write(work)
         except IntegrityError:
             raise Conflict(f"a user {user.email} exists already", data={"email": "taken"}) from None
 
-    async def _users(self, s: AsyncSession, rows: Sequence[Row[Any]]) -> list[User]:
+    def _users(self, s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
         m, g = t.memberships.c, t.groups.c
         member: dict[Any, list[GroupRef]] = {}
         if rows:
             query = select(m.user_id, g.id, g.name).join(t.groups, g.id == m.group_id).order_by(g.name)
-            for user_id, group_id, name in await s.execute(query.where(m.user_id.in_([r.uuid for r in rows]))):
+            for user_id, group_id, name in s.execute(query.where(m.user_id.in_([r.uuid for r in rows]))):
                 member.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
         return [
             User(
@@ -177,9 +192,12 @@ class SqlIdentityStore:
     async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None:
         c = t.users.c
         where = c.email == email if email is not None else c.uuid == uuid
-        async with self._db.read() as s:
-            found = await self._users(s, (await s.execute(select(t.users).where(where))).all())
+
+        def work(s: Connection) -> User | None:
+            found = self._users(s, (s.execute(select(t.users).where(where))).all())
             return found[0] if found else None
+
+        return await self._db.run_read(work)
 
     async def users(self, query: ListQuery, *, domain_name: str | None, status: str | None) -> Page[User]:
         c = t.users.c
@@ -189,10 +207,13 @@ class SqlIdentityStore:
         if status is not None:
             where.append(c.status == status)
         order = compile_order(t.users, query.order, (c.created_at.desc(), c.uuid.asc()), hidden=_USER_HIDDEN)
-        async with self._db.read() as s:
-            total = (await s.execute(select(func.count()).select_from(t.users).where(*where))).scalar_one()
+
+        def work(s: Connection) -> Page[User]:
+            total = (s.execute(select(func.count()).select_from(t.users).where(*where))).scalar_one()
             page = select(t.users).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
-            return Page(items=await self._users(s, (await s.execute(page)).all()), total_count=total)
+            return Page(items=self._users(s, (s.execute(page)).all()), total_count=total)
+
+        return await self._db.run_read(work)
 
     async def credentials(self, access_key: str) -> Credentials | None:
         k, u = t.keypairs.c, t.users.c
@@ -247,22 +268,30 @@ class SqlIdentityStore:
             t.keypairs, query.order, (k.created_at.desc(), k.access_key.asc()), hidden=_KEYPAIR_HIDDEN
         )
         joined = t.keypairs.join(t.users, u.uuid == k.user_id)
-        async with self._db.read() as s:
-            total = (await s.execute(select(func.count()).select_from(joined).where(*where))).scalar_one()
+
+        def work(s: Connection) -> Page[Keypair]:
+            total = (s.execute(select(func.count()).select_from(joined).where(*where))).scalar_one()
             page = select(t.keypairs, u.email, u.full_name).select_from(joined).where(*where).order_by(*order)
-            rows = (await s.execute(page.limit(query.limit).offset(query.offset))).all()
+            rows = (s.execute(page.limit(query.limit).offset(query.offset))).all()
             return Page(items=[_keypair(row) for row in rows], total_count=total)
 
+        return await self._db.run_read(work)
+
     async def set_keypair_active(self, access_key: str, active: bool, *, at: datetime) -> bool:
-        async with self._db.write() as s:
-            done = await s.execute(
+        def work(s: Connection) -> bool:
+            done = s.execute(
                 update(t.keypairs).where(t.keypairs.c.access_key == access_key).values(is_active=active, modified_at=at)
             )
-            return bool(done.rowcount)  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+            return bool(done.rowcount)
+
+        return await self._db.run_write(work)
 
     async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         k = t.keypairs.c
-        async with self._db.write() as s:
+
+        def work(s: Connection) -> None:
             for access_key, (at, count) in used.items():
                 values = {"last_used": at, "num_queries": k.num_queries + count}
-                await s.execute(update(t.keypairs).where(k.access_key == access_key).values(values))
+                s.execute(update(t.keypairs).where(k.access_key == access_key).values(values))
+
+        await self._db.run_write(work)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import delete, insert, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Connection, delete, insert, select
 
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.model.changes import ObservationAck
@@ -14,7 +13,7 @@ from ai.backend.manager.model.journal import Event, EventDraft
 from ai.backend.manager.model.session import Session
 
 
-async def insert_events(s: AsyncSession, session: Session, events: Sequence[EventDraft], at: datetime) -> None:
+def insert_events(s: Connection, session: Session, events: Sequence[EventDraft], at: datetime) -> None:
     rows = [
         {
             "name": event.name,
@@ -30,15 +29,15 @@ async def insert_events(s: AsyncSession, session: Session, events: Sequence[Even
         for event in events
     ]
     if rows:
-        await s.execute(insert(t.session_events), rows)
+        s.execute(insert(t.session_events), rows)
 
 
-async def read_events(s: AsyncSession, after_id: int, limit: int) -> list[Event]:
+def read_events(s: Connection, after_id: int, limit: int) -> list[Event]:
     c = t.session_events.c
-    rows = await s.execute(select(t.session_events).where(c.id > after_id).order_by(c.id).limit(limit))
+    rows = s.execute(select(t.session_events).where(c.id > after_id).order_by(c.id).limit(limit))
     return [Event(**row._mapping) for row in rows]
 
 
-async def acknowledge(s: AsyncSession, ack: ObservationAck) -> None:
-    await s.execute(delete(t.agent_acks).where(t.agent_acks.c.agent_id == ack.agent_id))
-    await s.execute(insert(t.agent_acks), {"agent_id": ack.agent_id, "epoch": ack.epoch, "seq": ack.seq})
+def acknowledge(s: Connection, ack: ObservationAck) -> None:
+    s.execute(delete(t.agent_acks).where(t.agent_acks.c.agent_id == ack.agent_id))
+    s.execute(insert(t.agent_acks), {"agent_id": ack.agent_id, "epoch": ack.epoch, "seq": ack.seq})

@@ -8,10 +8,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Row, String, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, String, delete, func, insert, or_, select, update
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncSession
 
 from ai.backend.common.errors import InsufficientResource, SessionAlreadyExists, StaleVersion
 from ai.backend.common.ids import AccessKey, AgentId, KernelId, SessionId
@@ -49,12 +48,12 @@ def _difference(names: tuple[str, ...], old: object, new: object) -> dict[str, A
     }
 
 
-async def _load(s: AsyncSession, rows: Sequence[Row[Any]]) -> list[Session]:
+def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
     """Sessions with their kernels, in the order of ``rows``."""
     kernels: dict[UUID, list[Kernel]] = {}
     ids = [row.id for row in rows]
     for start in range(0, len(ids), _CHUNK):
-        found = await s.execute(
+        found = s.execute(
             select(t.kernels)
             .where(t.kernels.c.session_id.in_(ids[start : start + _CHUNK]))
             .order_by(t.kernels.c.local_rank)
@@ -77,16 +76,19 @@ class SqlSessionStore:
 
     async def insert(self, session: Session, *, events: Sequence[EventDraft], client_token: str | None = None) -> None:
         try:
-            async with self._db.write() as s:
-                await s.execute(insert(t.sessions), _session_row(session))
-                await s.execute(insert(t.kernels), [_kernel_row(k) for k in session.kernels])
+
+            def work(s: Connection) -> None:
+                s.execute(insert(t.sessions), _session_row(session))
+                s.execute(insert(t.kernels), [_kernel_row(k) for k in session.kernels])
                 if session.dependencies:
                     links = [{"session_id": session.id, "depends_on": d} for d in session.dependencies]
-                    await s.execute(insert(t.session_dependencies), links)
+                    s.execute(insert(t.session_dependencies), links)
                 if client_token is not None:
                     token = {"access_key": session.access_key, "token": client_token, "session_id": session.id}
-                    await s.execute(insert(t.idempotency_tokens), {**token, "created_at": session.created_at})
-                await insert_events(s, session, events, session.created_at)
+                    s.execute(insert(t.idempotency_tokens), {**token, "created_at": session.created_at})
+                insert_events(s, session, events, session.created_at)
+
+            await self._db.run_write(work)
         except IntegrityError as e:
             existing = await self.by_token(session.access_key, client_token) if client_token else None
             if existing is None:
@@ -98,40 +100,41 @@ class SqlSessionStore:
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         try:
-            async with self._db.write() as s:
+
+            def work(s: Connection) -> None:
                 for change in changes:
-                    await self._write(s, change)
-                await self._move_slots(s, slot_deltas(changes))
+                    self._write(s, change)
+                self._move_slots(s, slot_deltas(changes))
                 for change in changes:
                     if change.events:
-                        await insert_events(s, change.new, change.events, change.new.status_changed)
+                        insert_events(s, change.new, change.events, change.new.status_changed)
                 if ack is not None:
-                    await acknowledge(s, ack)
+                    acknowledge(s, ack)
+
+            await self._db.run_write(work)
         except IntegrityError as e:
             named = [await self.newest_named(c.new.access_key, c.new.name) for c in changes if c.old.name != c.new.name]
             raise _existing(e, next((x.id for x in named if x is not None), None)) from None
 
-    async def _write(self, s: AsyncSession, change: Change) -> None:
+    def _write(self, s: Connection, change: Change) -> None:
         old, new = change.old, replace(change.new, version=change.old.version + 1)
-        done = await s.execute(
+        done = s.execute(
             update(t.sessions)
             .where(t.sessions.c.id == old.id, t.sessions.c.version == old.version)
             .values(_difference(_SESSION_FIELDS, old, new))
         )
-        if done.rowcount != 1:  # type: ignore[attr-defined]  # an UPDATE gives a CursorResult
+        if done.rowcount != 1:
             raise StaleVersion(f"session {old.id} is not at version {old.version} any more")
         for before, after in zip(old.kernels, new.kernels, strict=True):
             values = _difference(_KERNEL_FIELDS, before, after) if after is not before else {}
             if values:
-                await s.execute(update(t.kernels).where(t.kernels.c.id == after.id).values(values))
+                s.execute(update(t.kernels).where(t.kernels.c.id == after.id).values(values))
 
     @staticmethod
-    async def _move_slots(s: AsyncSession, deltas: Mapping[AgentId, ResourceSlot]) -> None:
+    def _move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
         for agent_id, delta in sorted(deltas.items()):
             c = t.agents.c
-            found = await s.execute(
-                select(c.available_slots, c.occupied_slots).where(c.id == agent_id).with_for_update()
-            )
+            found = s.execute(select(c.available_slots, c.occupied_slots).where(c.id == agent_id).with_for_update())
             row = found.one_or_none()
             if row is None:
                 continue
@@ -139,14 +142,17 @@ class SqlSessionStore:
             grows = {name: amount for name, amount in delta.items() if amount > 0}
             if any(occupied[name] > row.available_slots[name] for name in grows):
                 raise InsufficientResource(f"agent {agent_id} has not that much free")
-            await s.execute(update(t.agents).where(c.id == agent_id).values(occupied_slots=occupied))
+            s.execute(update(t.agents).where(c.id == agent_id).values(occupied_slots=occupied))
 
     async def _select(self, *where: ColumnElement[bool], order: Any = None, limit: int | None = None) -> list[Session]:
         query = select(t.sessions).where(*where)
         query = query.order_by(*(order if order is not None else (t.sessions.c.created_at, t.sessions.c.id)))
-        async with self._db.read() as s:
-            rows = (await s.execute(query.limit(limit) if limit is not None else query)).all()
-            return await _load(s, rows)
+
+        def work(s: Connection) -> list[Session]:
+            rows = (s.execute(query.limit(limit) if limit is not None else query)).all()
+            return _load(s, rows)
+
+        return await self._db.run_read(work)
 
     async def get(self, session_id: SessionId) -> Session | None:
         found = await self._select(t.sessions.c.id == session_id)
@@ -199,11 +205,14 @@ class SqlSessionStore:
             .join(t.sessions, t.sessions.c.id == c.session_id)
             .where(c.agent.in_(list(agent_ids)), c.status.in_(HOLDING_KERNEL_STATUSES))
         )
-        async with self._db.read() as s:
+
+        def work(s: Connection) -> list[Holding]:
             return [
                 Holding(kernel_id=k, agent=a, access_key=owner, slots=slots, devices=devices)
-                for k, a, owner, slots, devices in await s.execute(query)
+                for k, a, owner, slots, devices in s.execute(query)
             ]
+
+        return await self._db.run_read(work)
 
     async def search(self, query: SessionQuery) -> Page[Session]:
         c = t.sessions.c
@@ -217,10 +226,13 @@ class SqlSessionStore:
         if query.group_id is not None:
             where.append(c.group_id == query.group_id)
         order = compile_order(t.sessions, query.order, (c.created_at.desc(), c.id.asc()), hidden=_HIDDEN)
-        async with self._db.read() as s:
-            total = (await s.execute(select(func.count()).select_from(t.sessions).where(*where))).scalar_one()
+
+        def work(s: Connection) -> Page[Session]:
+            total = (s.execute(select(func.count()).select_from(t.sessions).where(*where))).scalar_one()
             page = select(t.sessions).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
-            return Page(items=await _load(s, (await s.execute(page)).all()), total_count=total)
+            return Page(items=_load(s, (s.execute(page)).all()), total_count=total)
+
+        return await self._db.run_read(work)
 
     async def dependents(self, session_id: SessionId) -> list[Session]:
         c = t.session_dependencies.c
@@ -231,64 +243,80 @@ class SqlSessionStore:
         query = select(c.access_key, func.count()).where(_LIVE).group_by(c.access_key)
         if access_keys is not None:
             query = query.where(c.access_key.in_(list(access_keys)))
-        async with self._db.read() as s:
-            return {AccessKey(key): count for key, count in await s.execute(query)}
+
+        def work(s: Connection) -> Mapping[AccessKey, int]:
+            return {AccessKey(key): count for key, count in s.execute(query)}
+
+        return await self._db.run_read(work)
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
         c = t.sessions.c
-        async with self._db.write() as s:
+
+        def work(s: Connection) -> None:
             for session_id, count in queries.items():
-                await s.execute(update(t.sessions).where(c.id == session_id).values(num_queries=c.num_queries + count))
+                s.execute(update(t.sessions).where(c.id == session_id).values(num_queries=c.num_queries + count))
             for kernel_id, stat in stats.items():
-                await s.execute(update(t.kernels).where(t.kernels.c.id == kernel_id).values(last_stat=dict(stat)))
+                s.execute(update(t.kernels).where(t.kernels.c.id == kernel_id).values(last_stat=dict(stat)))
+
+        await self._db.run_write(work)
 
     async def put_log(self, kernel_id: KernelId, tail: bytes) -> None:
-        async with self._db.write() as s:
-            await s.execute(delete(t.kernel_logs).where(t.kernel_logs.c.kernel_id == kernel_id))
-            await s.execute(insert(t.kernel_logs), {"kernel_id": kernel_id, "tail": tail})
+        def work(s: Connection) -> None:
+            s.execute(delete(t.kernel_logs).where(t.kernel_logs.c.kernel_id == kernel_id))
+            s.execute(insert(t.kernel_logs), {"kernel_id": kernel_id, "tail": tail})
+
+        await self._db.run_write(work)
 
     async def get_log(self, kernel_id: KernelId) -> bytes | None:
-        async with self._db.read() as s:
-            found = await s.execute(select(t.kernel_logs.c.tail).where(t.kernel_logs.c.kernel_id == kernel_id))
+        def work(s: Connection) -> bytes | None:
+            found = s.execute(select(t.kernel_logs.c.tail).where(t.kernel_logs.c.kernel_id == kernel_id))
             return found.scalar_one_or_none()
+
+        return await self._db.run_read(work)
 
     async def acked(self, agent_id: AgentId, epoch: int) -> int:
         c = t.agent_acks.c
-        async with self._db.read() as s:
-            found = await s.execute(select(c.seq).where(c.agent_id == agent_id, c.epoch == epoch))
+
+        def work(s: Connection) -> int:
+            found = s.execute(select(c.seq).where(c.agent_id == agent_id, c.epoch == epoch))
             return found.scalar_one_or_none() or 0
+
+        return await self._db.run_read(work)
 
     async def audit(self) -> SlotAudit:
         c = t.kernels.c
-        async with self._db.read() as s:
-            agents = (await s.execute(select(t.agents.c.id, t.agents.c.occupied_slots))).all()
-            held = await s.execute(
-                select(c.agent, c.occupied_slots).where(c.agent.is_not(None), c.status.in_(HOLDING_KERNEL_STATUSES))
-            )
+
+        def work(s: Connection) -> SlotAudit:
+            agents = s.execute(select(t.agents.c.id, t.agents.c.occupied_slots)).all()
+            holding = c.agent.is_not(None) & c.status.in_(HOLDING_KERNEL_STATUSES)
             sums: dict[str, ResourceSlot] = {}
-            for agent_id, slots in held:
-                sums[str(agent_id)] = sums.get(str(agent_id), ResourceSlot()) + slots
-            lost = select(c.id).where(c.session_id.not_in(select(t.sessions.c.id)))
-            orphans = (await s.execute(lost)).scalars().all()
-        drift = {
-            AgentId(a): (recorded, sums.get(a, ResourceSlot()))
-            for a, recorded in agents
-            if recorded != sums.get(a, ResourceSlot())
-        }
-        return SlotAudit(drift=drift, orphans=tuple(KernelId(k) for k in orphans))
+            for agent_id, slots in s.execute(select(c.agent, c.occupied_slots).where(holding)):
+                sums[agent_id] = sums.get(agent_id, ResourceSlot()) + slots
+            orphans = s.execute(select(c.id).where(c.session_id.not_in(select(t.sessions.c.id)))).scalars().all()
+            none = ResourceSlot()
+            drift = {AgentId(a): (told, sums.get(a, none)) for a, told in agents if told != sums.get(a, none)}
+            return SlotAudit(drift=drift, orphans=tuple(KernelId(k) for k in orphans))
+
+        return await self._db.run_read(work)
 
     async def purge(self, *, before: datetime, tokens_before: datetime) -> int:
-        async with self._db.write() as s:
-            gone = await s.execute(delete(t.session_events).where(t.session_events.c.at < before))
+        def work(s: Connection) -> int:
+            gone = s.execute(delete(t.session_events).where(t.session_events.c.at < before))
             stale = select(t.kernels.c.id).where(t.kernels.c.terminated_at < before)
-            await s.execute(delete(t.kernel_logs).where(t.kernel_logs.c.kernel_id.in_(stale)))
-            await s.execute(delete(t.idempotency_tokens).where(t.idempotency_tokens.c.created_at < tokens_before))
-            return int(gone.rowcount)  # type: ignore[attr-defined]  # a DELETE gives a CursorResult
+            s.execute(delete(t.kernel_logs).where(t.kernel_logs.c.kernel_id.in_(stale)))
+            s.execute(delete(t.idempotency_tokens).where(t.idempotency_tokens.c.created_at < tokens_before))
+            return int(gone.rowcount)
+
+        return await self._db.run_write(work)
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
-        async with self._db.read() as s:
-            return await read_events(s, after_id, limit)
+        def work(s: Connection) -> list[Event]:
+            return read_events(s, after_id, limit)
+
+        return await self._db.run_read(work)
 
     async def last_event_id(self) -> int:
-        async with self._db.read() as s:
-            return (await s.execute(select(func.max(t.session_events.c.id)))).scalar_one_or_none() or 0
+        def work(s: Connection) -> int:
+            return (s.execute(select(func.max(t.session_events.c.id)))).scalar_one_or_none() or 0
+
+        return await self._db.run_read(work)

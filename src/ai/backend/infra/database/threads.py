@@ -1,0 +1,72 @@
+"""Whole transactions in a thread.
+
+Every statement through an asyncio driver of SQLite is a journey to the driver's thread and back, and a transaction
+makes a
+dozen of them. Here the transaction is a plain function that runs in the thread as one piece: one journey, and nothing
+else can be awaited while the writer is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy.pool import NullPool
+
+T = TypeVar("T")
+_READERS = 2
+
+
+class SqliteThreads:
+    """One thread that writes and a few that read, each with a connection of its own.
+
+    Args:
+        url: of a database file; its driver is ignored.
+        set_up: prepares the engine (pragmas, how a transaction begins).
+        write_option: the execution option that marks a write transaction.
+    """
+
+    def __init__(self, url: URL, *, set_up: Callable[[Engine], None], write_option: str) -> None:
+        sync_url = url.set(drivername="sqlite")
+        self._engine = create_engine(sync_url, poolclass=NullPool, connect_args={"check_same_thread": False})
+        set_up(self._engine)
+        self._write_option = write_option
+        self._local = threading.local()
+        self._open: list[Connection] = []
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="db-write")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="db-read")
+
+    def _connection(self, *, write: bool) -> Connection:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._engine.connect().execution_options(**{self._write_option: write})
+            self._local.connection = connection
+            self._open.append(connection)
+        return connection
+
+    def _run(self, work: Callable[[Connection], T], write: bool) -> T:
+        connection = self._connection(write=write)
+        with connection.begin() as transaction:
+            result = work(connection)
+            if not write:
+                transaction.rollback()
+            return result
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, False)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, True)
+
+    def close(self) -> None:
+        """Wait for what is under way, then close every connection."""
+        self._writer.shutdown()
+        self._readers.shutdown()
+        for connection in self._open:
+            connection.close()
+        self._open.clear()
+        self._engine.dispose()
