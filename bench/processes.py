@@ -15,8 +15,11 @@ BACKENDAI = str(Path(sys.executable).with_name("backend.ai"))
 def wall_seconds(command: Sequence[str], env: dict[str, str] | None = None) -> float:
     """Run a command to its successful end and return how long that took."""
     started = time.perf_counter()
-    subprocess.run(command, env=env, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - started
+    done = subprocess.run(command, env=env, check=False, stdin=subprocess.DEVNULL, capture_output=True)
+    taken = time.perf_counter() - started
+    if done.returncode != 0:
+        raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
+    return taken
 
 
 def cpu_seconds(command: Sequence[str]) -> float:
