@@ -207,7 +207,7 @@ async def test_an_upload_of_another_type(demo: Demo) -> None:
 async def test_downloads_are_readable_by_the_library_of_the_published_client(demo: Demo) -> None:
     reply = await demo.client().request("GET", "/files")
     loop = asyncio.get_running_loop()
-    stream = StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    stream = StreamReader(BaseProtocol(loop), 2**20, loop=loop)
     stream.feed_data(io.BytesIO(reply.body).read())
     stream.feed_eof()
     parts = []

@@ -13,6 +13,7 @@ from ai.backend.infra.http.routes import Call, Reply, route
 from ai.backend.infra.telemetry import Metrics
 
 Readiness = Callable[[], Awaitable[Mapping[str, bool]]]
+Gauges = Callable[[], Awaitable[Mapping[str, float]]]
 
 
 class HealthApi:
@@ -20,11 +21,13 @@ class HealthApi:
 
     Args:
         readiness: names what must work before requests make sense, and whether it does.
+        gauges: asked at each scrape for values that nobody counts as they change.
     """
 
-    def __init__(self, metrics: Metrics, readiness: Readiness) -> None:
+    def __init__(self, metrics: Metrics, readiness: Readiness, gauges: Gauges | None = None) -> None:
         self._metrics = metrics
         self._readiness = readiness
+        self._gauges = gauges
 
     @route("GET", "/livez", auth=False, limited=False)
     async def livez(self, call: Call) -> dict[str, str]:
@@ -41,6 +44,9 @@ class HealthApi:
     @route("GET", "/metrics", auth=False, limited=False)
     async def metrics(self, call: Call) -> web.Response:
         """Metrics in the text format of Prometheus."""
+        if self._gauges is not None:
+            for name, value in (await self._gauges()).items():
+                self._metrics.gauge(name, name.replace("_", " ").capitalize() + ".").set(value)
         return web.Response(body=self._metrics.exposition(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 

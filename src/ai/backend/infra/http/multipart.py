@@ -45,7 +45,9 @@ async def read_files(call: Call[Any, Any], *, max_files: int, max_file_bytes: in
     if not content_type.lower().startswith("multipart/form-data"):
         raise UnsupportedMediaType("Send multipart/form-data.", data={"Content-Type": content_type[:64]})
     body = await call.read_body()
-    content = StreamReader(BaseProtocol(asyncio.get_running_loop()), 2**16, loop=asyncio.get_running_loop())
+    loop = asyncio.get_running_loop()
+    # The limit is beyond the body, so the reader never asks its protocol, which has no transport, to pause.
+    content = StreamReader(BaseProtocol(loop), len(body) + 1, loop=loop)
     content.feed_data(body)
     content.feed_eof()
     files: list[UploadedFile] = []

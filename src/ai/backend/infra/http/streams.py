@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from aiohttp import WSCloseCode, web
 
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, InternalError
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +94,9 @@ async def send_events(
     """Send events until the source ends, the client goes or the server stops.
 
     Only the end of the source is told as ``server_close``: after a restart of the server a client shall come back.
+
+    Raises:
+        BackendError: the source refuses at its first step; afterwards there is nobody to tell.
     """
     streams = request.app[STREAMS]
     response = web.StreamResponse(
@@ -103,16 +106,24 @@ async def send_events(
             "X-Accel-Buffering": "no",
         }
     )
+    step: asyncio.Future[SseEvent] = asyncio.ensure_future(anext(source))
     with streams.opened(), contextlib.suppress(ConnectionError):
-        await response.prepare(request)
-        await response.write(b": open\n\n")
-        await asyncio.sleep(_HEAD_PAUSE_S)
+        # The head goes out when the source listens, so that whatever the client does next is told to it.
+        await asyncio.wait((step,), timeout=_HEAD_PAUSE_S)
+        if step.done() and isinstance(step.exception(), BackendError):
+            raise step.exception() or InternalError()
         try:
-            await _relay(request, response, source, streams, heartbeat_s)
+            await response.prepare(request)
+            await response.write(b": open\n\n")
+            await asyncio.sleep(_HEAD_PAUSE_S)
+            await _relay(request, response, source, step, streams, heartbeat_s)
+        except (ConnectionError, asyncio.CancelledError):
+            raise
         except Exception:
             # The head is out: all that is left to tell is the end, after which the client comes back by itself.
             log.exception("an event stream broke")
         finally:
+            await _discard(step)
             aclose = getattr(source, "aclose", None)
             if aclose is not None:
                 await aclose()
@@ -124,11 +135,11 @@ async def _relay(
     request: web.Request,
     response: web.StreamResponse,
     source: AsyncIterator[SseEvent],
+    step: asyncio.Future[SseEvent],
     streams: Streams,
     heartbeat_s: float,
 ) -> None:
     closing = asyncio.ensure_future(streams.closing.wait())
-    step: asyncio.Future[SseEvent] = asyncio.ensure_future(anext(source))
     try:
         while not closing.done():
             done, _ = await asyncio.wait((closing, step), timeout=heartbeat_s, return_when=asyncio.FIRST_COMPLETED)

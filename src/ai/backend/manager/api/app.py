@@ -22,6 +22,7 @@ from ai.backend.manager.api.execution import ExecutionApi, FileLimits
 from ai.backend.manager.api.graphql.endpoint import GraphQLApi
 from ai.backend.manager.api.sessions import SessionsApi
 from ai.backend.manager.api.streams import StreamsApi
+from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.services.bundle import Services
 
 COMPATIBLE_RELEASE = "23.09.10"
@@ -35,6 +36,8 @@ class ManagerView(Protocol):
     def services(self) -> Services: ...
     @property
     def metrics(self) -> Metrics: ...
+    @property
+    def settings(self) -> ManagerSettings: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,18 @@ class ApiOptions:
     files: FileLimits = field(default_factory=FileLimits)
     http: HttpOptions = field(default_factory=HttpOptions)
     announcement: str = ""
+
+    @classmethod
+    def of(cls, settings: ManagerSettings) -> ApiOptions:
+        """What the manager's settings say."""
+        files = settings.files
+        return cls(
+            files=FileLimits(
+                max_upload_files=files.max_upload_files,
+                max_upload_file_bytes=files.max_upload_bytes,
+                max_download_files=files.max_download_files,
+            )
+        )
 
 
 def api_endpoints(
@@ -61,7 +76,7 @@ def api_endpoints(
             tag="cluster",
         ),
         *endpoints_of(GraphQLApi(services), tag="graphql"),
-        *endpoints_of(HealthApi(metrics, readiness or _always_ready), tag="health"),
+        *endpoints_of(HealthApi(metrics, readiness or _always_ready, services.cluster.gauges), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),
     ]
 
@@ -72,9 +87,10 @@ def build_app(
     """The application of a manager, to be run by an aiohttp runner.
 
     Args:
+        options: by default what the manager's settings say.
         readiness: what ``/readyz`` checks; nothing by default.
     """
-    options = options or ApiOptions()
+    options = options or ApiOptions.of(manager.settings)
     services = manager.services
     endpoints = api_endpoints(services, manager.metrics, options, readiness)
     server = HttpServer(
