@@ -11,7 +11,7 @@ from graphql import GraphQLResolveInfo
 
 from ai.backend.common.errors import NotFound
 from ai.backend.common.ids import SessionId, UserId
-from ai.backend.common.states import SessionStatus
+from ai.backend.common.states import KernelStatus, SessionStatus
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.api.graphql import views
 from ai.backend.manager.api.graphql.language import parse_filter, parse_order
@@ -80,16 +80,17 @@ def page_of(args: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def statuses_of(text: str | None) -> tuple[SessionStatus, ...] | None:
-    """Statuses of a comma-separated list; None for none at all.
+    """Statuses of a comma-separated list; None where no list is given.
+
+    Clients name statuses of kernels among them (spec 03-11: RESIZING, SUSPENDED): no session has those.
 
     Raises:
         InvalidInput: there is no such status.
     """
     words = [word.strip().upper() for word in (text or "").split(",") if word.strip()]
-    try:
-        return tuple(SessionStatus(word) for word in words) or None
-    except ValueError:
-        raise refuse({"status": f"one of {', '.join(SessionStatus)}"}) from None
+    if unknown := [word for word in words if word not in {*SessionStatus, *KernelStatus}]:
+        raise refuse({"status": f"{unknown[0][:64]!r} is not one of {', '.join(SessionStatus)}"})
+    return tuple(SessionStatus(word) for word in words if word in {*SessionStatus}) if words else None
 
 
 # ---- sessions --------------------------------------------------------------------------------------------
