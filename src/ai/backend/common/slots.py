@@ -70,7 +70,7 @@ def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> D
         is_bytes: require a whole number, as sizes are.
 
     Raises:
-        InvalidQuantity: negative, not a number, NaN, absurdly long, or with more than 60 significant digits.
+        InvalidQuantity: negative, not a number, NaN, or out of range: 20 digits before and 6 after the point.
     """
     if isinstance(value, bool):
         raise InvalidQuantity(f"not a quantity: {value!r}")
@@ -80,11 +80,12 @@ def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> D
     if text.lower() in ("infinity", "inf"):
         return INFINITY
     if text[-1].isalpha():
-        return Decimal(int(BinarySize.parse(text)))
-    try:
-        number = _EXACT.create_decimal(text)
-    except DecimalException:
-        raise InvalidQuantity(f"not a quantity: {text!r}") from None
+        number = Decimal(int(BinarySize.parse(text)))
+    else:
+        try:
+            number = _EXACT.create_decimal(text)
+        except DecimalException:
+            raise InvalidQuantity(f"not a quantity: {text!r}") from None
     if not number.is_finite() or number < 0 or not _fits(number):
         raise InvalidQuantity(f"quantity out of range: {text!r}")
     if is_bytes and number != number.to_integral_value():
@@ -93,9 +94,12 @@ def parse_quantity(value: str | float | Decimal, *, is_bytes: bool = False) -> D
 
 
 def _fits(number: Decimal) -> bool:
-    """Whether a finite number has at most 41 digits before and 20 after the point."""
+    """Whether a finite number has at most 20 digits before and 6 after the point.
+
+    Sums of a hundred such numbers fit the 28 digits of decimal arithmetic, so nothing is ever rounded.
+    """
     exponent = number.as_tuple().exponent
-    return number.adjusted() <= 40 and isinstance(exponent, int) and exponent >= -20
+    return number.adjusted() < 20 and isinstance(exponent, int) and exponent >= -6
 
 
 def format_quantity(value: Decimal) -> str:
