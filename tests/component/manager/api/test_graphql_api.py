@@ -11,7 +11,8 @@ import pytest
 from tests.component.manager.api.conftest import Api
 
 SESSION_FIELDS = """id main_kernel_id tag name type image registry cluster_template cluster_mode cluster_size
-domain_name group_name group_id agent_ids user_email user_id access_key created_user_email created_user_id status status_info
+domain_name group_name group_id agent_ids user_email user_id access_key created_user_email created_user_id
+status status_info
 status_data status_changed created_at terminated_at starts_at scheduled_at startup_command result resource_opts
 scaling_group service_ports mounts occupying_slots dependencies { name id } abusing_reports idle_checks vfolder_mounts
 containers { id cluster_role cluster_idx cluster_hostname session_id image registry status status_info status_data

@@ -47,7 +47,7 @@ async def test_what_the_published_client_sends(api: Api) -> None:
     reply = await api.user.request("POST", "/session", json=PUBLISHED_BODY)
     told = reply.json()
     assert reply.status == 201
-    assert UUID(told["sessionId"])
+    assert str(UUID(told["sessionId"])) == told["sessionId"]
     assert told["sessId"] == told["name"] == "pysdk-abc1"
     assert (told["created"], told["status"]) == (True, "RUNNING")
     assert told["servicePorts"] == [{"name": "sshd", "protocol": "tcp", "ports": []}]
@@ -157,9 +157,9 @@ async def test_bad_requests_name_the_field(api: Api, change: dict[str, Any], fie
 
 async def test_reading_a_session(api: Api) -> None:
     told = await api.create(name="reading", config={"resources": {"cpu": 1, "mem": "256m"}})
-    for ref in ("reading", told["sessionId"], told["sessionId"][:13]):
-        info = (await api.user.request("GET", f"/session/{ref}")).json()
-        assert info["sessionId"] == told["sessionId"]
+    for ref in (told["sessionId"], told["sessionId"][:13]):
+        assert (await api.user.request("GET", f"/session/{ref}")).json()["sessionId"] == told["sessionId"]
+    info = (await api.user.request("GET", "/session/reading")).json()
     assert info["lang"]
     assert info["age"] >= 0
     assert info["memoryLimit"] == 256 * 1024
