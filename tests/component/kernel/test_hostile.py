@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from ai.backend.kernel.framing import pack
 from tests.component.kernel.driver import RUNNER, Driver
 
 
@@ -342,7 +343,8 @@ for fd in range(900, 1100):
         os.write(fd, FORGED)
 """
     frames = {
-        "done": b"D\x00\x00\x00\x00" * 3,
+        "done without a number": b"D\x00\x00\x00\x00" * 3,
+        "done with any number": b"".join(pack(b"D", [b"%d" % n]) for n in range(20)),
         "unknown": b"Z\x00\x00\x00\x00",
         "short": b"I\x00\x00\x00\x00",
         "long": b"M\xff\xff\xff\xff",

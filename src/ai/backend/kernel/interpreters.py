@@ -34,6 +34,7 @@ class Interpreter:
         self._read_fd = self._write_fd = -1
         self._in = bytearray()
         self._out = bytearray()
+        self._number = 0
         self.pid = 0
         self.is_ready = False
         self.is_busy: Callable[[], bool] = lambda: False
@@ -137,6 +138,8 @@ class Interpreter:
         return list(unpack(self._in))
 
     def _handle(self, kind: bytes, fields: List[bytes]) -> None:
+        if kind == b"D" and fields[0] != b"%d" % self._number:
+            return  # forged, or late because an earlier one was forged: it is not about the code that was sent last
         if kind == b"H":
             self.version = fields[0][:64].decode("utf-8", "replace")
             self.is_ready = True
@@ -172,7 +175,8 @@ class PythonInterpreter(Interpreter):
     version = process.python_version()
 
     def run(self, code: str) -> None:
-        self._send(pack(b"R", [code.encode("utf-8", "surrogatepass")]))
+        self._number += 1
+        self._send(pack(b"R", [b"%d" % self._number, code.encode("utf-8", "surrogatepass")]))
 
     def answer(self, number: bytes, text: str) -> None:
         self._send(pack(b"I", [number, text.encode("utf-8", "replace")]))
@@ -209,8 +213,11 @@ class BashInterpreter(Interpreter):
         self._send((self._SETTINGS + self._GREETING).encode())
 
     def run(self, code: str) -> None:
+        self._number += 1
         quoted = "'" + code.replace("\0", "").replace("'", "'\\''") + "'"
-        self._send(f"eval {quoted} </dev/null 63>&-\nprintf 'D %d\\n' $? >&63\n".encode("utf-8", "surrogateescape"))
+        self._send(
+            f"eval {quoted} </dev/null 63>&-\nprintf 'D {self._number}\\n' >&63\n".encode("utf-8", "surrogateescape")
+        )
 
     def _parse(self) -> List[Tuple[bytes, List[bytes]]]:
         *lines, rest = bytes(self._in).split(b"\n")

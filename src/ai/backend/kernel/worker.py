@@ -33,6 +33,9 @@ MAX_TRACEBACK = 65_536
 MAX_RICH = 6 * 1024 * 1024
 _HERE = __file__.rpartition("/")[0] + "/"
 _HIGH_FD = 1001
+_STARTS_PROCESS = frozenset(
+    ("subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.exec")
+)
 _RESERVE = 4 * 1024 * 1024
 _FUTURE_MASK = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names[4:])
 _TOP_LEVEL_AWAIT = 0x2000
@@ -184,6 +187,13 @@ class Interpreter:
         streams.flush_quietly(self.out)
         streams.flush_quietly(self.err)
 
+    def before_process(self, event: str, _arguments: object) -> None:
+        """Audit hook: what was printed until now is read before a process of the user can print."""
+        if event in _STARTS_PROCESS:
+            self.flush()
+            streams.wait_drained(1)
+            streams.wait_drained(2)
+
     def run(self, source: str) -> None:
         """Executes one piece of code to its end, whatever the end is; everything it has to say goes to the console."""
         self.prepare_run()
@@ -310,9 +320,9 @@ def _serve_one(interpreter: Interpreter) -> None:
     kind, fields = link.receive()
     if kind == b"R":
         try:
-            interpreter.run(fields[0].decode("utf-8", "surrogatepass"))
+            interpreter.run(fields[1].decode("utf-8", "surrogatepass"))
         finally:
-            link.send(b"D")
+            link.send(b"D", fields[0])
     elif kind == b"C":
         matches: List[bytes] = []
         try:
@@ -382,3 +392,4 @@ def _install(interpreter: Interpreter) -> None:
     interpreter._builtins["input"] = ask
     display.install(link)
     os.register_at_fork(before=interpreter.flush, after_in_child=link.forget)
+    sys.addaudithook(interpreter.before_process)
