@@ -27,6 +27,12 @@ ACCESS_KEY = "AKTESTTESTTESTTEST01"
 SECRET_KEY = "secret-of-the-tests-0123456789abcdef"
 
 
+DEVICES = {
+    "cpu": [{"device_id": "0", "model_name": "CPU"}],
+    "mock": [{"device_id": "mock-0", "model_name": "Mock Device"}],
+}
+
+
 @dataclass
 class FakeSession:
     name: str
@@ -57,6 +63,8 @@ class FakeSession:
             "tag": self.body.get("tag"),
             "occupying_slots": json.dumps(self.body["config"].get("resources") or {}),
             "agent_ids": ["i-fake"],
+            "status_history": json.dumps(self.history),
+            "containers": [{"id": self.id, "attached_devices": json.dumps(DEVICES), "cluster_hostname": "main1"}],
         }
 
 
@@ -197,12 +205,8 @@ class FakeApi:
 
     async def _info(self, request: web.Request) -> web.Response:
         session = self._of(request)
-        kernel = {"devices": {"cpu": {"0": "1"}, "mock.device": {"mock-0": "1"}}}
-        return self._json(
-            request,
-            {"sessionId": session.id, "name": session.name, "status": session.status, "agents": ["i-fake"]}
-            | {"kernels": [kernel], "lang": session.body["image"]},
-        )
+        told = {"sessionId": session.id, "name": session.name, "status": session.status}
+        return self._json(request, {**told, "lang": session.body["image"]})
 
     async def _destroy(self, request: web.Request) -> web.Response:
         session = self._of(request)
@@ -349,8 +353,8 @@ class FakeApi:
     async def _graphql(self, request: web.Request) -> web.Response:
         body = await request.json()
         query, variables = body["query"], body["variables"]
-        selected = re.findall(r"\w+", query[query.rindex("items {") if "items {" in query else query.rindex("{") :])
-        selected = [name for name in selected if name not in {"items", "total_count"}]
+        selection = query.partition("items {")[2] or query.partition("{")[2].partition("{")[2]
+        selected = [name for name in re.findall(r"\w+", selection) if name != "total_count"]
         if "compute_session_list" in query:
             wanted = (variables.get("status") or "").split(",")
             found = [one.fields() for one in self.sessions.values() if not wanted[0] or one.status in wanted]

@@ -11,7 +11,7 @@ from tests.support.fake_api import ACCESS_KEY, FakeApi
 async def test_run_prints_what_the_program_prints(shell: Shell, api: FakeApi) -> None:
     done = await shell("run", "--rm", "-r", "cpu=1", "-r", "mem=256m", "-c", 'print("hello world")', "python")
     assert (done.code, done.out) == (0, "hello world\n")
-    for told in ("started", "PENDING → RUNNING", "mock.device: mock-0", "i-fake"):
+    for told in ("started", "PENDING → RUNNING", "mock: Mock Device (mock-0)", "i-fake"):
         assert told in done.err
     assert "err\n" in done.err
     assert not api.sessions
@@ -145,7 +145,7 @@ async def test_max_wait_leaves_the_session_in_the_queue(shell: Shell, api: FakeA
 async def test_the_life_of_a_session(shell: Shell, api: FakeApi) -> None:
     assert "services: ttyd" in (await shell("start", "-t", "mine", "python")).out
     assert "mine" in (await shell("ps")).out
-    assert "mock.device: mock-0" in (await shell("info", "mine")).out
+    assert "mock: Mock Device (mock-0)" in (await shell("info", "mine")).out
     assert "RUNNING" in (await shell("status-history", "mine")).out
     (shell.folder / "a.txt").write_text("content")
     assert (await shell("upload", "mine", "a.txt")).code == 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.output import decoded, readable_amount
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -19,31 +19,22 @@ _AGENT_COLUMNS = (
 )  # fmt: skip
 
 
-def decoded(value: Any) -> Any:
-    """What a JSON-encoded string holds; anything else as it is."""
-    if isinstance(value, str):
-        try:
-            return json.loads(value)
-        except ValueError:
-            return value
-    return value
-
-
 def describe_agent(agent: dict[str, Any]) -> dict[str, Any]:
     """An agent with its slots and the enforcement of its limits in words."""
     available, occupied = decoded(agent.get("available_slots")) or {}, decoded(agent.get("occupied_slots")) or {}
-    plugins = decoded(agent.get("compute_plugins")) or {}
-    runtime = plugins.get("runtime") if isinstance(plugins, dict) else None
-    local = runtime if isinstance(runtime, dict) else {}
-    enforcement: dict[str, str] = decoded(agent.get("enforcement")) or decoded(local.get("enforcement")) or {}
+    enforcement: dict[str, str] = decoded(agent.get("enforcement")) or {}
 
     def names(level: str) -> list[str]:
         return [limit for limit, how in enforcement.items() if how == level]
 
+    def amount(slot: str, value: Any) -> str:
+        return readable_amount(slot, value)
+
+    used = [f"{slot} {amount(slot, occupied.get(slot, 0))}/{amount(slot, total)}" for slot, total in available.items()]
     return {
         **agent,
-        "used": ", ".join(f"{slot} {occupied.get(slot, 0)}/{total}" for slot, total in available.items()),
-        "runtime": " ".join(str(local[key]) for key in ("name", "tier") if local.get(key)),
+        "used": ", ".join(used),
+        "runtime": " ".join(str(agent[key]) for key in ("runtime", "tier") if agent.get(key)),
         "enforced": names("enforced"),
         "watched": names("watched"),
         "none": names("none"),

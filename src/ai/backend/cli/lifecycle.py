@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from ai.backend.cli.output import decoded, describe_slots
 from ai.backend.client.exceptions import BackendError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ FINAL = frozenset({"TERMINATED", "ERROR", "CANCELLED"})
 _FIRST_WAIT_S = 2
 _POLL_S = 0.5
 _FIELDS = ("id", "status", "status_info", "status_data", "result")
+_START_FIELDS = ("status_history", "agent_ids", "occupying_slots", "containers { id attached_devices }")
 
 
 class NotStarted(Exception):
@@ -76,12 +77,7 @@ async def _wait(session: AsyncComputeSession, screen: Screen, deadline: float | 
 
 def reason(found: Mapping[str, Any]) -> str:
     """Why a session is in its status: the scheduler's explanation or the error where there is one."""
-    data = found.get("status_data")
-    if isinstance(data, str):
-        try:
-            data = json.loads(data)
-        except ValueError:
-            data = None
+    data = decoded(found.get("status_data"))
     texts: list[str] = []
     if isinstance(data, Mapping):
         for part in ("error", "scheduler"):
@@ -111,35 +107,33 @@ def describe_history(history: Mapping[str, str | None]) -> str:
     return " → ".join(parts)
 
 
-def describe_devices(info: Mapping[str, Any]) -> str:
-    """``mock.device: mock-0, mock-1`` for every slot that is bound to devices, cpu and memory left out."""
+def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
+    """``mock: Mock Device (id); Mock Device (id)`` for every kind of device but cpu and memory."""
     bound: dict[str, list[str]] = {}
-    for kernel in info.get("kernels") or [info]:
-        for slot, devices in (kernel.get("devices") or {}).items():
-            if slot not in {"cpu", "mem"}:
-                bound.setdefault(slot, []).extend(
-                    f"{device} ({amount})" if str(amount) not in {"1", ""} else str(device)
-                    for device, amount in (
-                        devices.items() if isinstance(devices, Mapping) else ((d, "") for d in devices)
-                    )
+    for container in containers:
+        for kind, devices in (decoded(container.get("attached_devices")) or {}).items():
+            if kind not in {"cpu", "mem"}:
+                bound.setdefault(kind, []).extend(
+                    f"{device.get('model_name') or 'device'} ({device.get('device_id')})" for device in devices
                 )
-    return "; ".join(f"{slot}: {', '.join(devices)}" for slot, devices in sorted(bound.items()))
+    return "; ".join(f"{kind}: {', '.join(devices)}" for kind, devices in sorted(bound.items()))
 
 
 async def tell_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
     """Say on stderr how the session came to run, where, and with what."""
-    if screen.is_json:
+    if screen.is_quiet:
         return
     try:
-        info, history = await asyncio.gather(session.get_info(), session.status_history())
+        found = await session.detail(_START_FIELDS) or {}
     except BackendError:
         return  # it may have ended meanwhile; what follows will say so
     verb = "started" if session.created else "was running already"
     screen.note(f"{label}session {session.name} ({session.id}) {verb}")
-    if text := describe_history(history):
+    if session.created and (text := describe_history(decoded(found.get("status_history")) or {})):
         screen.note(f"{label}  life cycle  {text}")
-    agents = info.get("agents") or info.get("agent_ids") or info.get("agentIds") or ()
-    if agents:
-        screen.note(f"{label}  agent       {', '.join(agents) if not isinstance(agents, str) else agents}")
-    if devices := describe_devices(info):
+    if agents := found.get("agent_ids"):
+        screen.note(f"{label}  agent       {', '.join(agents)}")
+    if slots := decoded(found.get("occupying_slots")):
+        screen.note(f"{label}  resources   {describe_slots(slots)}")
+    if devices := describe_devices(found.get("containers") or ()):
         screen.note(f"{label}  devices     {devices}")

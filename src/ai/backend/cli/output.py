@@ -19,6 +19,33 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
+def decoded(value: Any) -> Any:
+    """What a JSON-encoded string holds; anything else as it is."""
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def readable_amount(slot: str, amount: Any) -> str:
+    """``268435456`` bytes of memory as ``256m``; other slots as they are."""
+    text = str(amount)
+    if slot != "mem" or not text.isdigit():
+        return text
+    size, units = int(text), ["", "k", "m", "g", "t"]
+    while size and size % 1024 == 0 and len(units) > 1:
+        size //= 1024
+        units.pop(0)
+    return f"{size}{units[0]}" if len(str(size)) <= 5 else f"{int(text) / 1024**3:.1f}g"
+
+
+def describe_slots(slots: Mapping[str, Any]) -> str:
+    """``cpu=1, mem=256m, mock.device=1``."""
+    return ", ".join(f"{slot}={readable_amount(slot, amount)}" for slot, amount in slots.items())
+
+
 def _width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
@@ -54,6 +81,11 @@ class Screen:
 
     def __init__(self, mode: OutputMode = OutputMode.CONSOLE) -> None:
         self.mode = mode
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether notes go nowhere, so that nobody need prepare them."""
+        return self.is_json
 
     @property
     def is_json(self) -> bool:
@@ -99,6 +131,10 @@ class Screen:
 
 class MutedScreen(Screen):
     """A screen that shows results and errors only."""
+
+    @property
+    def is_quiet(self) -> bool:
+        return True
 
     def note(self, text: str) -> None:
         pass

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.output import decoded, describe_slots
 
 if TYPE_CHECKING:
     from ai.backend.client.func.session import AsyncComputeSession
@@ -21,7 +22,10 @@ INFO_FIELDS = (
     "name", "id", "type", "status", "status_info", "status_data", "result", "image", "tag", "domain_name", "group_name",
     "user_email", "access_key", "scaling_group", "agent_ids", "cluster_mode", "cluster_size", "occupying_slots",
     "resource_opts", "mounts", "startup_command", "service_ports", "created_at", "status_changed", "terminated_at",
+    "status_history",
 )  # fmt: skip
+CONTAINER_FIELDS = ("id", "cluster_hostname", "status", "agent", "container_id", "occupied_slots", "attached_devices")
+_ENCODED = frozenset({"occupying_slots", "resource_opts", "service_ports"})
 
 owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session it is; for administrators.")
 
@@ -34,31 +38,45 @@ def info(session: str, owner: str | None) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        from ai.backend.cli.lifecycle import describe_devices, describe_history, reason
         from ai.backend.client.exceptions import BackendClientError
 
         handle = api.ComputeSession(session, owner)
-        known = await handle.get_info()
         await handle.resolve_id()
-        found = await handle.detail(INFO_FIELDS)
+        found = await handle.detail((*INFO_FIELDS, f"containers {{ {' '.join(CONTAINER_FIELDS)} }}"))
         if found is None:
             raise BackendClientError(f"the session {session} is not visible in the list of sessions")
-        history = await handle.status_history()
         if screen.is_json:
-            screen.json({**found, "status_history": history, "details": known})
-            return
-        titles = {"id": "session id", "agent_ids": "agents", "scaling_group": "resource group", "access_key": "owner"}
-        shown = [
-            (titles.get(name, name.replace("_", " ")), found.get(name))
-            for name in INFO_FIELDS
-            if name not in {"status_data", "status_info"} and found.get(name) not in (None, "", [], {}, "[]", "{}")
-        ]
-        shown.append(("why", reason(found) or None))
-        shown.append(("devices", describe_devices(known) or None))
-        shown.append(("life cycle", describe_history(history) or None))
-        screen.facts([pair for pair in shown if pair[1] is not None])
+            screen.json({name: decoded(value) for name, value in found.items()})
+        else:
+            screen.facts(describe_info(found))
 
     call(screen, work)
+
+
+def describe_info(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """A session's facts in the order of a person's interest; what is empty is left out."""
+    from ai.backend.cli.lifecycle import describe_devices, describe_history, reason
+
+    titles = {"id": "session id", "agent_ids": "agents", "scaling_group": "resource group", "access_key": "owner"}
+    for name in INFO_FIELDS:
+        value = decoded(found.get(name)) if name in _ENCODED else found.get(name)
+        if name in {"status_data", "status_info", "status_history"} or value in (None, "", [], {}):
+            continue
+        if name == "occupying_slots":
+            value = describe_slots(value)
+        elif name == "service_ports":
+            value = [port.get("name") for port in value]
+        yield titles.get(name, name.replace("_", " ")), value
+    containers = found.get("containers") or ()
+    more = {
+        "why": reason(found),
+        "devices": describe_devices(containers),
+        "life cycle": describe_history(decoded(found.get("status_history")) or {}),
+    }
+    yield from ((name, text) for name, text in more.items() if text)
+    if len(containers) > 1:
+        for one in containers:
+            yield str(one.get("cluster_hostname")), f"{one.get('status')} {describe_devices([one])}".strip()
 
 
 @click.command(cls=Leaf)
@@ -166,9 +184,7 @@ def complete(session: str, code: str, owner: str | None) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        *before, line = code.split("\n")
-        options = {"row": len(before), "col": len(line), "line": line, "post": ""}
-        matches = await api.ComputeSession(session, owner).complete(code, options)
+        matches = await api.ComputeSession(session, owner).complete(code)
         if screen.is_json:
             screen.json(matches)
         for match in matches:
@@ -189,6 +205,7 @@ def status_history(session: str, owner: str | None) -> None:
         if screen.is_json:
             screen.json(history)
         else:
-            screen.facts((name.upper(), when) for name, when in history.items() if when)
+            known = sorted((when, name.upper()) for name, when in history.items() if when)
+            screen.facts((name, when) for when, name in known)
 
     call(screen, work)

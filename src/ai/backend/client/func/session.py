@@ -199,8 +199,10 @@ class AsyncComputeSession:
         await self._transport.request(self._change("POST", "/interrupt"))
 
     async def complete(self, code: str, opts: Mapping[str, Any] | None = None) -> list[str]:
-        """Possible completions at the end of ``code``; ``opts`` has row, col, line and post (spec 03-08)."""
-        body = {"code": code, "options": dict(opts or {})}
+        """Possible completions; ``opts`` (row, col, line, post; spec 03-08) say where: else at the end of ``code``."""
+        *before, line = code.split("\n")
+        where = {"row": len(before), "col": len(line), "line": line, "post": ""}
+        body = {"code": code, "options": {**where, **(opts or {})}}
         call = Call(method="POST", path=self._path("/complete"), params=self._owner(), json=body, repeatable=True)
         result = (await self._transport.request(call)).object().get("result") or []
         return (

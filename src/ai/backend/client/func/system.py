@@ -22,6 +22,9 @@ AGENT_FIELDS = (
     "addr",
     "first_contact",
     "version",
+    "runtime",
+    "tier",
+    "enforcement",
     "compute_plugins",
 )
 KEYPAIR_FIELDS = (
