@@ -58,9 +58,11 @@ class Keys:
 class Trail:
     def __init__(self) -> None:
         self.notes: list[tuple[str, str, Any]] = []
+        self.noted = asyncio.Event()
 
     async def note(self, call: Call[Any, Any], outcome: str) -> None:
         self.notes.append((call.endpoint.name, outcome, call.identity))
+        self.noted.set()
 
 
 class DemoApi:
@@ -69,6 +71,7 @@ class DemoApi:
         self.hold = asyncio.Event()
         self.hold.set()
         self.source_closed = asyncio.Event()
+        self.entered = asyncio.Event()
 
     @route("POST", "/things", body=Thing, body_aliases={"title": "name"}, reply=ThingReply, status=201)
     async def make(self, call: Call[Thing]) -> Thing:
@@ -97,6 +100,12 @@ class DemoApi:
         if call.params["t"] == "missing":
             raise NotFound(data={"t": "missing"})
         raise RuntimeError("secret detail")
+
+    @route("PUT", "/slow")
+    async def slow(self, call: Call) -> None:
+        """Take one's time."""
+        self.entered.set()
+        await self.hold.wait()
 
     @route("GET", "/open", auth=False)
     async def open(self, call: Call) -> Reply:

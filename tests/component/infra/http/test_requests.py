@@ -214,3 +214,34 @@ async def test_downloads_are_readable_by_the_library_of_the_published_client(dem
     async for part in MultipartReader(CIMultiDict({"Content-Type": reply.headers["content-type"]}), stream):
         parts.append((part.filename, bytes(await part.read(decode=True))))  # type: ignore[union-attr]  # no nesting
     assert parts == [("a%20b.tar", b"\r\n--x" * 9), ("e.tar", b"")]
+
+
+async def test_a_call_that_changes_something_is_finished_without_its_client(demo: Demo) -> None:
+    demo.api.hold.clear()
+    client = demo.client()
+    _, writer = await client.send(client.head("PUT", "/slow"))
+    await asyncio.wait_for(demo.api.entered.wait(), 5)
+    writer.transport.abort()
+    await asyncio.sleep(0.05)
+    demo.api.hold.set()
+    async with asyncio.timeout(5):
+        await demo.trail.noted.wait()
+    assert [note[:2] for note in demo.trail.notes] == [("slow", "ok")]
+
+
+async def test_a_client_that_goes_before_its_body_has_come(demo: Demo) -> None:
+    client = demo.client()
+    head = client.head("POST", "/things", body=b"x" * 100, content_type="application/json")
+    _, writer = await client.send(head + b"x")
+    await asyncio.sleep(0.02)
+    writer.transport.abort()
+    async with asyncio.timeout(5):
+        await demo.trail.noted.wait()
+    assert [note[:2] for note in demo.trail.notes] == [("make", "gone")]
+
+
+async def test_a_broken_chunk(demo: Demo) -> None:
+    client = demo.client()
+    head = client.head("POST", "/things", content_type="application/json", headers={"Transfer-Encoding": "chunked"})
+    reply = await client.exchange(head.replace(b"Content-Length: 0\r\n", b"") + b"zz\r\nxx\r\n")
+    assert reply.status == 400

@@ -222,13 +222,17 @@ async def test_much_output_is_split_below_the_cap_of_a_frame(api: Api) -> None:
     assert [f["status"] for f in frames] == ["continued"] * 5 + ["finished"]
 
 
-async def test_a_client_that_goes_interrupts_its_run(api: Api) -> None:
+@pytest.mark.parametrize("politely", [True, False])
+async def test_a_client_that_goes_interrupts_its_run(api: Api, politely: bool) -> None:
     await api.create(name="runs")
     async with aiohttp.ClientSession() as http:
         socket = await api.socket(http, "/stream/session/runs/execute")
         await socket.send_str(json.dumps({"code": "hang", "mode": "query", "options": {}}))
         await asyncio.wait_for(api.agent.began.wait(), 5)
-        await socket.close()
+        if politely:
+            await socket.close()
+        else:
+            socket._response.connection.transport.abort()  # type: ignore[union-attr]  # it is open
     await asyncio.wait_for(api.agent.was_interrupted.wait(), 5)
 
 

@@ -6,6 +6,7 @@ table, since the cost of a cheap request is the cost of this file.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import re
@@ -96,6 +97,7 @@ class HttpServer:
         self._took: Histogram = metrics.histogram("http_request_seconds", "Time to reply by route.", ["route"])
         self._counters: dict[tuple[str, int], Any] = {}
         self._timers: dict[str, Any] = {}
+        self._working: set[asyncio.Task[web.StreamResponse]] = set()
         self._ids = (f"{secrets.token_hex(6)}-{n:x}" for n in itertools.count(1))
 
     def application(self) -> web.Application:
@@ -106,12 +108,30 @@ class HttpServer:
         async def close_streams(_: web.Application) -> None:
             await streams.close()
 
+        async def drop_work(_: web.Application) -> None:
+            for work in list(self._working):
+                work.cancel()
+            await asyncio.gather(*self._working, return_exceptions=True)
+
         app.router.add_route("*", "/{path:.*}", self.handle)
         app.on_shutdown.append(close_streams)
+        app.on_cleanup.append(drop_work)
         return app
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Answer one request. Never raises but for cancellation."""
+        """Answer one request. Never raises but for cancellation.
+
+        A call that may change something is finished even if its client goes away in the middle: nothing is left
+        half-way and the audit trail has its end.
+        """
+        if request.method in SAFE_METHODS:
+            return await self._serve(request)
+        work = asyncio.ensure_future(self._serve(request))
+        self._working.add(work)
+        work.add_done_callback(self._working.discard)
+        return await asyncio.shield(work)
+
+    async def _serve(self, request: web.Request) -> web.StreamResponse:
         started = time.perf_counter()
         given = request.headers.get("X-Request-ID")
         request_id = given if given is not None and _REQUEST_ID.fullmatch(given) else next(self._ids)
@@ -132,7 +152,7 @@ class HttpServer:
                 response, outcome = self._refuse(request, call, error, request_id), error.code
             except web.HTTPException as error:
                 response, outcome = self._refuse(request, call, _foreign(error), request_id), "http-error"
-            except ConnectionError:
+            except (ConnectionError, web.RequestPayloadError):
                 response, outcome = web.Response(status=499), "gone"
             except Exception:
                 log.exception("%s failed", route)
@@ -254,7 +274,7 @@ def _foreign(error: web.HTTPException) -> BackendError:
 
 async def serve(app: web.Application, host: str, port: int, *, backlog: int = 512) -> tuple[web.AppRunner, int]:
     """Listen, and tell on which port (useful with port 0). ``await runner.cleanup()`` stops."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=5.0)
+    runner = web.AppRunner(app, access_log=None, handle_signals=False, handler_cancellation=True, shutdown_timeout=5.0)
     await runner.setup()
     site = web.TCPSite(runner, host, port, backlog=backlog)
     await site.start()

@@ -125,20 +125,24 @@ class _Run:
         steps = asyncio.create_task(self._steps(request))
         try:
             await asyncio.wait((reader, steps), return_when=asyncio.FIRST_COMPLETED)
-            if not steps.done():
-                steps.cancel()
-                with contextlib.suppress(BackendError):
-                    await self._execution.interrupt(
-                        caller_of(self._call), self._call.params["s"], owner_access_key=self._call.owner_access_key
-                    )
         finally:
-            reader.cancel()
-            results = await asyncio.gather(reader, steps, return_exceptions=True)
-        failure = results[1]
+            # Also when this task is cancelled, which is what an abrupt end of the connection does.
+            abandoned = not steps.done()
+            for task in (reader, steps):
+                task.cancel()
+            if abandoned:
+                await asyncio.shield(asyncio.ensure_future(self._interrupt()))
+            _, failure = await asyncio.gather(reader, steps, return_exceptions=True)
         if isinstance(failure, BackendError):
             await self._tell_error(failure)
         elif isinstance(failure, Exception):
             raise failure
+
+    async def _interrupt(self) -> None:
+        with contextlib.suppress(BackendError):
+            await self._execution.interrupt(
+                caller_of(self._call), self._call.params["s"], owner_access_key=self._call.owner_access_key
+            )
 
     async def _read(self) -> None:
         async for message in self._socket:
