@@ -1,0 +1,1 @@
+"""The core on snapshots and in simulated time."""
