@@ -22,15 +22,15 @@ PLAIN_FILES_LAST = ("lock", "removing", "record.json")
 
 
 def kill_shim(directory: WorkloadDirectory) -> None:
-    """SIGKILL a shim by its recorded identity and wait until its lock is free."""
-    identity = directory.identity() or {}
-    shim = identity.get("shim")
-    if shim and identity.get("boot_id") == proc.boot_id() and proc.is_same(shim[0], shim[1]):
-        with suppress(ProcessLookupError):
-            os.kill(shim[0], signal.SIGKILL)
+    """SIGKILL a shim by its recorded identity, once it has recorded it, and wait until its lock is free."""
     deadline = time.monotonic() + PATIENCE_S
     while directory.is_locked() and time.monotonic() < deadline:
-        time.sleep(0.01)
+        identity = directory.identity() or {}
+        shim = identity.get("shim")
+        if shim and identity.get("boot_id") == proc.boot_id() and proc.is_same(shim[0], shim[1]):
+            with suppress(ProcessLookupError):
+                os.kill(shim[0], signal.SIGKILL)
+        time.sleep(0.005)
 
 
 def leftovers(record: Record) -> list[int]:
@@ -146,7 +146,7 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
             _drop_rubbish(directory)
         elif directory.is_being_removed:
             erase(state, directory, record.key, keep_home=directory.keeps_home, cgroups=cgroups)
-        elif directory.is_locked() or directory.exit() is not None:
+        elif directory.exit() is not None or _is_alive(directory):
             continue
         elif directory.identity() is None or (directory.identity() or {}).get("leader") is None:
             undo_creation(state, directory, cgroups)
@@ -155,6 +155,16 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
     orphans = [dict(group) for group in cgroups.leftovers() if Path(group["path"]).name not in known]
     for group in orphans:
         cgroupfs.remove([group])
+
+
+def _is_alive(directory: WorkloadDirectory) -> bool:
+    """Whether a shim lives and has started its workload; one that is about to is waited for."""
+    deadline = time.monotonic() + PATIENCE_S
+    while directory.is_locked():
+        if (directory.identity() or {}).get("leader") is not None or time.monotonic() > deadline:
+            return True
+        time.sleep(0.01)
+    return directory.exit() is not None
 
 
 def _drop_rubbish(directory: WorkloadDirectory) -> None:

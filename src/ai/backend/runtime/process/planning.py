@@ -166,9 +166,14 @@ def _is_below(path: str, cover: str) -> bool:
 
 
 def _watch(limits: Limits, host: Host) -> dict[str, int]:
-    if limits.memory_bytes is None or "memory" in host.cgroups.controllers:
-        return {}
-    return {"memory": limits.memory_bytes}
+    """Limits that nothing else keeps, for the shim to look after once a second."""
+    watched: dict[str, int] = {}
+    if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
+        watched["memory"] = limits.memory_bytes
+    kept = "pids" in host.cgroups.controllers or host.late_nproc or (host.bwrap is None and host.is_root)
+    if limits.pids is not None and not kept:
+        watched["pids"] = limits.pids
+    return watched
 
 
 def _rlimits(spec: WorkloadSpec, settings: ProcessRuntimeSettings, limits: Limits, host: Host) -> dict[str, int]:

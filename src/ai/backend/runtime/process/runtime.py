@@ -64,7 +64,7 @@ class ProcessRuntime(AbstractRuntime):
     name: ClassVar[str] = "process"
 
     def __init__(self, settings: ProcessRuntimeSettings, state_dir: Path) -> None:
-        self._settings = settings
+        self.settings = settings
         self._state = StateDirectory(Path(state_dir).absolute())
         self._zygote = Zygote(self._state.path / "supervisor.log")
         self._handles: dict[WorkloadKey, _Handle] = {}
@@ -74,6 +74,10 @@ class ProcessRuntime(AbstractRuntime):
         self._images: dict[str, ProcessImage] = {}
         self._meter = measuring.Meter()
         self._guard: asyncio.Task[None] | None = None
+
+    @property
+    def state_dir(self) -> Path:
+        return self._state.path
 
     @property
     def findings(self) -> Findings:
@@ -93,8 +97,8 @@ class ProcessRuntime(AbstractRuntime):
         await asyncio.to_thread(self._state.make)
         zygote = asyncio.create_task(self._zygote.start())
         findings, images = await asyncio.gather(
-            asyncio.to_thread(probe, self._settings, self._state.path),
-            asyncio.to_thread(creation.find_images, self._settings, self._state.path),
+            asyncio.to_thread(probe, self.settings, self._state.path),
+            asyncio.to_thread(creation.find_images, self.settings, self._state.path),
         )
         self._findings = findings
         self._set_images(images)
@@ -129,7 +133,7 @@ class ProcessRuntime(AbstractRuntime):
 
     async def list_images(self) -> Sequence[RuntimeImage]:
         self._set_images(
-            await asyncio.to_thread(creation.refresh_rootfs, self._images, self._settings, self._state.path)
+            await asyncio.to_thread(creation.refresh_rootfs, self._images, self.settings, self._state.path)
         )
         unique = {image.name: image for image in self._images.values()}
         return [image.public() for image in unique.values()]
@@ -155,11 +159,11 @@ class ProcessRuntime(AbstractRuntime):
     async def _create(self, spec: WorkloadSpec, image: ProcessImage) -> WorkloadView:
         directory = self._state.workload(spec.key)
         cookie = secrets.token_hex(16)
-        job = creation.Creation(spec, image, self._settings, self.findings.host, self._state, cookie)
+        job = creation.Creation(spec, image, self.settings, self.findings.host, self._state, cookie)
         try:
             record = await asyncio.to_thread(job.prepare)
             reach("create.plan")
-            report = await self._zygote.spawn(directory.path, self._settings.start_timeout_s)
+            report = await self._zygote.spawn(directory.path, self.settings.start_timeout_s)
             reach("create.started")
             if not report.get("ok"):
                 raise WorkloadError(f"the workload did not start: {report.get('error', '')}")
@@ -193,14 +197,16 @@ class ProcessRuntime(AbstractRuntime):
         self._announce(handle, ended)
         return ended
 
-    async def _ask_to_end(self, directory: WorkloadDirectory, grace_s: float, frame: str) -> None:
+    async def _ask_to_end(
+        self, directory: WorkloadDirectory, grace_s: float, frame: str, reason: str = "stopped"
+    ) -> None:
         """Politely over the socket; a shim that does not answer is killed, and its workload dies with it."""
         try:
             connection = await ShimConnection.open(directory.path)
             try:
                 async with asyncio.timeout(grace_s + STOP_MARGIN_S):
                     await connection.send({"t": "watch"})
-                    await connection.send({"t": frame, "grace": grace_s})
+                    await connection.send({"t": frame, "grace": grace_s, "reason": reason})
                     reach("stop.requested")
                     while (message := await connection.receive()) is not None:
                         if message.get("t") == "exited" and frame != "shim-dismiss":
@@ -324,7 +330,7 @@ class ProcessRuntime(AbstractRuntime):
     async def _guard_loop(self) -> None:
         """Watched limits that the shims do not look after: the size of homes."""
         while True:
-            await asyncio.sleep(self._settings.watch_interval_s)
+            await asyncio.sleep(self.settings.watch_interval_s)
             for handle in list(self._handles.values()):
                 limit = handle.record.home_bytes
                 if limit is None or handle.ended.is_set():
@@ -333,7 +339,7 @@ class ProcessRuntime(AbstractRuntime):
                 if used > limit:
                     log.warning("the home of %s holds %d bytes, over its limit of %d", handle.record.key, used, limit)
                     with suppress(BackendError):
-                        await self._ask_to_end(handle.directory, 2.0, "shim-stop")
+                        await self._ask_to_end(handle.directory, 2.0, "shim-stop", "home-limit")
 
     def _view(self, handle: _Handle) -> WorkloadView:
         directory = handle.directory

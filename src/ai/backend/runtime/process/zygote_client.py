@@ -45,6 +45,17 @@ class Zygote:
             Unavailable: there is no zygote, twice in a row.
             WorkloadError: the shim died or did not report in time.
         """
+        data = await self._ask(directory, timeout_s)
+        if not data and self.pid is None:
+            # The zygote died with the request unread; a shim that lives all the same holds the lock against a second.
+            data = await self._ask(directory, timeout_s)
+        if not data:
+            raise WorkloadError("the workload's shim died while it started")
+        report: dict[str, Any] = json.loads(data)
+        return report
+
+    async def _ask(self, directory: Path, timeout_s: float) -> bytes:
+        """What the new shim says; nothing if it died before."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
@@ -60,10 +71,7 @@ class Zygote:
         finally:
             theirs.close()
             ours.close()
-        if not data:
-            raise WorkloadError("the workload's shim died while it started")
-        report: dict[str, Any] = json.loads(data)
-        return report
+        return data
 
     def close(self) -> None:
         """Let the zygote end. Safe at any time."""

@@ -116,10 +116,15 @@ class Shim:
             self._watch_limits()
 
     def _watch_limits(self) -> None:
-        limit = self._plan["watch"].get("memory")
-        if limit and sum(map(proc.resident_bytes, self._tree())) > limit:
+        tree = self._tree()
+        memory, processes = self._plan["watch"].get("memory"), self._plan["watch"].get("pids")
+        if memory and sum(map(proc.resident_bytes, tree)) > memory:
             self._reason = "memory-limit"
-            self._stop_at = 0.0
+        elif processes and len(tree) > processes:
+            self._reason = "process-limit"
+        else:
+            return
+        self._stop_at = 0.0
 
     # -- the end
 
@@ -308,7 +313,8 @@ class Shim:
             if self._exit is not None:
                 peer.send(encode({"t": "exited", **self._exit}))
         elif kind == "shim-stop":
-            self._begin_stop(float(decode(body)["grace"]), "stopped")
+            message = decode(body)
+            self._begin_stop(float(message["grace"]), str(message.get("reason") or "stopped"))
         elif kind == "shim-signal":
             number = signal.Signals[decode(body)["signal"]]
             proc.send([pid for pid in self._tree() if pid != self._leader.pid], number)
