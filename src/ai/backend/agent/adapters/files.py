@@ -83,8 +83,11 @@ class FileKernelRecords:
         replace_file(self._directory / f"{record.spec.kernel_id}.json", msgspec.json.encode(record))
 
     def forget(self, kernel_id: str) -> None:
-        for name in (f"{kernel_id}.runs.json", f"{kernel_id}.json"):
-            (self._directory / name).unlink(missing_ok=True)
+        self.forget_runs(kernel_id)
+        (self._directory / f"{kernel_id}.json").unlink(missing_ok=True)
+
+    def forget_runs(self, kernel_id: str) -> None:
+        (self._directory / f"{kernel_id}.runs.json").unlink(missing_ok=True)
 
     def load_runs(self, kernel_id: str) -> RunsRecord | None:
         path = self._directory / f"{kernel_id}.runs.json"

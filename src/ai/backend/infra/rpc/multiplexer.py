@@ -97,6 +97,11 @@ class Multiplexer:
             self._waiting.pop(number, None)
             reply.cancel()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether calls or streams of this side are open."""
+        return bool(self._waiting or self._opened)
+
     # ---- receiving --------------------------------------------------------------------------------------------------
 
     def feed(self, envelope: Envelope) -> None:

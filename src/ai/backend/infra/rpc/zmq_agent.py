@@ -149,8 +149,8 @@ class ZmqAgentEndpoint:
         while True:
             try:
                 await self._send(hello)
-            except Unavailable:
-                pass  # not connected yet
+            except Unavailable as e:
+                self._lost(str(e))
             delay_s = self._hello_every_s if self._connected.is_set() else min(0.05, self._hello_every_s)
             await asyncio.sleep(delay_s)
             silent_s = asyncio.get_running_loop().time() - self._heard_at

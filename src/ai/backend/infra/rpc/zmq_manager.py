@@ -23,6 +23,7 @@ from ai.backend.infra.rpc.proxies import CommandsProxy, reports_handler
 from ai.backend.infra.rpc.zap import DOMAIN, ZapHandler
 
 log = logging.getLogger(__name__)
+_PROBE_S = 0.25
 
 
 @dataclass(slots=True)
@@ -250,11 +251,14 @@ class ZmqManagerEndpoint:
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(self._lost_after_s / 6)
+            await asyncio.sleep(min(_PROBE_S, self._lost_after_s / 6))
             now = asyncio.get_running_loop().time()
             for peer in list(self._peers.values()):
                 if now - peer.seen_at > self._lost_after_s:
                     self._drop(peer, f"it said nothing for {self._lost_after_s:g} s")
+                elif peer.multiplexer.is_waiting:
+                    # A connection that was closed refuses what is sent: an agent that died need not be waited for.
+                    await self._post(peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
 
 
 class _AgentCaller:

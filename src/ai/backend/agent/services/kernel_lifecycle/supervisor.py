@@ -284,6 +284,7 @@ class Supervisor:
         if ending.forced:
             kernel.hurry.set()
         await self._runner.release_all(kernel, _CREATE)
+        self._around.records.forget_runs(kernel.id)
         crash_point("destroy.terminated.before")
         self._report_end(kernel, ending)
         kernel.save(phase=Phase.ENDED, status=ending.status, step="", ended_at=time.time())
