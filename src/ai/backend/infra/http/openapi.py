@@ -122,7 +122,7 @@ def _success(endpoint: Endpoint, known: dict[Any, Any]) -> dict[str, Any]:
 
 def reference_page(document: dict[str, Any], *, title: str) -> str:
     """The document as Markdown: one table of endpoints by tag, one of the fields of every schema, one of problems."""
-    lines = [f"# {title}", "", "Generated from the route declarations; do not edit.", ""]
+    lines = [f"# {title}", "", "Parameters in a query string may come as a JSON body instead.", ""]
     by_tag: dict[str, list[tuple[str, str, dict[str, Any]]]] = {}
     for path, methods in document["paths"].items():
         for method, operation in methods.items():

@@ -51,6 +51,7 @@ class Call(Generic[B, Q]):
     Attributes:
         request: the request underneath, for streams.
         endpoint: what was called.
+        method: as it is after an override.
         params: the variable parts of the path, decoded.
         identity: whoever signed the request, as the daemon's own key store knows them; None if anonymous.
         owner_access_key: on whose behalf the caller says to act; not yet permitted.
@@ -62,6 +63,7 @@ class Call(Generic[B, Q]):
         "body",
         "endpoint",
         "identity",
+        "method",
         "owner_access_key",
         "params",
         "query",
@@ -79,6 +81,7 @@ class Call(Generic[B, Q]):
         self.params = params
         self.raw_query = raw_query
         self.request_id = request_id
+        self.method = request.method
         self.identity: Any = None
         self.owner_access_key: str | None = None
         self.raw_body: bytes | None = None

@@ -176,7 +176,9 @@ class HttpServer:
             endpoint, params = self.table.find(method, modern_path(path))
         except UnicodeDecodeError:
             raise RouteNotFound from None
-        return Call(request, endpoint, params, query, request_id)
+        call: Call[Any, Any] = Call(request, endpoint, params, query, request_id)
+        call.method = method
+        return call
 
     async def _admit(self, call: Call[Any, Any]) -> Allowance | None:
         endpoint = call.endpoint
@@ -189,7 +191,7 @@ class HttpServer:
             raise AuthenticationFailed("Nobody can sign in here.")
         access_key, key = await self._authenticator.authenticate(
             call.request,
-            method=endpoint.method if call.request.method == "POST" else call.request.method,
+            method=call.method,
             read_body=call.read_body,
         )
         call.identity = key.identity

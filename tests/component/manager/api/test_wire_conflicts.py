@@ -1,0 +1,217 @@
+"""One test for each row of docs/reference/wire-conflicts.md, named after it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.component.manager.api.conftest import Api
+from tests.support.signed_http import read_chunk, read_head
+
+PAGE = Path(__file__).parents[4] / "docs/reference/wire-conflicts.md"
+
+
+def test_the_page_and_the_tests_are_the_same_list() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(rows) == len(set(rows))
+    tests = {name.removeprefix("test_row_") for name in globals() if name.startswith("test_row_")}
+    assert set(rows) == tests
+
+
+async def test_row_body_hash(api: Api) -> None:
+    for sign_body in (True, False):
+        reply = await api.user.request("POST", "/resource/check-presets", json={}, sign_body=sign_body)
+        assert reply.status == 200
+
+
+async def test_row_default_port(api: Api) -> None:
+    client = api.user
+    for host, signed in (("h.example", "h.example:80"), ("h.example:80", "h.example"), ("H.example", "h.EXAMPLE:443")):
+        client.host, client.signed_host = host, signed
+        assert (await client.request("GET", "/resource/presets")).status == 200
+
+
+async def test_row_date_header(api: Api) -> None:
+    for name in ("Date", "X-BackendAI-Date"):
+        assert (await api.user.request("GET", "/resource/presets", date_header=name)).status == 200
+
+
+async def test_row_override_signature(api: Api) -> None:
+    for signed in ("POST", "REPORT"):
+        how: dict[str, Any] = {"headers": {"X-Method-Override": "REPORT"}, "signed_method": signed}
+        assert (await api.user.request("POST", "/resource/presets", **how)).status == 200
+
+
+async def test_row_graphql_path(api: Api) -> None:
+    for path in ("/admin/graphql", "/admin/gql", "/v5/admin/graphql"):
+        reply = await api.user.request("POST", path, json={"query": "{ domains { name } }"})
+        assert reply.json() == {"data": {"domains": [{"name": "default"}]}}
+
+
+async def test_row_graphql_errors(api: Api) -> None:
+    for query in ("{", "{ nothing }", "{ image(reference: 1) { name } }", '{ keypair(access_key: "x") { user_id } }'):
+        assert (await api.gql(query))["errors"]
+
+
+async def test_row_session_id_field(api: Api) -> None:
+    told = await api.create(name="both-ids")
+    assert told["sessId"] == "both-ids"
+    for ref in (told["sessId"], told["sessionId"]):
+        assert (await api.user.request("GET", f"/session/{ref}")).status == 200
+
+
+async def test_row_token_field(api: Api) -> None:
+    assert (await api.create(clientSessionToken="by-token"))["sessId"] == "by-token"
+    body = {"image": "python", "clientSessionToken": "by-token", "name": "by-name"}
+    assert (await api.user.request("POST", "/session", json=body)).status == 400
+
+
+async def test_row_create_path(api: Api) -> None:
+    for n, path in enumerate(("/session", "/session/create", "/kernel/create", "/v5/session", "/v2/kernel/create")):
+        body = {"image": "python", "name": f"path-{n}", "enqueueOnly": True}
+        assert (await api.user.request("POST", path, json=body)).status == 201
+
+
+async def test_row_bad_parameters_status(api: Api) -> None:
+    reply = await api.user.request("POST", "/session", json={"image": "python", "clusterSize": "many"})
+    assert (reply.status, reply.problem) == (400, "invalid-api-params")
+    assert isinstance(reply.json()["data"]["clusterSize"], str)
+
+
+async def test_row_destroy_status(api: Api) -> None:
+    await api.create(name="doomed")
+    reply = await api.user.request("DELETE", "/session/doomed")
+    assert reply.status == 200
+    assert "status" in reply.json()["stats"]
+
+
+async def test_row_body_of_reads(api: Api) -> None:
+    await api.create(name="reads")
+    by_body = await api.user.request("GET", "/session/reads/files", json={"path": "d"})
+    by_query = await api.user.request("GET", "/session/reads/files?path=d")
+    both = await api.user.request("GET", "/session/reads/files?path=d", json={"path": "other"})
+    assert by_body.json() == by_query.json() == both.json()
+
+
+async def test_row_continue_mode(api: Api) -> None:
+    await api.create(name="runs")
+    for mode in ("continue", "continued"):
+        body: dict[str, Any] = {"mode": "query", "code": "out:a out:b", "runId": mode}
+        await api.user.request("POST", "/session/runs", json=body)
+        reply = await api.user.request("POST", "/session/runs", json={"mode": mode, "code": "", "runId": mode})
+        assert reply.json()["result"]["console"] == [["stdout", "b"]]
+
+
+async def test_row_files_json(api: Api) -> None:
+    await api.create(name="lists")
+    told = (await api.user.request("GET", "/session/lists/files")).json()
+    assert isinstance(told["files"], str)
+    assert {"filename", "size", "mtime", "mode"} <= set(json.loads(told["files"])[0])
+
+
+async def _read_stream(api: Api, target: str, until: bytes) -> list[tuple[str, Any]]:
+    reader, writer = await api.user.send(api.user.head("GET", target, content_type=None))
+    status, _ = await read_head(reader)
+    assert status == 200
+    text = b""
+    while until not in text:
+        chunk = await asyncio.wait_for(read_chunk(reader), 10)
+        assert chunk, text
+        text += chunk
+    writer.close()
+    return [(name, json.loads(data)) for name, data in re.findall(r"event: (\w+)\ndata: (.*)\n", text.decode())]
+
+
+async def _task(api: Api, target: str) -> list[tuple[str, Any]]:
+    async def work(progress: Any) -> str:
+        await asyncio.sleep(0.1)
+        await progress.update(1, 1, "")
+        return "done"
+
+    task_id = await api.cluster.manager.services.tasks.start(api.cluster.user, "test", work)
+    return await _read_stream(api, f"{target}{task_id}", b"server_close\ndata: {}\n\n")
+
+
+async def test_row_task_parameter(api: Api) -> None:
+    for name in ("taskId", "task_id"):
+        assert await _task(api, f"/events/background-task?{name}=")
+
+
+async def test_row_task_events(api: Api) -> None:
+    names = [name for name, _ in await _task(api, "/events/background-task?taskId=")]
+    assert {"bgtask_done", "task_done", "bgtask_updated", "task_updated"} <= set(names)
+
+
+@pytest.fixture
+async def ended(api: Api) -> str:
+    told = await api.create(name="ended")
+    await api.user.request("DELETE", "/session/ended")
+    return str(told["sessionId"])
+
+
+async def test_row_events_path(api: Api, ended: str) -> None:
+    for path in ("/events/session", "/stream/session/_/events", "/stream/kernel/_/events"):
+        events = await _read_stream(api, f"{path}?sessionId={ended}&lastEventId=0", b"server_close")
+        assert "session_terminated" in [name for name, _ in events]
+
+
+async def test_row_events_session(api: Api, ended: str) -> None:
+    for query in (f"sessionId={ended}", "sessionName=ended", "sessionId=ended"):
+        events = await _read_stream(api, f"/events/session?{query}&lastEventId=0", b"session_terminated")
+        assert "session_started" in [name for name, _ in events]
+
+
+async def test_row_stream_end(api: Api, ended: str) -> None:
+    events = await _read_stream(api, f"/events/session?sessionId={ended}", b"server_close\ndata: {}\n\n")
+    assert events == [("server_close", {})]
+
+
+async def test_row_status_history(api: Api) -> None:
+    await api.create(name="waits", enqueueOnly=True, starts_at="1h")
+    history = (await api.user.request("GET", "/session/waits/status-history")).json()["result"]
+    assert (history["preparing"], history["terminated"]) == (None, None)
+
+
+async def test_row_version_number(api: Api) -> None:
+    assert (await api.user.__class__(port=api.port).request("GET", "/")).json()["version"] == "v7.20230615"
+
+
+async def test_row_upload_limit_status(api: Api) -> None:
+    await api.create(name="files")
+    part = b'--B\r\nContent-Disposition: form-data; name="src"; filename="%s"\r\n\r\n%s\r\n'
+    for body in (part % (b"big", b"x" * (2**20 + 1)), b"".join(part % (b"f%d" % n, b"") for n in range(21))):
+        reply = await api.user.request(
+            "POST", "/session/files/upload", body=body + b"--B--\r\n", content_type="multipart/form-data; boundary=B"
+        )
+        assert (reply.status, bool(reply.json()["data"])) == (400, True)
+
+
+async def test_row_shmem_unit(api: Api) -> None:
+    await api.create(name="shared", config={"resource_opts": {"shmem": "32m"}, "resources": {"mem": "64m"}})
+    reply = await api.gql("{ compute_session_list(limit: 1, offset: 0) { items { resource_opts } } }")
+    options = json.loads(reply["data"]["compute_session_list"]["items"][0]["resource_opts"])
+    assert options["shmem"] == str(32 << 20)
+
+
+async def test_row_occupied_slots_field(api: Api) -> None:
+    await api.create(name="holds")
+    query = "{ compute_session_list(limit: 1, offset: 0) { items { occupied_slots occupying_slots } } }"
+    item = (await api.gql(query))["data"]["compute_session_list"]["items"][0]
+    assert item["occupied_slots"] == item["occupying_slots"] != "{}"
+
+
+async def test_row_reuse_default(api: Api) -> None:
+    first = await api.create(name="again")
+    assert (await api.create(name="again"))["sessionId"] == first["sessionId"]
+
+
+async def test_row_crash_of_user_code(api: Api) -> None:
+    """What the runner does is tested with the runner; here: a failed run leaves its session running."""
+    await api.create(name="runs")
+    assert (await api.user.request("POST", "/session/runs", json={"mode": "query", "code": "boom"})).status == 409
+    assert (await api.user.request("GET", "/session/runs")).json()["status"] == "RUNNING"
