@@ -46,7 +46,7 @@ SETTINGS = ManagerSettings(
 Restart = Callable[[], Awaitable[Cluster]]
 
 
-async def _start(path: Path, link: MemoryLink, settings: ManagerSettings) -> tuple[Manager, Database]:
+async def start_manager(path: Path, link: MemoryLink, settings: ManagerSettings) -> tuple[Manager, Database]:
     database = Database(f"sqlite+aiosqlite:///{path}")
     manager = Manager(settings, database, Bus(), link.manager)
     await manager.start()
@@ -57,7 +57,7 @@ async def _start(path: Path, link: MemoryLink, settings: ManagerSettings) -> tup
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     link = MemoryLink()
-    manager, database = await _start(tmp_path / "manager.db", link, SETTINGS)
+    manager, database = await start_manager(tmp_path / "manager.db", link, SETTINGS)
     made = await manager.services.identity.bootstrap()
     assert made.admin is not None
     assert made.user is not None

@@ -1,0 +1,220 @@
+"""What a creation checks, reuses and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from ai.backend.common.errors import (
+    BackendError,
+    Forbidden,
+    ImageNotFound,
+    InsufficientResource,
+    InvalidInput,
+    LimitExceeded,
+    NotFound,
+    SessionAlreadyExists,
+    UnsupportedResource,
+)
+from ai.backend.common.states import ClusterMode, SessionStatus, SessionType
+from ai.backend.manager.model.identity import ResourcePolicy
+from ai.backend.manager.model.session import CreateSession
+from ai.backend.manager.services.creation import parse_start
+from tests.component.manager.conftest import Cluster
+from tests.component.manager.fakes import FakeAgent
+
+
+def request(**values: Any) -> CreateSession:
+    return CreateSession(**{"image": "python", **values})
+
+
+@pytest.mark.parametrize(
+    ("values", "error", "field"),
+    [
+        ({"image": "perl"}, ImageNotFound, "available"),
+        ({"architecture": "aarch64"}, ImageNotFound, "available"),
+        ({"name": "a"}, InvalidInput, "name"),
+        ({"group": "nobody"}, NotFound, "group"),
+        ({"domain": "elsewhere"}, NotFound, "domain"),
+        ({"scaling_group": "gpu"}, NotFound, "config.scalingGroup"),
+        ({"resources": {"cuda.device": 1}}, UnsupportedResource, "config.resources"),
+        ({"resources": {"cpu": "-1"}}, InvalidInput, "config.resources"),
+        ({"resources": {"cpu": "Infinity"}}, InvalidInput, "config.resources"),
+        ({"resources": {"cpu": "0.5"}}, InvalidInput, "config.resources"),
+        ({"resources": {"cpu": 99}}, InsufficientResource, "shortage"),
+        ({"resource_opts": {"shmem": "8g"}, "resources": {"mem": "1g"}}, InvalidInput, "config.resource_opts"),
+        ({"resource_opts": {"turbo": "1"}}, InvalidInput, "config.resource_opts"),
+        ({"environ": {"1X": "a"}}, InvalidInput, "environ"),
+        ({"environ": {"X": "a" * 70_000}}, InvalidInput, "config.environ"),
+        ({"mounts": ("data",)}, InvalidInput, "config.mounts"),
+        ({"cluster_size": 0}, InvalidInput, "clusterSize"),
+        ({"cluster_size": 65}, InvalidInput, "clusterSize"),
+        ({"type": SessionType.BATCH}, InvalidInput, "startupCommand"),
+        ({"type": SessionType.INFERENCE}, InvalidInput, "type"),
+        ({"preopen_ports": (80,)}, InvalidInput, "config.preopen_ports"),
+        ({"starts_at": "soon"}, InvalidInput, "starts_at"),
+        ({"callback_url": "ftp://x"}, InvalidInput, "callback_url"),
+        ({"agent_list": ("agent-1",)}, Forbidden, "config.agentList"),
+        ({"dependencies": ("nothing",)}, InvalidInput, "dependencies"),
+        ({"owner_access_key": "AKIANOBODY"}, Forbidden, "owner_access_key"),
+        ({"max_wait_s": -1}, InvalidInput, "maxWaitSeconds"),
+    ],
+)
+async def test_a_bad_request_names_its_field(
+    cluster: Cluster, agent: FakeAgent, values: dict[str, Any], error: type[BackendError], field: str
+) -> None:
+    with pytest.raises(error) as caught:
+        await cluster.manager.services.sessions.create(cluster.user, request(**values))
+    assert field in caught.value.data
+    assert await cluster.manager.services.sessions.count_active() == 0
+
+
+async def test_defaults_come_from_the_image(cluster: Cluster, agent: FakeAgent) -> None:
+    reply = await cluster.manager.services.sessions.create(cluster.user, request())
+    assert reply.session.requested_slots.to_json() == {"cpu": "1", "mem": "67108864"}
+    assert reply.session.resource_opts == {"shmem": "67108864"}
+    assert reply.session.image == "host/python:3.11"
+    assert reply.session.name.startswith("session-")
+
+
+async def test_a_name_is_reused_or_refused(cluster: Cluster, agent: FakeAgent) -> None:
+    sessions = cluster.manager.services.sessions
+    first = await sessions.create(cluster.user, request(name="mine"))
+    again = await sessions.create(cluster.user, request(name="mine", image="host/python:3.11"))
+    assert (again.session.id, again.created) == (first.session.id, False)
+    with pytest.raises(SessionAlreadyExists) as caught:
+        await sessions.create(cluster.user, request(name="mine", reuse_if_exists=False))
+    assert caught.value.data == {"existingSessionId": str(first.session.id)}
+    other = await sessions.create(cluster.admin, request(name="mine"))
+    assert other.created, "names are unique for each access key only"
+    await sessions.destroy(cluster.user, "mine")
+    assert (await sessions.create(cluster.user, request(name="mine"))).created, "a name is free again after the end"
+
+
+async def test_two_creations_with_one_token_at_once_give_one_session(cluster: Cluster, agent: FakeAgent) -> None:
+    sessions = cluster.manager.services.sessions
+    replies = await asyncio.gather(
+        *(sessions.create(cluster.user, request(), client_token="token-1") for _ in range(5)),
+        *(sessions.create(cluster.user, request(name="twins")) for _ in range(5)),
+    )
+    for group in (replies[:5], replies[5:]):
+        assert len({r.session.id for r in group}) == 1
+        assert sum(r.created for r in group) == 1
+        assert {r.status for r in group} == {"RUNNING"}
+    assert await sessions.count_active() == 2
+
+
+async def test_waiting_ends_with_timeout(cluster: Cluster, agent: FakeAgent) -> None:
+    agent.stall = True
+    reply = await cluster.manager.services.sessions.create(cluster.user, request(max_wait_s=0.05))
+    assert reply.status == "TIMEOUT"
+    queued = await cluster.manager.services.sessions.create(cluster.user, request(enqueue_only=True))
+    assert queued.status == "PENDING"
+
+
+async def test_what_does_not_fit_now_waits_with_a_reason_and_can_be_cancelled(
+    cluster: Cluster, agent: FakeAgent
+) -> None:
+    sessions = cluster.manager.services.sessions
+    first = await sessions.create(cluster.user, request(resources={"mock.device": 3}))
+    waiting = await sessions.create(cluster.user, request(resources={"mock.device": 2}, max_wait_s=0.3))
+    assert waiting.status == "TIMEOUT"
+    told = (await sessions.get(cluster.user, str(waiting.session.id))).status_data["scheduler"]
+    assert told["reason"] == "insufficient-resource"
+    assert "mock.device" in told["message"]
+    third = await sessions.create(cluster.user, request(name="third", resources={"mock.device": 2}, enqueue_only=True))
+    end = await sessions.destroy(cluster.user, "third")
+    assert (end.session.status, end.session.id) == (SessionStatus.CANCELLED, third.session.id)
+    await sessions.destroy(cluster.user, str(first.session.id))
+    placed = await cluster.manager._writer.wait_until(
+        waiting.session.id, lambda s: s.status is SessionStatus.RUNNING, timeout_s=5
+    )
+    assert placed is not None, "what the first returned goes to the one that waits"
+
+
+async def test_a_cluster_starts_all_or_nothing(cluster: Cluster, agent: FakeAgent) -> None:
+    second = await cluster.join(FakeAgent(agent_id="agent-2"))
+    sessions = cluster.manager.services.sessions
+    reply = await sessions.create(
+        cluster.user,
+        request(
+            name="cluster",
+            cluster_size=3,
+            cluster_mode=ClusterMode.MULTI_NODE,
+            resources={"cpu": 5, "mem": "1g"},
+            max_wait_s=0.2,
+        ),
+    )
+    assert reply.status == "TIMEOUT"
+    assert not agent.created
+    assert not second.created
+    await sessions.destroy(cluster.user, "cluster")
+    reply = await sessions.create(
+        cluster.user, request(cluster_size=2, cluster_mode=ClusterMode.MULTI_NODE, resources={"cpu": 5, "mem": "1g"})
+    )
+    assert reply.status == "RUNNING"
+    specs = {s.cluster_hostname: s for s in (*agent.created, *second.created)}
+    assert set(specs) == {"main1", "sub1"}
+    assert specs["sub1"].environ["BACKENDAI_CLUSTER_HOSTS"] == "main1,sub1"
+    assert specs["sub1"].environ["BACKENDAI_CLUSTER_REPLICAS"] == "main:1,sub:1"
+    assert specs["sub1"].environ["BACKENDAI_CLUSTER_LOCAL_RANK"] == "1"
+    await second.close()
+
+
+async def test_one_kernel_ends_the_whole_cluster(cluster: Cluster, agent: FakeAgent) -> None:
+    sessions = cluster.manager.services.sessions
+    reply = await sessions.create(cluster.user, request(cluster_size=2))
+    sub = reply.session.kernels[1]
+    from ai.backend.common.states import KernelEventReason, KernelStatus
+
+    await agent.tell(str(sub.id), sub.attempt, KernelStatus.ERROR, reason=KernelEventReason.OUT_OF_MEMORY)
+    ended = await cluster.manager._writer.wait_until(reply.session.id, lambda s: s.status.is_final, timeout_s=5)
+    assert ended is not None
+    assert ended.status is SessionStatus.ERROR
+    assert (await cluster.manager.audit()).is_clean
+    assert agent.kernels == {}
+
+
+async def test_policies_bound_sessions(cluster: Cluster, agent: FakeAgent) -> None:
+    policy = (await cluster.manager._stores.identities.policies(name="default"))[0]
+    limited = ResourcePolicy(
+        name="default", created_at=policy.created_at, max_concurrent_sessions=1, max_containers_per_session=1
+    )
+    await cluster.manager._stores.identities.put_policy(limited)
+    sessions = cluster.manager.services.sessions
+    with pytest.raises(LimitExceeded):
+        await sessions.create(cluster.user, request(cluster_size=2))
+    await sessions.create(cluster.user, request())
+    with pytest.raises(LimitExceeded):
+        await sessions.create(cluster.user, request())
+
+
+async def test_dependencies_gate_and_cancel(cluster: Cluster, agent: FakeAgent) -> None:
+    sessions = cluster.manager.services.sessions
+    first = await sessions.create(cluster.user, request(name="first"))
+    later = await sessions.create(cluster.user, request(name="later", dependencies=("first",), max_wait_s=0.2))
+    assert later.status == "TIMEOUT"
+    graph = await sessions.dependency_graph(cluster.user, "later")
+    assert [n.session.id for n in graph.depends_on] == [first.session.id]
+    await sessions.destroy(cluster.user, "first")
+    running = await cluster.manager._writer.wait_until(
+        later.session.id, lambda s: s.started_at is not None, timeout_s=5
+    )
+    assert running is not None
+    await sessions.create(cluster.user, request(name="base", starts_at="1h", enqueue_only=True))
+    top = await sessions.create(cluster.user, request(name="toppp", dependencies=("base",), enqueue_only=True))
+    end = await sessions.destroy(cluster.user, "base", recursive=True)
+    assert top.session.id in end.destroyed
+    assert (await sessions.get(cluster.user, str(top.session.id))).status is SessionStatus.CANCELLED
+
+
+def test_starting_times_are_read() -> None:
+    from datetime import UTC, datetime
+
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    assert parse_start("1.5h", now) == now + timedelta(hours=1.5)
+    assert parse_start("2026-01-02T00:00:00", now) == now + timedelta(days=1)
+    assert parse_start("2026-01-02T09:00:00+09:00", now) == now + timedelta(days=1)
