@@ -58,7 +58,6 @@ class Supervisor:
         self._work: List[Iterator[None]] = []
         self._terminals: Any = None
         self._files: Any = None
-        self._was_full = False
         self._load(channel_fd, fds)
 
     def _load(self, channel_fd: int, fds: Any) -> None:
@@ -185,9 +184,8 @@ class Supervisor:
             return True
         unsent = self._channel.unsent
         is_full = unsent > HIGH_WATER
-        if self._was_full and not is_full and self._terminals is not None:
-            self._terminals.resume()
-        self._was_full = is_full
+        if not is_full and self._terminals is not None:
+            self._terminals.resume()  # they may have been held back within this very round
         self._loop.watch(
             self._channel.fd, (READ if unsent < HARD_LIMIT else 0) | (WRITE if unsent else 0), self._on_channel
         )
