@@ -62,21 +62,3 @@ ensure_environment() {
     if uv --version >/dev/null 2>&1 && sync_with_uv "$1"; then return 0; fi
     sync_with_pip "$1" || { tail -n 15 "$LOGS/environment.log" >&2; die "The Python environment could not be made; see $LOGS/environment.log"; }
 }
-
-CONFORMANCE_VENV="${BACKENDAI_CONFORMANCE_VENV:-$PWD/.cache/conformance-venv}"
-
-# Makes the environment of the published client; it must be Python 3.11, for which that client's dependencies were built.
-ensure_conformance_environment() {
-    wanted="$PWD/tests/conformance/requirements.txt" stamp="$CONFORMANCE_VENV/.requirements"
-    export BACKENDAI_CONFORMANCE_VENV="$CONFORMANCE_VENV"
-    cmp -s "$wanted" "$stamp" && return 0
-    {
-        if uv --version; then
-            uv venv --quiet --clear --python 3.11 "$CONFORMANCE_VENV" &&
-                uv pip install --quiet --python "$CONFORMANCE_VENV/bin/python" -r "$wanted"
-        else
-            python3.11 -m venv --clear "$CONFORMANCE_VENV" &&
-                "$CONFORMANCE_VENV/bin/python" -m pip install --quiet --disable-pip-version-check -r "$wanted"
-        fi
-    } >"$LOGS/conformance.log" 2>&1 && cp "$wanted" "$stamp"
-}
