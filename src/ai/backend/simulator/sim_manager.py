@@ -246,7 +246,17 @@ class SimManager:
 
     def observe(self, observed: KernelObserved) -> None:
         """Idempotent; the acknowledgement is the return."""
-        self._run(self._apply(self._owners[observed.kernel_id], observed))
+        session_id = self._owners[observed.kernel_id]
+        before = self.sessions[session_id]
+        kernel = before.kernel(observed.kernel_id)
+        effects = self._apply(session_id, observed)
+        if (
+            kernel is not None
+            and kernel.attempt != observed.attempt
+            and (effects or self.sessions[session_id] != before)
+        ):
+            raise AssertionError(f"{observed} is of another attempt than {kernel.attempt} and changed something")
+        self._run(effects)
 
     def give_up(self, agent_id: AgentId) -> None:
         """Declare an agent dead."""
