@@ -86,6 +86,14 @@ def test_a_missing_program_skips_the_lane_and_is_named(project: Path) -> None:
     assert done.returncode == 0
 
 
+def test_the_contract_lane_runs_without_the_program_and_names_it(project: Path) -> None:
+    write(project, "contract", PASSES)
+    done = check(project, "contract", "-q")
+    assert "not installed: bubblewrap" in done.stdout
+    assert "1 passed, 0 failed, 0 skipped" in done.stdout
+    assert done.returncode == 0
+
+
 def test_a_missing_program_fails_the_lane_in_ci(project: Path) -> None:
     write(project, "e2e", PASSES)
     done = check(project, "e2e", ci=True)
