@@ -1,0 +1,47 @@
+"""Raw values made into metrics."""
+
+from __future__ import annotations
+
+from ai.backend.agent.services.statistics import Series
+from ai.backend.plugin.accelerator import Measurement, MetricKind
+
+ALL = frozenset({"min", "max", "sum", "avg", "diff", "rate"})
+
+
+def _m(value: float, **kw: object) -> Measurement:
+    return Measurement(key="x", value=value, unit_hint="bytes", **kw)  # type: ignore[arg-type]  # fields of a Measurement
+
+
+def test_all_numbers_are_text() -> None:
+    series = Series()
+    series.add(_m(10, capacity=40.0, stats=ALL), 100.0)
+    metric = series.add(_m(30, capacity=40.0, stats=ALL), 102.0)
+    assert metric == {
+        "current": "30",
+        "capacity": "40",
+        "pct": "75.00",
+        "unit_hint": "bytes",
+        "stats.min": "10",
+        "stats.max": "30",
+        "stats.sum": "40",
+        "stats.avg": "20",
+        "stats.diff": "20",
+        "stats.rate": "10",
+    }
+
+
+def test_without_a_capacity_there_is_no_percentage() -> None:
+    metric = Series().add(_m(1.5), 0.0)
+    assert metric == {"current": "1.5", "capacity": None, "pct": "0.00", "unit_hint": "bytes"}
+
+
+def test_what_accumulates_has_a_rate() -> None:
+    series = Series()
+    series.add(_m(100, kind=MetricKind.ACCUMULATED), 0.0)
+    assert series.add(_m(400, kind=MetricKind.ACCUMULATED), 2.0)["stats.rate"] == "150"
+
+
+def test_a_clock_that_stands_still_gives_no_rate() -> None:
+    series = Series()
+    series.add(_m(1, stats=ALL), 5.0)
+    assert series.add(_m(2, stats=ALL), 5.0)["stats.rate"] == "0"
