@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.states import Enforcement
+from ai.backend.plugin.accelerator import Mount, WorkloadConfig
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec
+from ai.backend.runtime.process.cgroups import CgroupDriver, CgroupV2, NoCgroups
+from ai.backend.runtime.process.images import ProcessImage
+from ai.backend.runtime.process.planning import COOKIE_VARIABLE, Host, environment
+from ai.backend.runtime.process.probe import enforcement_of, tier_of
+from ai.backend.runtime.process.records import Record, exit_of
+from ai.backend.runtime.process.sandbox import check_mount
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+
+ALL = frozenset({"cpu", "memory", "pids"})
+
+
+@pytest.mark.parametrize(
+    ("sandbox", "controllers", "tier"),
+    [
+        (True, ALL, "sealed"),
+        (True, frozenset(), "caged"),
+        (True, frozenset({"cpu", "memory"}), "caged"),
+        (False, ALL, "fenced"),
+        (False, frozenset({"pids"}), "bare"),
+    ],
+)
+def test_tiers(sandbox: bool, controllers: frozenset[str], tier: str) -> None:
+    assert tier_of(sandbox, controllers) == tier
+
+
+def host(*, bwrap: str | None, cgroups: CgroupDriver, is_root: bool = False, late: bool = False) -> Host:
+    return Host(
+        bwrap=bwrap,
+        cgroups=cgroups,
+        seccomp=True,
+        late_nproc=late,
+        runner=Path("/r"),
+        static=Path("/s"),
+        is_root=is_root,
+    )
+
+
+def test_enforcement_never_claims_what_is_not_there() -> None:
+    settings = ProcessRuntimeSettings()
+    bare = enforcement_of(host(bwrap=None, cgroups=NoCgroups()), settings)
+    assert Enforcement.ENFORCED not in {value for key, value in bare.items() if key != "seccomp"}
+    caged = enforcement_of(host(bwrap="/bwrap", cgroups=NoCgroups()), settings)
+    assert caged["filesystem"] is Enforcement.ENFORCED
+    assert caged["memory"] is Enforcement.WATCHED
+    assert caged["network"] is Enforcement.NONE
+    sealed = enforcement_of(
+        host(bwrap="/bwrap", cgroups=CgroupV2(base=Path("/b"), controllers=ALL)), ProcessRuntimeSettings(network="none")
+    )
+    assert {sealed[key] for key in ("cpu", "memory", "pids", "network")} == {Enforcement.ENFORCED}
+    assert set(bare) == set(caged) == set(sealed)
+
+
+def spec(**changes: object) -> WorkloadSpec:
+    key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=3)
+    return WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="python", **changes)  # type: ignore[arg-type]  # test
+
+
+def test_the_session_cannot_forge_its_identity() -> None:
+    wanted = {"BACKENDAI_KERNEL_ID": "x", COOKIE_VARIABLE: "y", "HOME": "/root", "LANG": "de_DE.UTF-8"}
+    asked = spec(environ=wanted, config=WorkloadConfig(env_vars={"CUDA": "1", "LANG": "plugin"}))
+    image = ProcessImage(
+        name="i", runtime="python", version="", interpreter="/opt/p/bin/python", runtime_path="/opt/p/bin/python"
+    )
+    environ = environment(asked, image, "/home/work", "cookie")
+    assert environ["BACKENDAI_KERNEL_ID"] == str(asked.key.kernel_id)
+    assert environ[COOKIE_VARIABLE] == "cookie"
+    assert environ["HOME"] == "/home/work"
+    assert environ["LANG"] == "de_DE.UTF-8"
+    assert environ["CUDA"] == "1"
+    assert environ["PATH"].startswith("/opt/p/bin:")
+
+
+def test_a_record_reads_back_as_it_was_written() -> None:
+    record = Record(
+        key=WorkloadKey(kernel_id=KernelId(uuid4()), attempt=2),
+        session_id=SessionId(uuid4()),
+        image="host/python:3.11",
+        cookie="c",
+        cgroups=({"path": "/g"},),
+        home="/h",
+        sandboxed=True,
+        memory_bytes=1,
+        cpu_limit=0.5,
+        home_bytes=None,
+        labels={"a": "b"},
+        made_home=True,
+    )
+    assert Record.from_json(record.to_json()) == record
+
+
+def test_exits() -> None:
+    assert exit_of({"code": 3}) == WorkloadExit(code=3)
+    assert exit_of({"signal": 9, "oom": True, "reason": None}) == WorkloadExit(signal=9, oom=True)
+
+
+@pytest.mark.parametrize(
+    "target", ["", "x", "/a/../b", "/a//b", "/", "/etc", "/proc/1", "/dev/null", "/home/work", "/usr"]
+)
+def test_mount_targets_that_are_denied(target: str) -> None:
+    with pytest.raises(CreationDenied):
+        check_mount(Mount(source="/", target=target))
+
+
+def test_settings_have_kebab_names_and_no_root() -> None:
+    assert ProcessRuntimeSettings.model_validate({"kernel-uid": 7}).kernel_uid == 7
+    with pytest.raises(ValueError, match="kernel-uid"):
+        ProcessRuntimeSettings.model_validate({"kernel-uid": 0})
+    with pytest.raises(ValueError, match="extra"):
+        ProcessRuntimeSettings.model_validate({"no-such": 1})
