@@ -127,6 +127,15 @@ def test_a_plan_that_the_devices_outran_is_bound_to_equivalent_ones() -> None:
     assert gone.total(next(iter(gone.slots))) == 1
 
 
+def test_a_plan_on_a_device_that_failed_is_bound_elsewhere() -> None:
+    devices = [device("a", slot("x"), healthy=False), device("b", slot("x"))]
+    allocator = NodeAllocator.from_devices([plugin("x", *devices)])
+    bound = allocator.verify_or_rebind(req(x=1), alloc({"x": {"a": 1}}))
+    assert plain(bound) == {"x": {"b": "1"}}
+    allocator.free(bound)
+    assert allocator.available() == allocator.totals
+
+
 def test_a_plan_that_cannot_be_bound_takes_nothing() -> None:
     allocator = node()
     allocator.apply(alloc({"cuda.device": {"0": 1, "1": 1, "2": 1, "3": 1}}))

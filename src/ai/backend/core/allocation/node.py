@@ -196,7 +196,7 @@ class NodeAllocator:
         """Bind a plan that may be older than the devices are.
 
         The plan is taken as it is if it can be; what it leaves open is chosen here. If the devices have moved on,
-        equivalent ones are chosen for the whole request.
+        equivalent ones are chosen for the whole request: a planned device is gone, taken or not healthy any more.
 
         Raises:
             InvalidAllocation: the plan is not one of this request.
@@ -209,8 +209,13 @@ class NodeAllocator:
                     f"the plan has {plan.total(slot)} {slot}, the request {wanted[slot]}", data={"slot": slot}
                 )
         before = self.snapshot()
+        offered = self.available()
         try:
             self.apply(plan)
+            left = self.available()
+            if any(offered[slot] - left[slot] != plan.total(slot) for slot in plan.slots):
+                # ``apply`` also takes from unhealthy devices, which offer nothing.
+                raise InvalidAllocation("a planned device is not healthy any more")
             rest = ResourceSlot({slot: q for slot, q in wanted.items() if slot not in plan.slots})
             hint = AffinityHint(numa_nodes=self.numa_nodes(plan))
             open_part = self._allocate(self._split(rest), hint)
