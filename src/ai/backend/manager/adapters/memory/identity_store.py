@@ -1,0 +1,188 @@
+"""Users, keypairs and what bounds them in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from ai.backend.common.errors import Conflict
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.manager.adapters.memory.filters import select
+from ai.backend.manager.model.identity import (
+    Caller,
+    Credentials,
+    Domain,
+    Group,
+    GroupRef,
+    Keypair,
+    ResourceGroup,
+    ResourcePolicy,
+    User,
+)
+from ai.backend.manager.model.query import ListQuery, Page
+from ai.backend.manager.ports.identity_store import KeypairSecret
+
+
+class MemoryIdentityStore:
+    """Implements :class:`ai.backend.manager.ports.identity_store.IdentityStore`."""
+
+    def __init__(self) -> None:
+        self._domains: dict[str, Domain] = {}
+        self._groups: dict[GroupId, Group] = {}
+        self._policies: dict[str, ResourcePolicy] = {}
+        self._resource_groups: dict[str, ResourceGroup] = {}
+        self._links: set[tuple[str, str, str]] = set()
+        self._users: dict[UserId, User] = {}
+        self._members: set[tuple[UserId, GroupId]] = set()
+        self._pairs: dict[str, KeypairSecret] = {}
+
+    async def put_domain(self, domain: Domain) -> None:
+        self._domains[domain.name] = domain
+
+    async def domain(self, name: str) -> Domain | None:
+        return self._domains.get(name)
+
+    async def put_group(self, group: Group) -> None:
+        self._groups[group.id] = group
+
+    async def groups(
+        self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
+    ) -> list[Group]:
+        found = [
+            g
+            for g in self._groups.values()
+            if domain_name in (None, g.domain_name)
+            and name in (None, g.name)
+            and (user_id is None or (user_id, g.id) in self._members)
+        ]
+        return sorted(found, key=lambda g: g.name)
+
+    async def put_policy(self, policy: ResourcePolicy) -> None:
+        self._policies[policy.name] = policy
+
+    async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
+        return [self._policies[n] for n in sorted(self._policies) if name in (None, n)]
+
+    async def put_resource_group(self, group: ResourceGroup) -> None:
+        self._resource_groups[group.name] = group
+
+    async def resource_group(self, name: str) -> ResourceGroup | None:
+        return self._resource_groups.get(name)
+
+    async def resource_groups(
+        self,
+        *,
+        domain_name: str | None = None,
+        group_ids: Sequence[GroupId] = (),
+        access_key: str | None = None,
+        is_active: bool | None = None,
+    ) -> list[ResourceGroup]:
+        targets = {
+            *({("domain", domain_name)} if domain_name is not None else ()),
+            *(("group", str(g)) for g in group_ids),
+            *({("keypair", access_key)} if access_key is not None else ()),
+        }
+        found = []
+        for name in sorted(self._resource_groups):
+            group = self._resource_groups[name]
+            open_ = not targets or group.is_public or any((name, *target) in self._links for target in targets)
+            if open_ and is_active in (None, group.is_active):
+                found.append(group)
+        return found
+
+    async def associate(
+        self,
+        resource_group: ResourceGroupName,
+        *,
+        domain_name: DomainName | None = None,
+        group_id: GroupId | None = None,
+        access_key: AccessKey | None = None,
+    ) -> None:
+        wanted = (("domain", domain_name), ("group", str(group_id) if group_id is not None else None), ("keypair", access_key))
+        self._links |= {(str(resource_group), kind, str(target)) for kind, target in wanted if target is not None}
+
+    async def put_user(
+        self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret
+    ) -> None:
+        if any(user.email == u.email or user.username == u.username for u in self._users.values()):
+            raise Conflict(f"a user {user.email} exists already", data={"email": "taken"})
+        self._users[user.uuid] = user
+        self._members |= {(user.uuid, g) for g in groups}
+        self._pairs[keypair.keypair.access_key] = keypair
+
+    def _with_groups(self, user: User) -> User:
+        refs = [GroupRef(id=g, name=self._groups[g].name) for u, g in self._members if u == user.uuid]
+        return replace(user, groups=tuple(sorted(refs, key=lambda r: r.name)))
+
+    async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None:
+        found = (u for u in self._users.values() if (u.email == email if email is not None else u.uuid == uuid))
+        user = next(found, None)
+        return self._with_groups(user) if user is not None else None
+
+    async def users(self, query: ListQuery, *, domain_name: str | None, status: str | None) -> Page[User]:
+        found = [
+            self._with_groups(u)
+            for u in sorted(self._users.values(), key=lambda u: str(u.uuid))
+            if domain_name in (None, u.domain_name) and status in (None, u.status)
+        ]
+        return select(found, query)
+
+    async def credentials(self, access_key: str) -> Credentials | None:
+        pair = self._pairs.get(access_key)
+        if pair is None:
+            return None
+        keypair, user = pair.keypair, self._users[pair.keypair.user_id]
+        caller = Caller(
+            user_id=user.uuid,
+            email=user.email,
+            username=user.username,
+            role=user.role,
+            domain_name=user.domain_name,
+            access_key=keypair.access_key,
+            is_admin=keypair.is_admin,
+            resource_policy=keypair.resource_policy,
+            rate_limit=keypair.rate_limit,
+        )
+        is_active = keypair.is_active and user.status == "active"
+        return Credentials(caller=caller, secret_key=pair.secret_key, is_active=is_active)
+
+    def _keypair(self, pair: KeypairSecret) -> Keypair:
+        user = self._users[pair.keypair.user_id]
+        return replace(pair.keypair, user_email=user.email, user_full_name=user.full_name)
+
+    async def keypair(self, access_key: str) -> Keypair | None:
+        pair = self._pairs.get(access_key)
+        return self._keypair(pair) if pair is not None else None
+
+    async def keypairs(
+        self,
+        query: ListQuery,
+        *,
+        domain_name: str | None = None,
+        email: str | None = None,
+        is_active: bool | None = None,
+    ) -> Page[Keypair]:
+        found = [
+            self._keypair(p)
+            for _, p in sorted(self._pairs.items())
+            if domain_name in (None, self._users[p.keypair.user_id].domain_name)
+            and email in (None, self._users[p.keypair.user_id].email)
+            and is_active in (None, p.keypair.is_active)
+        ]
+        return select(found, query)
+
+    async def set_keypair_active(self, access_key: str, active: bool, *, at: datetime) -> bool:
+        pair = self._pairs.get(access_key)
+        if pair is None:
+            return False
+        keypair = replace(pair.keypair, is_active=active, modified_at=at)
+        self._pairs[access_key] = replace(pair, keypair=keypair)
+        return True
+
+    async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
+        for access_key, (at, count) in used.items():
+            pair = self._pairs.get(access_key)
+            if pair is not None:
+                keypair = replace(pair.keypair, last_used=at, num_queries=pair.keypair.num_queries + count)
+                self._pairs[access_key] = replace(pair, keypair=keypair)

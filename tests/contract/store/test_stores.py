@@ -1,0 +1,398 @@
+"""What every implementation of the manager's stores promises."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInput, SessionAlreadyExists, StaleVersion
+from ai.backend.common.ids import (
+    AccessKey,
+    AgentId,
+    DomainName,
+    GroupId,
+    ResourceGroupName,
+    SessionId,
+    SlotName,
+    TaskId,
+    UserId,
+)
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import AgentStatus, SessionStatus, SlotType, UserRole
+from ai.backend.infra.database import Database, upgrade
+from ai.backend.manager.adapters.db import MIGRATIONS
+from ai.backend.manager.adapters.memory.cluster_store import MemoryAgentStore, MemoryJournalStore
+from ai.backend.manager.adapters.memory.identity_store import MemoryIdentityStore
+from ai.backend.manager.adapters.memory.session_store import Memory, MemorySessionStore
+from ai.backend.manager.main import Stores
+from ai.backend.manager.model.changes import Change, ObservationAck
+from ai.backend.manager.model.cluster import ResourcePreset, SlotTypeInfo
+from ai.backend.manager.model.identity import Domain, Group, Keypair, ResourceGroup, ResourcePolicy, User
+from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
+from ai.backend.manager.model.query import Condition, Junction, ListQuery, OrderBy, SessionQuery
+from ai.backend.manager.ports.identity_store import KeypairSecret
+from tests.contract.store.builders import AGENT, KEY, NOW, SLOTS, ended, event, make_agent, make_session, placed
+
+
+class StoreContract:
+    """Override ``stores`` with an implementation."""
+
+    @pytest.fixture
+    def stores(self) -> Stores:
+        raise NotImplementedError
+
+    # ---- sessions ----
+
+    async def test_a_session_comes_back_as_it_went_in(self, stores: Stores) -> None:
+        session = make_session(size=2, dependencies=(SessionId(uuid4()),))
+        await stores.sessions.insert(session, events=[event(session, "session_enqueued")])
+        assert await stores.sessions.get(session.id) == session
+        assert await stores.sessions.get(SessionId(uuid4())) is None
+        assert await stores.sessions.get_many([session.id, session.id]) == [session]
+        assert await stores.sessions.dependents(session.dependencies[0]) == [session]
+
+    async def test_live_names_are_unique_for_each_owner(self, stores: Stores) -> None:
+        first = make_session("same")
+        await stores.sessions.insert(first, events=[])
+        with pytest.raises(SessionAlreadyExists) as caught:
+            await stores.sessions.insert(make_session("same"), events=[])
+        assert caught.value.data == {"existingSessionId": str(first.id)}
+        await stores.sessions.insert(make_session("same", access_key=AccessKey("AKIAOTHER")), events=[])
+        await stores.sessions.save([ended(first)])
+        second = make_session("same", at=NOW + timedelta(seconds=1))
+        await stores.sessions.insert(second, events=[])
+        assert await stores.sessions.newest_named(KEY, "same") == second
+        other = make_session("other")
+        await stores.sessions.insert(other, events=[])
+        with pytest.raises(SessionAlreadyExists) as caught:
+            await stores.sessions.save([Change(old=other, new=replace(other, name="same"))])
+        assert caught.value.data == {"existingSessionId": str(second.id)}
+
+    async def test_a_token_gives_one_session(self, stores: Stores) -> None:
+        first, second = make_session("one"), make_session("two")
+        await stores.sessions.insert(first, events=[], client_token="t")
+        with pytest.raises(SessionAlreadyExists) as caught:
+            await stores.sessions.insert(second, events=[event(second)], client_token="t")
+        assert caught.value.data == {"existingSessionId": str(first.id)}
+        assert await stores.sessions.by_token(KEY, "t") == first
+        assert await stores.sessions.by_token(AccessKey("AKIAOTHER"), "t") is None
+        assert await stores.sessions.get(second.id) is None
+        assert await stores.sessions.last_event_id() == 0, "nothing of a refused insert is written"
+
+    async def test_a_stale_writer_writes_nothing(self, stores: Stores) -> None:
+        await stores.agents.put_agent(make_agent())
+        session, other = make_session("one"), make_session("two")
+        for s in (session, other):
+            await stores.sessions.insert(s, events=[])
+        change = placed(session)
+        await stores.sessions.save([change])
+        now = await stores.sessions.get(session.id)
+        assert now == replace(change.new, version=2)
+        with pytest.raises(StaleVersion):
+            await stores.sessions.save([placed(other), placed(session)])
+        assert await stores.sessions.get(other.id) == other
+        assert await stores.sessions.last_event_id() == 1
+        agent = await stores.agents.agent(AGENT)
+        assert agent is not None
+        assert agent.occupied_slots == SLOTS
+
+    async def test_slots_move_with_the_status(self, stores: Stores) -> None:
+        await stores.agents.put_agent(make_agent())
+        session = make_session(size=2)
+        await stores.sessions.insert(session, events=[])
+        await stores.sessions.save([placed(session)])
+        agent = await stores.agents.agent(AGENT)
+        assert agent is not None
+        assert agent.occupied_slots == SLOTS * 2
+        assert [(h.agent, h.slots, h.devices) for h in await stores.sessions.held([AGENT])] == [
+            (AGENT, SLOTS, {"cuda.shares": {"gpu0": "0.3"}})
+        ] * 2
+        assert (await stores.sessions.audit()).is_clean
+        await stores.agents.put_agent(make_agent(generation=2))
+        now = await stores.sessions.get(session.id)
+        assert now is not None
+        await stores.sessions.save([ended(now)])
+        agent = await stores.agents.agent(AGENT)
+        assert agent is not None
+        assert agent.generation == 2
+        assert agent.occupied_slots == ResourceSlot()
+        assert await stores.sessions.held([AGENT]) == []
+
+    async def test_no_agent_is_overcommitted(self, stores: Stores) -> None:
+        await stores.agents.put_agent(make_agent())
+        session = make_session(size=3)
+        await stores.sessions.insert(session, events=[])
+        with pytest.raises(InsufficientResource):
+            await stores.sessions.save([placed(session)])
+        assert await stores.sessions.get(session.id) == session
+        assert (await stores.sessions.audit()).is_clean
+
+    async def test_concurrent_writers_lose_nothing(self, stores: Stores) -> None:
+        available = ResourceSlot({"cpu": Decimal(100), "cuda.shares": Decimal(100)})
+        await stores.agents.put_agent(make_agent(available_slots=available))
+        sessions = [make_session(f"s-{i}") for i in range(20)]
+        await asyncio.gather(*(stores.sessions.insert(s, events=[]) for s in sessions))
+        await asyncio.gather(*(stores.sessions.save([placed(s)]) for s in sessions))
+        agent = await stores.agents.agent(AGENT)
+        assert agent is not None
+        assert agent.occupied_slots == SLOTS * 20
+
+    async def test_events_are_in_order_and_resumable(self, stores: Stores) -> None:
+        session = make_session()
+        await stores.sessions.insert(session, events=[event(session, "a"), event(session, "b")])
+        await stores.sessions.save([Change(old=session, new=replace(session, tag="x"), events=(event(session, "c"),))])
+        seen = await stores.sessions.events_after(0)
+        assert [e.name for e in seen] == ["a", "b", "c"]
+        assert (seen[0].user_id, seen[0].access_key, seen[0].payload) == (
+            session.user_id, KEY, {"sessionId": str(session.id)},
+        )  # fmt: skip
+        assert [e.name for e in await stores.sessions.events_after(seen[0].id, limit=1)] == ["b"]
+        gone = await stores.sessions.purge(before=NOW + timedelta(days=1), tokens_before=NOW)
+        assert gone == 3
+        again = replace(session, version=2)
+        await stores.sessions.save([Change(old=again, new=replace(again, tag="y"), events=(event(session, "d"),))])
+        assert (await stores.sessions.events_after(0))[0].id > seen[-1].id, "an id is never used again"
+
+    async def test_acknowledgements_go_with_the_changes(self, stores: Stores) -> None:
+        session = make_session()
+        await stores.sessions.insert(session, events=[])
+        await stores.sessions.save([], ack=ObservationAck(agent_id=AGENT, epoch=3, seq=9))
+        assert await stores.sessions.acked(AGENT, 3) == 9
+        assert await stores.sessions.acked(AGENT, 4) == 0
+        stale = Change(old=replace(session, version=5), new=session)
+        with pytest.raises(StaleVersion):
+            await stores.sessions.save([stale], ack=ObservationAck(agent_id=AGENT, epoch=3, seq=10))
+        assert await stores.sessions.acked(AGENT, 3) == 9
+
+    async def test_finding_live_sessions(self, stores: Stores) -> None:
+        a = make_session("alpha", id=UUID("aaaaaaaa-0000-4000-8000-000000000001"))
+        b = make_session("alpha-2", at=NOW + timedelta(seconds=1))
+        c = make_session("al_ha")
+        theirs = make_session("alpine", access_key=AccessKey("AKIAOTHER"), at=NOW + timedelta(seconds=2))
+        for s in (a, b, c, theirs):
+            await stores.sessions.insert(s, events=[])
+        assert await stores.sessions.find_live(KEY, "alpha") == [a], "an exact name wins over prefixes"
+        assert await stores.sessions.find_live(KEY, "alph") == [a, b]
+        assert await stores.sessions.find_live(KEY, "AAAAaaaa") == [a]
+        assert await stores.sessions.find_live(KEY, str(a.id)) == [a]
+        assert await stores.sessions.find_live(KEY, "al_h") == [c], "wildcards of a pattern mean themselves"
+        assert await stores.sessions.find_live(KEY, "%") == []
+        assert await stores.sessions.find_live(None, "alpi") == [theirs]
+        assert await stores.sessions.count_live() == {KEY: 3, "AKIAOTHER": 1}
+        assert await stores.sessions.count_live([KEY]) == {KEY: 3}
+        await stores.sessions.save([ended(a)])
+        assert await stores.sessions.find_live(KEY, str(a.id)) == []
+
+    async def test_kernels_lead_to_their_sessions(self, stores: Stores) -> None:
+        session = make_session(size=2)
+        await stores.sessions.insert(session, events=[])
+        assert await stores.sessions.of_kernels([session.kernels[1].id]) == [session]
+        assert await stores.sessions.on_agent(AGENT) == []
+        await stores.agents.put_agent(make_agent())
+        await stores.sessions.save([placed(session)])
+        assert [s.id for s in await stores.sessions.on_agent(AGENT)] == [session.id]
+        assert [s.id for s in await stores.sessions.by_status([SessionStatus.SCHEDULED])] == [session.id]
+
+    async def test_searching_pages_filters_and_orders(self, stores: Stores) -> None:
+        for i in range(5):
+            session = make_session(f"name-{i}", at=NOW + timedelta(minutes=i), tag=None if i % 2 else f"t{i}")
+            await stores.sessions.insert(session, events=[])
+
+        async def names(query: SessionQuery) -> list[str]:
+            page = await stores.sessions.search(query)
+            return [s.name[-1] for s in page.items]
+
+        assert await names(SessionQuery(limit=2, offset=1)) == ["3", "2"], "the newest first"
+        assert (await stores.sessions.search(SessionQuery(limit=2, offset=1))).total_count == 5
+        by_name = (OrderBy(field="name"),)
+        like = Condition(field="name", op="ilike", value="NAME-%")
+        some = Condition(field="name", op="in", value=("name-1", "name-4"))
+        assert await names(SessionQuery(order=by_name, filter=Junction(kind="&", terms=(like, some)))) == ["1", "4"]
+        late = Condition(field="created_at", op=">", value=(NOW + timedelta(minutes=2)).isoformat())
+        tagless = Condition(field="tag", op="is", value=None)
+        assert await names(SessionQuery(order=by_name, filter=late)) == ["3", "4"]
+        assert await names(SessionQuery(order=by_name, filter=tagless)) == ["1", "3"]
+        either = Junction(kind="|", terms=(tagless, Condition(field="tag", op="contains", value="2")))
+        assert await names(SessionQuery(order=by_name, filter=either)) == ["1", "2", "3"]
+        status = Condition(field="status", op="==", value="pending")
+        assert await names(SessionQuery(order=(OrderBy(field="name", descending=True),), filter=status, limit=1)) == [
+            "4"
+        ]
+        assert await names(SessionQuery(order=by_name, access_key=KEY, group_id=str(UUID(int=7)), limit=1)) == ["0"]
+        assert await names(SessionQuery(statuses=(SessionStatus.RUNNING,))) == []
+        assert await names(SessionQuery(domain_name="elsewhere")) == []
+        for bad in (Condition(field="nonsense", op="==", value=1), Condition(field="status", op="==", value="WILD")):
+            with pytest.raises(InvalidInput):
+                await stores.sessions.search(SessionQuery(filter=bad))
+
+    async def test_side_fields_need_no_version(self, stores: Stores) -> None:
+        session = make_session()
+        await stores.sessions.insert(session, events=[])
+        await stores.sessions.bump({session.id: 2}, {session.main.id: {"mem": {"current": "1"}}})
+        await stores.sessions.save([Change(old=session, new=replace(session, tag="later"))])
+        now = await stores.sessions.get(session.id)
+        assert now is not None
+        assert (now.num_queries, now.main.last_stat, now.tag) == (2, {"mem": {"current": "1"}}, "later")
+
+    async def test_logs_are_kept_and_purged(self, stores: Stores) -> None:
+        session = make_session()
+        await stores.sessions.insert(session, events=[])
+        await stores.sessions.put_log(session.main.id, b"one")
+        await stores.sessions.put_log(session.main.id, b"two")
+        assert await stores.sessions.get_log(session.main.id) == b"two"
+        await stores.sessions.purge(before=NOW + timedelta(days=1), tokens_before=NOW)
+        assert await stores.sessions.get_log(session.main.id) == b"two", "a live session keeps its log"
+        await stores.sessions.save([ended(session)])
+        await stores.sessions.purge(before=NOW + timedelta(days=1), tokens_before=NOW)
+        assert await stores.sessions.get_log(session.main.id) is None
+
+    # ---- agents ----
+
+    async def test_agents_come_back_and_change(self, stores: Stores) -> None:
+        agent = make_agent()
+        await stores.agents.put_agent(agent)
+        assert await stores.agents.agent(AGENT) == agent
+        await stores.agents.put_agent(make_agent("agent-0", scaling_group=ResourceGroupName("other")))
+        assert [a.id for a in await stores.agents.agents()] == ["agent-0", "agent-1"]
+        assert [a.id for a in await stores.agents.agents(scaling_group="other")] == ["agent-0"]
+        later = NOW + timedelta(minutes=1)
+        await stores.agents.set_status(AGENT, AgentStatus.LOST, at=later)
+        await stores.agents.set_schedulable(AGENT, False)
+        await stores.agents.beat(AGENT, at=later)
+        lost = await stores.agents.agent(AGENT)
+        assert lost is not None
+        assert (lost.status, lost.lost_at, lost.schedulable, lost.last_heartbeat) == (
+            AgentStatus.LOST, later, False, later,
+        )  # fmt: skip
+        page = await stores.agents.page(ListQuery(limit=1), status="LOST", scaling_group=None)
+        assert ([a.id for a in page.items], page.total_count) == (["agent-1"], 1)
+        assert await stores.agents.agent(AgentId("nobody")) is None
+
+    async def test_slot_types_accumulate(self, stores: Stores) -> None:
+        cpu = SlotTypeInfo(slot_name=SlotName("cpu"), slot_type=SlotType.COUNT)
+        mem = SlotTypeInfo(slot_name=SlotName("mem"), slot_type=SlotType.BYTES, display={"unit": "GiB"})
+        await stores.agents.add_slot_types([mem])
+        await stores.agents.add_slot_types([cpu, replace(mem, display={"unit": "MiB"})])
+        assert await stores.agents.slot_types() == [cpu, replace(mem, display={"unit": "MiB"})]
+        preset = ResourcePreset(name="small", resource_slots=SLOTS, shared_memory=1024)
+        await stores.agents.put_preset(preset)
+        await stores.agents.put_preset(preset)
+        assert await stores.agents.presets() == [preset]
+
+    # ---- identities ----
+
+    async def test_people_and_what_bounds_them(self, stores: Stores) -> None:
+        ids = stores.identities
+        await ids.put_domain(Domain(name=DomainName("default"), created_at=NOW))
+        group = Group(id=GroupId(uuid4()), name="default", domain_name=DomainName("default"), created_at=NOW)
+        await ids.put_group(group)
+        await ids.put_policy(ResourcePolicy(name="default", created_at=NOW, total_resource_slots=SLOTS))
+        user = User(
+            uuid=UserId(uuid4()),
+            username="user",
+            email="user@local",
+            role=UserRole.USER,
+            domain_name=DomainName("default"),
+            created_at=NOW,
+            modified_at=NOW,
+        )
+        pair = Keypair(access_key=KEY, user_id=user.uuid, user_email=user.email, created_at=NOW, modified_at=NOW)
+        secret = KeypairSecret(keypair=pair, secret_key="s3cret")
+        await ids.put_user(user, password_hash=None, groups=[group.id], keypair=secret)
+        with pytest.raises(Conflict):
+            await ids.put_user(replace(user, uuid=UserId(uuid4())), password_hash=None, groups=[], keypair=secret)
+        found = await ids.user(email="user@local")
+        assert found is not None
+        assert [g.name for g in found.groups] == ["default"]
+        assert await ids.groups(user_id=user.uuid) == [group]
+        assert await ids.groups(user_id=UserId(uuid4())) == []
+        assert (await ids.policies(name="default"))[0].total_resource_slots == SLOTS
+        credentials = await ids.credentials(KEY)
+        assert credentials is not None
+        assert (credentials.secret_key, credentials.is_active) == ("s3cret", True)
+        assert "s3cret" not in repr(credentials)
+        await ids.touch({KEY: (NOW, 3)})
+        assert await ids.set_keypair_active(KEY, False, at=NOW)
+        assert not await ids.set_keypair_active("AKIANOBODY", False, at=NOW)
+        keypair = await ids.keypair(KEY)
+        assert keypair is not None
+        assert (keypair.num_queries, keypair.last_used, keypair.is_active) == (3, NOW, False)
+        credentials = await ids.credentials(KEY)
+        assert credentials is not None
+        assert not credentials.is_active
+        assert (await ids.keypairs(ListQuery(), email="user@local")).total_count == 1
+        assert (await ids.users(ListQuery(), domain_name="default", status="active")).total_count == 1
+
+    async def test_resource_groups_open_by_association(self, stores: Stores) -> None:
+        ids = stores.identities
+        for name, public in (("open", True), ("closed", False)):
+            await ids.put_resource_group(ResourceGroup(name=ResourceGroupName(name), is_public=public, created_at=NOW))
+        assert [g.name for g in await ids.resource_groups()] == ["closed", "open"]
+        assert [g.name for g in await ids.resource_groups(domain_name="default")] == ["open"]
+        await ids.associate(ResourceGroupName("closed"), access_key=KEY)
+        await ids.associate(ResourceGroupName("closed"), access_key=KEY)
+        assert [g.name for g in await ids.resource_groups(access_key=KEY)] == ["closed", "open"]
+        assert [g.name for g in await ids.resource_groups(domain_name="default")] == ["open"]
+
+    # ---- journal ----
+
+    async def test_tasks_and_the_audit_trail(self, stores: Stores) -> None:
+        task = Task(
+            id=TaskId(uuid4()),
+            name="rescan",
+            owner=UserId(uuid4()),
+            status=TaskStatus.STARTED,
+            created_at=NOW,
+            updated_at=NOW,
+        )
+        await stores.tasks.put_task(task)
+        moved = replace(task, status=TaskStatus.UPDATED, current_progress=1, total_progress=2, message="half")
+        await stores.tasks.put_task(moved)
+        assert await stores.tasks.task(task.id) == moved
+        assert await stores.tasks.fail_open_tasks(at=NOW, message="gone") == 1
+        assert await stores.tasks.fail_open_tasks(at=NOW, message="gone") == 0
+        records = [
+            AuditRecord(
+                at=NOW,
+                request_id=f"r{i}",
+                user_id=None,
+                access_key=None,
+                operation="create",
+                object_type="session",
+                object_id=None,
+                outcome="ok",
+                detail={"i": i},
+            )
+            for i in range(3)
+        ]
+        await stores.audit.append(records)
+        assert await stores.audit.recent(2) == [records[2], records[1]]
+
+
+class TestSql(StoreContract):
+    @pytest.fixture
+    async def stores(self, tmp_path: Path) -> AsyncIterator[Stores]:
+        database = Database(f"sqlite+aiosqlite:///{tmp_path}/manager.db")
+        await upgrade(database, MIGRATIONS)
+        yield Stores.sql(database)
+        await database.close()
+
+
+class TestMemory(StoreContract):
+    @pytest.fixture
+    def stores(self) -> Stores:
+        memory, journal = Memory(), MemoryJournalStore()
+        return Stores(
+            sessions=MemorySessionStore(memory),
+            agents=MemoryAgentStore(memory),
+            identities=MemoryIdentityStore(),
+            tasks=journal,
+            audit=journal,
+        )
