@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ai.backend.runtime.process.cgroups import CgroupDriver, CgroupV1, CgroupV2, NoCgroups
+from ai.backend.runtime.process.cgroups import CgroupDriver, CgroupV1, CgroupV2, NoCgroups, remove_base
 
 WANTED_V1 = ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset")
 WANTED_V2 = ("cpu", "memory", "pids", "cpuset", "io")
@@ -88,14 +88,27 @@ def _make_v1(mount: CgroupMount, own: dict[str, str], parent: str, instance: str
     for above in (mount.path, mount.path / own.get(mount.controllers[0], "/").lstrip("/")):
         base = above / parent / instance
         try:
-            base.mkdir(parents=True, exist_ok=True)
+            _make_base(base)
             if "cpuset" in mount.controllers:
                 _fill_cpuset(above, base)
             _try_child(base, "tasks")
         except OSError:
+            remove_base(base)
             continue
         return base
     return None
+
+
+def _make_base(base: Path) -> None:
+    """Another agent that lets go may take the directory above away under our hands: try again."""
+    for attempt in range(3):
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError:
+            if attempt == 2:
+                raise
+        else:
+            return
 
 
 def _fill_cpuset(above: Path, base: Path) -> None:
@@ -125,10 +138,12 @@ def _make_v2(mount: CgroupMount, own: str, parent: str, instance: str) -> Cgroup
             _enable(above, base)
             _try_child(base, "cgroup.procs")
         except OSError:
+            remove_base(base)
             continue
         offered = frozenset(_read_words(base / "cgroup.subtree_control"))
         if offered:
             return CgroupV2(base=base, controllers=offered & frozenset(WANTED_V2))
+        remove_base(base)
     return None
 
 
@@ -141,7 +156,7 @@ def _candidates(root: Path, own: str) -> list[Path]:
 
 def _enable(above: Path, base: Path) -> None:
     """Hand the controllers down to the base's children. Raises OSError."""
-    (base).mkdir(parents=True, exist_ok=True)
+    _make_base(base)
     for path in (above, base.parent, base):
         for name in WANTED_V2:
             if name in _read_words(path / "cgroup.controllers") and name not in _read_words(

@@ -73,6 +73,10 @@ class CgroupDriver(ABC):
     def leftovers(self) -> list[Group]:
         """Groups below ours, of any workload."""
 
+    @abstractmethod
+    def let_go(self) -> None:
+        """Remove our empty groups; those with workloads stay. The next probe makes them again."""
+
 
 class NoCgroups(CgroupDriver):
     """Nothing is writable here, or the settings say so."""
@@ -88,6 +92,9 @@ class NoCgroups(CgroupDriver):
 
     def leftovers(self) -> list[Group]:
         return []
+
+    def let_go(self) -> None:
+        pass
 
 
 @dataclass(slots=True)
@@ -150,6 +157,10 @@ class CgroupV1(CgroupDriver):
     def leftovers(self) -> list[Group]:
         return [{"path": str(path)} for base in set(self.bases.values()) for path in _subdirectories(base)]
 
+    def let_go(self) -> None:
+        for base in set(self.bases.values()):
+            remove_base(base)
+
 
 @dataclass(slots=True)
 class CgroupV2(CgroupDriver):
@@ -190,6 +201,18 @@ class CgroupV2(CgroupDriver):
 
     def leftovers(self) -> list[Group]:
         return [{"path": str(path)} for path in _subdirectories(self.base)]
+
+    def let_go(self) -> None:
+        remove_base(self.base)
+
+
+def remove_base(base: Path) -> None:
+    """Remove a group and the one above it where they are empty."""
+    for path in (base, base.parent):
+        try:
+            path.rmdir()
+        except OSError:
+            return
 
 
 class _Reader:

@@ -119,6 +119,8 @@ class ProcessRuntime(AbstractRuntime):
         self._guard = None
         self._handles.clear()
         await asyncio.to_thread(self._zygote.close)
+        if self._findings is not None:
+            await asyncio.to_thread(self._findings.host.cgroups.let_go)
 
     def info(self) -> RuntimeInfo:
         findings = self.findings
