@@ -166,7 +166,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     """As for the services, but with agents that may be silent for a while."""
     link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{tmp_path / 'manager.db'}")
     settings = ManagerSettings(sessions=SessionSettings(retry_backoff_s=0.05, destroy_wait_s=5.0))
-    manager = Manager(settings, database, Bus(), link.manager)
+    manager = Manager(settings, database, Bus(), link.manager, hash_password=lambda password: password)
     await manager.start()
     await link.manager.start(manager.reports)
     made = await manager.services.identity.bootstrap()
