@@ -1,16 +1,23 @@
-"""The composition root of the manager: the only file that knows every adapter."""
+"""The whole manager: :class:`Manager` for whoever embeds it, ``backend.ai mgr start-server`` as a process of its own.
+
+This is the composition root, the only file that knows every adapter.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+import signal
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from argon2 import PasswordHasher
 
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.wire.link import AgentCommands
 from ai.backend.core.lifecycle.effects import DestroyKernels
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database, upgrade
@@ -245,5 +252,141 @@ class Manager:
 
 def default_database(settings: ManagerSettings) -> Database:
     """The database that the settings name; SQLite in the data directory without a name."""
-    path = Path(settings.data_dir).absolute() / "manager.db"
+    directory = settings.data_dir.expanduser().absolute()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = directory / "manager.db"
     return Database(settings.database.url or f"sqlite+aiosqlite:///{path}")
+
+
+async def serve(settings: ManagerSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info) -> None:
+    """Run a manager that agents reach by ZeroMQ and clients by HTTP until ``stop`` is set. Sessions run on.
+
+    Raises:
+        OSError: an address cannot be bound.
+    """
+    from aiohttp import web
+
+    from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_or_generate_keypair
+    from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+    from ai.backend.manager.api.app import build_app
+
+    database = default_database(settings)
+    endpoint = ZmqManagerEndpoint(
+        bind=settings.agent_link.bind,
+        keypair=load_or_generate_keypair(_key_file(settings)),
+        agent_keys=AgentKeyDirectory(_agent_keys(settings)),
+    )
+    manager = Manager(settings, database, Bus(), endpoint)
+    runner = web.AppRunner(build_app(manager), access_log=None, handler_cancellation=True)
+    try:
+        await manager.start()
+        await endpoint.start(manager.reports)
+        await runner.setup()
+        listen = settings.listen
+        await web.TCPSite(runner, listen.host, listen.port, backlog=1024).start()
+        host, port = runner.addresses[0][:2]
+        ready(f"the manager listens on http://{host}:{port} and for agents on {endpoint.address}")
+        await stop.wait()
+    finally:
+        await runner.cleanup()
+        await endpoint.stop()
+        await manager.stop()
+        await database.close()
+
+
+def _key_file(settings: ManagerSettings) -> Path:
+    path = settings.agent_link.key_file or settings.data_dir / "manager.key"
+    path.expanduser().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path.expanduser()
+
+
+def _agent_keys(settings: ManagerSettings) -> Path:
+    path = (settings.agent_link.agent_keys or settings.data_dir / "agent-keys").expanduser()
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+@click.group()
+@click.option("-f", "--config", "config", type=click.Path(path_type=Path), help="manager.toml; searched if not given.")
+@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+@click.pass_context
+def main(context: click.Context, config: Path | None, log_level: str) -> None:
+    """The manager daemon."""
+    from ai.backend.infra.settings import load_settings
+    from ai.backend.infra.telemetry import configure_logging
+
+    configure_logging("manager", level=log_level.upper())
+    try:
+        context.obj = load_settings(ManagerSettings, name="manager", path=config, env_prefix="BACKEND_MANAGER_")
+    except BackendError as e:
+        raise click.ClickException(str(e)) from e
+
+
+def _run(work: Awaitable[None]) -> None:
+    async def run() -> None:
+        await work
+
+    try:
+        asyncio.run(run())
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e
+
+
+@main.command("start-server")
+@click.pass_obj
+def start_server(settings: ManagerSettings) -> None:
+    """Serve the API and the agents."""
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await serve(settings, stop)
+
+    _run(run())
+
+
+@main.command("bootstrap")
+@click.option("--resource-group", default="default", show_default=True)
+@click.pass_obj
+def bootstrap(settings: ManagerSettings, resource_group: str) -> None:
+    """Make the default domain, group, resource group, an admin and a user, and print the keys of those that are new."""
+
+    async def run() -> None:
+        database = default_database(settings)
+        manager = Manager(settings, database, Bus(), _NoAgents())
+        try:
+            await manager.migrate()
+            made = await manager.services.identity.bootstrap(resource_group=resource_group)
+        finally:
+            await database.close()
+        for who, pair in (("admin", made.admin), ("user", made.user)):
+            if pair is None:
+                click.echo(f"# {who}: exists already, its secret is not told again")
+            else:
+                click.echo(f"# {who}")
+                click.echo(f"BACKEND_ACCESS_KEY={pair.access_key}\nBACKEND_SECRET_KEY={pair.secret_key}")
+
+    _run(run())
+
+
+@main.command("allow-agent")
+@click.argument("agent_id")
+@click.argument("public_key")
+@click.pass_obj
+def allow_agent(settings: ManagerSettings, agent_id: str, public_key: str) -> None:
+    """Let the agent of this id connect with this CURVE key, and print the manager's own public key."""
+    from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_or_generate_keypair
+
+    try:
+        AgentKeyDirectory(_agent_keys(settings)).allow(agent_id, public_key)
+        click.echo(load_or_generate_keypair(_key_file(settings)).public)
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e
+
+
+class _NoAgents:
+    """A gateway for commands that talk to no agent."""
+
+    def agent(self, agent_id: str) -> AgentCommands:
+        raise Unavailable(f"agent {agent_id} is not connected")

@@ -182,10 +182,9 @@ class ReportsService:
             sessions = await self._sessions_of(fresh, reload=attempt > 0)
             changes, effects = self._decide(agent, fresh, sessions)
             try:
-                saved = await self._writer.commit(changes, point="commit-observe", ack=ack)
+                saved = await self._writer.commit(changes, point="commit-observe", effects=effects, ack=ack)
             except StaleVersion:
                 continue
-            self._writer.dispatch(effects)
             for session in saved:
                 if session.status.is_final:
                     self._stats.forget(session)

@@ -97,7 +97,10 @@ class SessionWriter:
     # ---- writing ----
 
     async def insert(self, session: Session, events: Sequence[EventDraft], client_token: str | None) -> None:
-        """Raises SessionAlreadyExists."""
+        """Raises SessionAlreadyExists. A caller that goes away meanwhile does not stop it."""
+        await asyncio.shield(self._insert(session, events, client_token))
+
+    async def _insert(self, session: Session, events: Sequence[EventDraft], client_token: str | None) -> None:
         crash_point("before-commit-create")
         await self._store.insert(session, events=events, client_token=client_token)
         crash_point("after-commit-create")
@@ -106,13 +109,25 @@ class SessionWriter:
         self._bus.publish(SCHEDULE)
 
     async def commit(
-        self, changes: Sequence[Change], *, point: str, ack: ObservationAck | None = None
+        self,
+        changes: Sequence[Change],
+        *,
+        point: str,
+        effects: Iterable[Effect] = (),
+        ack: ObservationAck | None = None,
     ) -> list[Session]:
-        """Save all changes or none and return the sessions as they are now.
+        """Save all changes or none, start what follows, and return the sessions as they are now.
+
+        A caller that goes away meanwhile does not stop it.
 
         Raises:
             StaleVersion: the copies kept here are dropped, load again.
         """
+        return await asyncio.shield(self._commit(changes, point, effects, ack))
+
+    async def _commit(
+        self, changes: Sequence[Change], point: str, effects: Iterable[Effect], ack: ObservationAck | None
+    ) -> list[Session]:
         crash_point(f"before-{point}")
         try:
             await self._store.save(changes, ack=ack)
@@ -129,13 +144,17 @@ class SessionWriter:
             self._bus.publish(OUTBOX)
         if any(_frees(change) for change in changes):
             self._bus.publish(SCHEDULE)
+        for effect in effects:
+            if isinstance(effect, DestroyKernels):
+                self._bus.publish(TERMINATE, effect)
         return saved
 
     async def transition(self, session_id: SessionId, make: Step, *, point: str) -> tuple[Session, tuple[Effect, ...]]:
         """Load, decide, save; again while somebody else is faster.
 
         Returns:
-            The session as it is now, and the effects of ``make`` except those that a save already has done.
+            The session as it is now, and the effects of ``make``. What is to be ended is handed to the terminator; the
+            rest follows from the statuses.
 
         Raises:
             SessionNotFound; whatever ``make`` raises.
@@ -146,18 +165,11 @@ class SessionWriter:
             if change is None:
                 return session, effects
             try:
-                saved = await self.commit([change], point=point)
+                saved = await self.commit([change], point=point, effects=effects)
             except StaleVersion:
                 continue
-            self.dispatch(effects)
             return saved[0], effects
         raise StaleVersion(f"session {session_id} changes too fast")
-
-    def dispatch(self, effects: Iterable[Effect]) -> None:
-        """Hand what is to be ended to the terminator. The rest follows from the statuses."""
-        for effect in effects:
-            if isinstance(effect, DestroyKernels):
-                self._bus.publish(TERMINATE, effect)
 
     # ---- waiting ----
 

@@ -99,7 +99,11 @@ class MemoryIdentityStore:
         group_id: GroupId | None = None,
         access_key: AccessKey | None = None,
     ) -> None:
-        wanted = (("domain", domain_name), ("group", str(group_id) if group_id is not None else None), ("keypair", access_key))
+        wanted = (
+            ("domain", domain_name),
+            ("group", str(group_id) if group_id is not None else None),
+            ("keypair", access_key),
+        )
         self._links |= {(str(resource_group), kind, str(target)) for kind, target in wanted if target is not None}
 
     async def put_user(

@@ -1,0 +1,108 @@
+"""The manager as a process of its own, and its schema."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection
+
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.database import Database, current_revision, upgrade
+from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
+from ai.backend.manager.adapters.db.tables import metadata
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.main import Manager
+
+
+async def test_the_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/m.db")
+    assert await upgrade(database, MIGRATIONS) == SCHEMA_HEAD
+    assert await current_revision(database) == SCHEMA_HEAD
+
+    def compare(connection: Connection) -> list[object]:
+        return list(compare_metadata(MigrationContext.configure(connection), metadata))
+
+    assert await database.run_sync(compare) == []
+    await database.close()
+
+
+async def test_stopping_is_safe_at_any_time(tmp_path: Path) -> None:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path}/m.db")
+    manager = Manager(ManagerSettings(), database, Bus(), MemoryLink().manager)
+    await manager.stop()
+    await manager.start()
+    await manager.stop()
+    await manager.stop()
+    await database.close()
+
+
+async def _command(tmp_path: Path, *words: str) -> asyncio.subprocess.Process:
+    environ = {
+        **os.environ,
+        "BACKEND_MANAGER_DATA_DIR": str(tmp_path / "data"),
+        "BACKEND_MANAGER_LISTEN__PORT": "0",
+        "BACKEND_MANAGER_AGENT_LINK__BIND": "tcp://127.0.0.1:0",
+    }
+    code = "from ai.backend.manager.main import main; main(prog_name='mgr')"
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        *words,
+        env=environ,
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+
+
+async def _output(process: asyncio.subprocess.Process) -> str:
+    out, _ = await process.communicate()
+    assert process.returncode == 0, out.decode()
+    return out.decode()
+
+
+async def test_the_daemon_serves_until_it_is_told_to_stop(tmp_path: Path) -> None:
+    first = await _output(await _command(tmp_path, "bootstrap"))
+    assert len(re.findall(r"^BACKEND_ACCESS_KEY=AKIA[A-Z0-9]{16}$", first, re.MULTILINE)) == 2
+    assert len(re.findall(r"^BACKEND_SECRET_KEY=[A-Za-z0-9]{40,}$", first, re.MULTILINE)) == 2
+    assert "SECRET" not in await _output(await _command(tmp_path, "bootstrap"))
+    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
+
+    process = await _command(tmp_path, "start-server")
+    assert process.stdout is not None
+    told = ""
+    while "listens on" not in told:
+        line = await asyncio.wait_for(process.stdout.readline(), 20)
+        assert line, told
+        told += line.decode()
+    found = re.search(r"http://([\d.]+):(\d+)", told)
+    assert found is not None
+    reader, writer = await asyncio.open_connection(found[1], int(found[2]))
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    reply = await reader.read()
+    writer.close()
+    assert reply.startswith(b"HTTP/1.1 200")
+    assert b"v7.20230615" in reply
+    process.send_signal(signal.SIGTERM)
+    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    assert process.returncode == 0, out.decode()
+
+
+@pytest.mark.parametrize(
+    "words", [("allow-agent", "agent-1", "not-a-key"), ("-f", "/nowhere/manager.toml", "bootstrap")]
+)
+async def test_a_wrong_command_says_so(tmp_path: Path, words: tuple[str, ...]) -> None:
+    process = await _command(tmp_path, *words)
+    out, _ = await process.communicate()
+    assert process.returncode == 1
+    assert b"Traceback" not in out
