@@ -1,0 +1,109 @@
+"""The published `backend.ai-client`, installed in an environment of its own, and driven as a user drives it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.skips import is_ci
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+DEFAULT_VENV = Path(__file__).resolve().parents[2] / ".cache" / "conformance-venv"
+
+
+def ensure_published() -> Path:
+    """The environment's Python; made if it is not there yet. Without a network that is a skip, and a failure in CI."""
+    venv = Path(os.environ.get("BACKENDAI_CONFORMANCE_VENV") or DEFAULT_VENV)
+    python = venv / "bin" / "python"
+    stamp = venv / ".requirements"
+    if stamp.exists() and stamp.read_text() == REQUIREMENTS.read_text():
+        return python
+    try:
+        _make(venv, python)
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        reason = f"binary: the published client cannot be installed: {str(said).strip()[-200:]}"
+        if is_ci():
+            pytest.fail(reason)
+        pytest.skip(reason)
+    stamp.write_text(REQUIREMENTS.read_text())
+    return python
+
+
+def _make(venv: Path, python: Path) -> None:
+    def run(*command: str | Path) -> None:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+
+    uv = shutil.which("uv")
+    if uv:
+        run(uv, "venv", "--quiet", "--clear", "--python", "3.11", venv)
+        run(uv, "pip", "install", "--quiet", "--python", python, "-r", REQUIREMENTS)
+    else:
+        base = sys.executable if sys.version_info[:2] == (3, 11) else "python3.11"
+        run(base, "-m", "venv", "--clear", venv)
+        run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS)
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command printed. Its exit code proves nothing: this client ends with 0 after many failures."""
+
+    out: str
+    err: str
+    code: int | None
+
+    @property
+    def all(self) -> str:
+        return self.out + self.err
+
+
+@dataclass(frozen=True)
+class Published:
+    """Runs the published command against one endpoint, in one folder."""
+
+    python: Path
+    endpoint: str
+    keys: Mapping[str, str]
+    folder: Path
+    timeout_s: float = 40.0
+
+    def environment(self) -> dict[str, str]:
+        base = {name: value for name, value in os.environ.items() if not name.startswith("BACKEND")}
+        return {
+            **base,
+            **self.keys,
+            "BACKEND_ENDPOINT": self.endpoint,
+            "HOME": str(self.folder),
+            "XDG_STATE_HOME": str(self.folder),
+            "COLUMNS": "400",
+            "NO_COLOR": "1",
+        }
+
+    def popen(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [self.python.with_name("backend.ai"), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environment(),
+        )
+
+    def __call__(self, *arguments: str, timeout_s: float | None = None) -> Said:
+        """Run a command to its end. One that hangs, as this client does after some broken replies, says nothing."""
+        process = self.popen(*arguments)
+        try:
+            out, err = process.communicate(timeout=timeout_s or self.timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            return Said(out, err, None)
+        return Said(out, err, process.returncode)
