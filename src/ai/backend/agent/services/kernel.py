@@ -34,6 +34,7 @@ class Kernel:
         self.ending: Ending | None = record.ending
         self.hurry = asyncio.Event()
         self.last_stat: dict[str, Any] | None = None
+        self.log_tail: bytes | None = None
         self.changed = asyncio.Event()
 
     @property

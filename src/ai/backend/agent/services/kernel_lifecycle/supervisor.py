@@ -47,6 +47,7 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
 
 log = logging.getLogger(__name__)
 R = KernelEventReason
+_LOG_TAIL = 65_536
 _CREATE = Circumstances()
 _RESTART = Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
 
@@ -279,6 +280,7 @@ class Supervisor:
 
     async def _terminate(self, kernel: Kernel) -> None:
         kernel.last_stat = self._final_stat(kernel.id) or kernel.last_stat
+        kernel.log_tail = await self._read_tail(kernel) or kernel.log_tail
         ending = kernel.record.ending
         assert ending is not None
         if ending.forced:
@@ -289,6 +291,14 @@ class Supervisor:
         self._report_end(kernel, ending)
         kernel.save(phase=Phase.ENDED, status=ending.status, step="", ended_at=time.time())
         crash_point("destroy.terminated.after")
+
+    async def _read_tail(self, kernel: Kernel) -> bytes | None:
+        """What the manager keeps of the log; the workload takes the rest with it."""
+        try:
+            return await self._around.runtime.read_logs(kernel.key, max_bytes=_LOG_TAIL)
+        except (BackendError, OSError) as e:
+            log.info("the log of kernel %s cannot be read at its end: %s", kernel.id, e)
+            return None
 
     def _report(self, kernel: Kernel, status: KernelStatus, reason: KernelEventReason, **details: Any) -> None:
         self._around.observer.report(kernel.id, kernel.attempt, status, reason, **details)
@@ -306,6 +316,7 @@ class Supervisor:
             exit_code=exit_code if exit_code is not None else _code(kernel.exit),
             workload_id=kernel.record.workload_id or None,
             last_stat=kernel.last_stat,
+            log_tail=kernel.log_tail,
         )
 
     # ---- recovery
