@@ -52,3 +52,15 @@ def test_both_spellings_of_the_setting_are_read() -> None:
         assert settings.agent.allow_compute_plugins == ("x.y",)
     assert AgentSettings.model_validate({"resource": {"reserved-mem": "1g"}}).resource.reserved_mem == 1 << 30
     assert FakePlugin.key == "cpu"
+
+
+def test_reservations_reach_the_plugins_that_offer_the_devices() -> None:
+    settings = AgentSettings.model_validate(
+        {"resource": {"reserved-cpu": 2}, "plugins": {"mem": {"reserved-mem": "3g"}, "mock": {"unit-proc": 4}}}
+    )
+    assert settings.plugin_settings == {
+        "cpu": {"reserved-cpu": 2},
+        "mem": {"reserved-mem": "3g"},
+        "mock": {"unit-proc": 4},
+    }
+    assert AgentSettings().plugin_settings == {}

@@ -88,7 +88,7 @@ class Agent:
             sources = find_plugins(node.allow_compute_plugins, node.block_compute_plugins, INTRINSIC_PLUGINS)
         plugins = self._plugins = PluginSet(
             sources,
-            settings=settings.plugins,
+            settings=settings.plugin_settings,
             order=settings.resource.allocation_order,
             timeout_s=lifecycles.plugin_timeout,
         )

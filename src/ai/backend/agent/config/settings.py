@@ -50,7 +50,6 @@ class ResourceSettings(Settings):
     )
     reserved_cpu: int = Field(default=0, ge=0, description="CPU cores that sessions never get.")
     reserved_mem: Size = Field(default=0, ge=0, description="Memory that sessions never get, in bytes or as 512m.")
-    reserved_disk: Size = Field(default=0, ge=0, description="Disk space that sessions never get.")
 
 
 class LinkSettings(Settings):
@@ -111,6 +110,32 @@ class AgentSettings(Settings):
         default_factory=dict, description="Settings of each accelerator plugin, by its device name."
     )
     runtime: dict[str, Any] = Field(default_factory=dict, description="Settings of the runtime plugin.")
+
+    @property
+    def plugin_settings(self) -> dict[str, dict[str, Any]]:
+        """``plugins`` with what ``resource`` reserves, which the intrinsic plugins take off their devices: the planner
+        of the manager sees devices, so a reservation of totals alone would be planned over.
+        """
+        resource = self.resource
+        reserved: dict[str, dict[str, Any]] = {}
+        if resource.reserved_cpu:
+            reserved["cpu"] = {"reserved-cpu": resource.reserved_cpu}
+        if resource.reserved_mem:
+            reserved["mem"] = {"reserved-mem": resource.reserved_mem}
+        given = {key: reserved.get(key, {}) | settings for key, settings in self.plugins.items()}
+        return reserved | given
+
+    @property
+    def plugin_settings(self) -> dict[str, dict[str, Any]]:
+        """The settings of each plugin, with what is reserved of the node handed to those that offer it."""
+        resource = self.resource
+        reserved: dict[str, dict[str, Any]] = {}
+        if resource.reserved_cpu:
+            reserved["cpu"] = {"reserved-cpu": resource.reserved_cpu}
+        if resource.reserved_mem:
+            reserved["mem"] = {"reserved-mem": resource.reserved_mem}
+        given = {key: {**values, **self.plugins.get(key, {})} for key, values in reserved.items()}
+        return {**self.plugins, **given}
 
     @property
     def data_dir(self) -> Path:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Sequence
-from decimal import Decimal
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
@@ -83,20 +82,17 @@ class Reporting:
         )
 
     def _slots(self) -> list[SlotReport]:
-        resource = self._around.settings.resource
-        reserved = {"cpu": Decimal(resource.reserved_cpu), "mem": Decimal(resource.reserved_mem)}
         found = []
         for handle in self._around.plugins.started():
             kind = self._around.inventory.kinds.get(handle.key)
             displays = {d.slot_name: d for d in kind.displays} if kind is not None else {}
             for name, amount in kind.slots.items() if kind is not None else ():
                 display = displays.get(name)
-                offered = max(Decimal(0), Decimal(amount) - reserved.get(name, Decimal(0)))
                 found.append(
                     SlotReport(
                         slot_name=name,
                         slot_type=display.slot_type.value if display is not None else "count",
-                        amount=format_quantity(offered),
+                        amount=format_quantity(amount),
                         display=msgspec.to_builtins(display) if display is not None else {},
                     )
                 )
