@@ -20,6 +20,7 @@ GENERATORS: dict[str, str] = {
     "docs/reference/state-machines.md": "ai.backend.core.lifecycle.diagram:render",
     "docs/reference/rooms.md": "tools.rooms_page:render",
     "docs/reference/rest.md": "ai.backend.manager.api.reference:rest_page",
+    "docs/reference/graphql.md": "ai.backend.manager.api.reference:graphql_page",
     "docs/reference/openapi.json": "ai.backend.manager.api.reference:openapi_json",
     "docs/reference/settings.md": "tools.settings_pages:page",
     "docs/reference/samples/manager.toml": "tools.settings_pages:sample(manager)",

@@ -137,6 +137,17 @@ class DemoApi:
 
         return await send_events(call.request, source(), heartbeat_s=0.05)
 
+    @route("GET", "/events/refused", kind="stream", auth=False)
+    async def refused(self, call: Call) -> web.StreamResponse:
+        """No events."""
+
+        async def source() -> AsyncIterator[SseEvent]:
+            if self.events:
+                raise NotFound("no such source")
+            yield SseEvent("never", {})
+
+        return await send_events(call.request, source())
+
     @route("GET", "/socket", kind="socket")
     async def socket(self, call: Call) -> web.StreamResponse:
         """Echo."""

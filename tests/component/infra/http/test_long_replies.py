@@ -58,6 +58,11 @@ async def test_heartbeats_and_a_client_that_goes(demo: Demo) -> None:
     await asyncio.wait_for(demo.api.source_closed.wait(), 5)
 
 
+async def test_a_source_that_refuses_at_its_first_step_is_a_plain_problem(demo: Demo) -> None:
+    reply = await demo.client(access_key="").request("GET", "/events/refused", content_type=None)
+    assert (reply.status, reply.problem) == (404, "not-found")
+
+
 async def test_a_stop_of_the_server_ends_streams_without_saying_that_it_is_over(demo: Demo) -> None:
     demo.api.events, demo.api.hold = [SseEvent("one", {})], asyncio.Event()
     reader, writer = await _open_events(demo)

@@ -256,6 +256,9 @@ async def test_what_is_not_offered_says_so(api: Api) -> None:
     for path in ("commit", "start-service"):
         reply = await api.user.request("POST", f"/session/mine/{path}")
         assert (reply.status, reply.problem) == (501, "not-supported")
+    for path in ("create-from-template", "create-cluster"):
+        reply = await api.user.request("POST", f"/session/_/{path}")
+        assert (reply.status, reply.problem) == (501, "not-supported")
 
 
 async def test_who_did_what_is_written_down(api: Api) -> None:

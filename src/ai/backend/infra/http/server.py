@@ -161,7 +161,10 @@ class HttpServer:
                 await self._audit.note(call, outcome)
         if not response.prepared:
             response.headers.update(extra)
-        self._count(route, response.status, time.perf_counter() - started)
+        took_s = time.perf_counter() - started
+        self._count(route, response.status, took_s)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %d in %.1f ms, request %s", route, response.status, took_s * 1000, request_id)
         return response
 
     def _find(self, request: web.Request, request_id: str) -> Call[Any, Any]:

@@ -57,7 +57,12 @@ class ApiOptions:
                 max_upload_files=files.max_upload_files,
                 max_upload_file_bytes=files.max_upload_bytes,
                 max_download_files=files.max_download_files,
-            )
+            ),
+            http=HttpOptions(
+                anonymous_rate_limit=settings.api.anonymous_rate_limit,
+                trusted_proxies=frozenset(settings.api.trusted_proxies),
+            ),
+            announcement=settings.api.announcement,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -11,6 +12,25 @@ from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.api.app import ApiOptions, api_endpoints
 from ai.backend.manager.services.bundle import Services
 
+_GRAPHQL = """<!-- generated from schema.graphql by ai.backend.manager.api.reference; do not edit -->
+
+# GraphQL reference of the manager
+
+`POST /admin/gql` (or `/admin/graphql`) with `{"query", "variables", "operationName"}`, signed as every request. The
+reply has status 200, `data`, and `errors` if there are any; `errors[].extensions` has the `code`, `type`, `status` and `data`
+of the problem. The keys of an object come in the order of the selection.
+
+A list takes `limit` (1 to MAX_PAGE) and `offset`, and replies `items` and `total_count`. `filter` is an expression:
+
+    status == "RUNNING" & (name ilike "%test%" | tag in ["a", "b"]) & terminated_at is null
+
+with the operators `==`, `!=`, `<`, `<=`, `>`, `>=`, `is`, `isnot`, `like`, `ilike`, `in` and `contains`; `&` binds
+tighter than `|`, `%` is the wildcard. `order` is a list such as `name,-created_at`.
+
+A query may have at most MAX_TOKENS tokens, be MAX_DEPTH levels deep and cost MAX_COST: one for each field, times the
+pages around it.
+
+"""
 _HEAD = "<!-- generated from the route declarations by ai.backend.manager.api.reference; do not edit -->\n\n"
 
 
@@ -37,3 +57,13 @@ def openapi_json() -> str:
 
 def rest_page() -> str:
     return _HEAD + reference_page(document(), title="REST reference of the manager")
+
+
+def graphql_page() -> str:
+    from ai.backend.manager.api.graphql import limits
+
+    head = _GRAPHQL
+    for name in ("MAX_PAGE", "MAX_TOKENS", "MAX_DEPTH", "MAX_COST"):
+        head = head.replace(name, f"{getattr(limits, name):,}")
+    schema = Path(__file__).with_name("graphql") / "schema.graphql"
+    return f"{head}```graphql\n{schema.read_text(encoding='utf-8').strip()}\n```\n"

@@ -110,6 +110,12 @@ class SessionsApi:
         )
         return dict(report)
 
+    @route("POST", "/session/_/create-from-template", audited=False)
+    @route("POST", "/session/_/create-cluster", audited=False)
+    async def not_offered_yet(self, call: Call) -> None:
+        """Not offered by this server."""
+        raise NotSupported(f"This server does not offer {call.endpoint.path.rpartition('/')[2]}.")
+
     @route("POST", "/session/{s}/commit", audited=False)
     @route("POST", "/session/{s}/start-service", audited=False, max_body=65_536)
     async def not_offered(self, call: Call) -> None:

@@ -71,6 +71,18 @@ class FileSettings(Settings):
     max_download_bytes: int = Field(67_108_864, ge=1, description="Size of all archives of a download, in bytes.")
 
 
+class ApiSettings(Settings):
+    """What the API tells and allows."""
+
+    anonymous_rate_limit: int = Field(
+        5_000, ge=0, description="Unsigned requests from one address in 15 minutes; 0 allows any number."
+    )
+    trusted_proxies: list[str] = Field(
+        [], description="Addresses of reverse proxies whose X-Forwarded-Host and X-Forwarded-For headers count."
+    )
+    announcement: str = Field("", description="What everybody should read, in Markdown; empty for nothing.")
+
+
 class RetentionSettings(Settings):
     events_days: float = Field(7.0, gt=0, description="How long events and kept logs stay, in days.")
     tokens_hours: float = Field(24.0, gt=0, description="How long a client token stays known, in hours.")
@@ -86,4 +98,5 @@ class ManagerSettings(Settings):
     agents: AgentSettings = Field(AgentSettings(), description="Watching agents.")
     sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")
     files: FileSettings = Field(FileSettings(), description="File transfer.")
+    api: ApiSettings = Field(ApiSettings(), description="What the API tells and allows.")
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
