@@ -113,20 +113,6 @@ class AgentSettings(Settings):
 
     @property
     def plugin_settings(self) -> dict[str, dict[str, Any]]:
-        """``plugins`` with what ``resource`` reserves, which the intrinsic plugins take off their devices: the planner
-        of the manager sees devices, so a reservation of totals alone would be planned over.
-        """
-        resource = self.resource
-        reserved: dict[str, dict[str, Any]] = {}
-        if resource.reserved_cpu:
-            reserved["cpu"] = {"reserved-cpu": resource.reserved_cpu}
-        if resource.reserved_mem:
-            reserved["mem"] = {"reserved-mem": resource.reserved_mem}
-        given = {key: reserved.get(key, {}) | settings for key, settings in self.plugins.items()}
-        return reserved | given
-
-    @property
-    def plugin_settings(self) -> dict[str, dict[str, Any]]:
         """The settings of each plugin, with what is reserved of the node handed to those that offer it."""
         resource = self.resource
         reserved: dict[str, dict[str, Any]] = {}
