@@ -17,8 +17,8 @@ _GRAPHQL = """<!-- generated from schema.graphql by ai.backend.manager.api.refer
 # GraphQL reference of the manager
 
 `POST /admin/gql` (or `/admin/graphql`) with `{"query", "variables", "operationName"}`, signed as every request. The
-reply has status 200, `data`, and `errors` if there are any; `errors[].extensions` has the `code`, `type`, `status` and `data`
-of the problem. The keys of an object come in the order of the selection.
+reply has status 200, `data`, and `errors` if there are any; `errors[].extensions` has the `code`, `type`, `status` and
+`data` of the problem. The keys of an object come in the order of the selection.
 
 A list takes `limit` (1 to MAX_PAGE) and `offset`, and replies `items` and `total_count`. `filter` is an expression:
 

@@ -255,11 +255,15 @@ class DependencyNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What the scheduler needs to know of a kernel that occupies an agent. ``devices`` as in :class:`Kernel`."""
+    """A kernel that occupies an agent, in short; the fields are those of :class:`Kernel`."""
 
     kernel_id: KernelId
+    session_id: SessionId
     agent: AgentId
     access_key: AccessKey
+    status: KernelStatus
+    status_changed: datetime
+    attempt: int
     slots: ResourceSlot
     devices: Mapping[str, Mapping[str, str]]
 

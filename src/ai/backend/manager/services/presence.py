@@ -9,7 +9,7 @@ missing after two heartbeats in a row and a grace.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from ai.backend.core.lifecycle.events import KernelsAbandoned, SessionCreationFa
 from ai.backend.core.lifecycle.kernel import PROGRESS, is_orphan
 from ai.backend.manager.config.settings import AgentSettings
 from ai.backend.manager.model.changes import Change
-from ai.backend.manager.model.session import Kernel, Session
+from ai.backend.manager.model.session import Holding, Kernel, Session
 from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.transitions import advance, kernel_state
@@ -42,37 +42,34 @@ class PresenceCheck:
 
     async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> list[KernelPresence]:
         """Act on missing kernels and return the orphans."""
-        sessions = await self._store.on_agent(agent_id)
-        self._writer.note(sessions)
-        mine = {str(k.id): k for s in sessions for k in s.kernels if k.agent == agent_id}
+        mine = {str(h.kernel_id): h for h in await self._store.held([agent_id])}
         present = {p.kernel_id for p in held}
-        missing = {k.id for text, k in mine.items() if text not in present and self._is_due(k)}
+        missing = {h.kernel_id for text, h in mine.items() if text not in present and self._is_due(h)}
         confirmed = missing & self._missing.get(agent_id, set())
         self._missing[agent_id] = missing
-        for session in sessions:
-            gone = [k for k in session.kernels if k.id in confirmed]
-            if gone:
-                await self._handle(session.id, agent_id, gone)
-        orphans = [p for p in held if not p.status.is_final and _is_orphan(mine.get(p.kernel_id), agent_id, p.attempt)]
-        return await self._certain(agent_id, orphans) if orphans else []
+        gone: dict[SessionId, dict[KernelId, int]] = {}
+        for holding in mine.values():
+            if holding.kernel_id in confirmed:
+                gone.setdefault(holding.session_id, {})[holding.kernel_id] = holding.attempt
+        for session_id, attempts in gone.items():
+            await self._handle(session_id, agent_id, attempts)
+        suspects = [p for p in held if not p.status.is_final and not _is_due_there(mine.get(p.kernel_id), p)]
+        return await self._orphans(agent_id, suspects) if suspects else []
 
-    def _is_due(self, kernel: Kernel) -> bool:
-        """SCHEDULED is the launcher's business: it asks again until the agent has it."""
-        if not len(kernel.holds) or kernel.status is KernelStatus.SCHEDULED:
-            return False
+    def _is_due(self, holding: Holding) -> bool:
+        """Whether the agent should have it by now. SCHEDULED is the launcher's business: it asks until the agent
+        has it."""
         grace = timedelta(seconds=self._settings.presence_grace_s)
-        return self._clock.now() - kernel.status_changed > grace
+        return holding.status is not KernelStatus.SCHEDULED and self._clock.now() - holding.status_changed > grace
 
-    async def _certain(self, agent_id: AgentId, suspects: Iterable[KernelPresence]) -> list[KernelPresence]:
+    async def _orphans(self, agent_id: AgentId, suspects: Sequence[KernelPresence]) -> list[KernelPresence]:
         """Those that are orphans by the newest rows: a session may have been placed after the first look."""
-        suspects = list(suspects)
-        ids = [KernelId(UUID(p.kernel_id)) for p in suspects]
+        ids = [k for p in suspects if (k := _kernel_id(p)) is not None]
         kernels = {str(k.id): k for s in await self._store.of_kernels(ids) for k in s.kernels}
         return [p for p in suspects if _is_orphan(kernels.get(p.kernel_id), agent_id, p.attempt)]
 
-    async def _handle(self, session_id: SessionId, agent_id: AgentId, gone: Sequence[Kernel]) -> None:
-        attempts = {k.id: k.attempt for k in gone}
-        log.warning("agent %s does not have %d kernels of session %s any more", agent_id, len(gone), session_id)
+    async def _handle(self, session_id: SessionId, agent_id: AgentId, attempts: Mapping[KernelId, int]) -> None:
+        log.warning("agent %s does not have %d kernels of session %s any more", agent_id, len(attempts), session_id)
         reason = KernelEventReason.WORKLOAD_NOT_FOUND
 
         def make(session: Session) -> tuple[Change | None, tuple[Effect, ...]]:
@@ -86,6 +83,17 @@ class PresenceCheck:
             return advance(session, KernelsAbandoned(kernel_ids=ids, reason=reason), now=now)
 
         await self._writer.transition(session_id, make, point="commit-observe")
+
+
+def _kernel_id(presence: KernelPresence) -> KernelId | None:
+    try:
+        return KernelId(UUID(presence.kernel_id))
+    except ValueError:
+        return None
+
+
+def _is_due_there(holding: Holding | None, presence: KernelPresence) -> bool:
+    return holding is not None and holding.attempt <= presence.attempt
 
 
 def _is_orphan(kernel: Kernel | None, agent_id: AgentId, attempt: int) -> bool:

@@ -201,18 +201,21 @@ class SqlSessionStore:
     async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
         c = t.kernels.c
         query = (
-            select(c.id, c.agent, t.sessions.c.access_key, c.occupied_slots, c.devices)
+            select(
+                c.id.label("kernel_id"),
+                c.session_id,
+                c.agent,
+                t.sessions.c.access_key,
+                c.status,
+                c.status_changed,
+                c.attempt,
+                c.occupied_slots.label("slots"),
+                c.devices,
+            )
             .join(t.sessions, t.sessions.c.id == c.session_id)
             .where(c.agent.in_(list(agent_ids)), c.status.in_(HOLDING_KERNEL_STATUSES))
         )
-
-        def work(s: Connection) -> list[Holding]:
-            return [
-                Holding(kernel_id=k, agent=a, access_key=owner, slots=slots, devices=devices)
-                for k, a, owner, slots, devices in s.execute(query)
-            ]
-
-        return await self._db.run_read(work)
+        return await self._db.run_read(lambda s: [Holding(**row._mapping) for row in s.execute(query)])
 
     async def search(self, query: SessionQuery) -> Page[Session]:
         c = t.sessions.c

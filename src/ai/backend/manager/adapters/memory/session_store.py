@@ -143,7 +143,17 @@ class MemorySessionStore:
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
         return [
-            Holding(kernel_id=k.id, agent=k.agent, access_key=s.access_key, slots=k.occupied_slots, devices=k.devices)
+            Holding(
+                kernel_id=k.id,
+                session_id=s.id,
+                agent=k.agent,
+                access_key=s.access_key,
+                status=k.status,
+                status_changed=k.status_changed,
+                attempt=k.attempt,
+                slots=k.occupied_slots,
+                devices=k.devices,
+            )
             for s in self._live
             for k in s.kernels
             if k.agent in agent_ids and k.agent is not None and k.status in HOLDING_KERNEL_STATUSES

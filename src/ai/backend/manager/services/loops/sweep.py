@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 
 S = SessionStatus
 _STARTING = frozenset({S.SCHEDULED, S.PREPARING, S.PULLING, S.PREPARED, S.CREATING})
-_WATCHED = (*_STARTING, S.PENDING, S.RUNNING, S.RUNNING_DEGRADED, S.RESTARTING)
+_TRANSIENT = (*_STARTING, S.RUNNING_DEGRADED, S.RESTARTING)
+"""Looked at each time. PENDING only where there is a limit, RUNNING only while an agent is lost."""
 
 
 class SweepLoop(Loop):
@@ -67,7 +68,12 @@ class SweepLoop(Loop):
     async def once(self) -> None:
         agents = {a.id: a for a in [await self._watch(a) for a in await self._agents.agents()]}
         pending_limits = await self._pending_limits()
-        for session in await self._sessions.by_status(_WATCHED):
+        watched = set(_TRANSIENT)
+        if pending_limits:
+            watched.add(S.PENDING)
+        if any(_is_lost(a) for a in agents.values()):
+            watched.add(S.RUNNING)
+        for session in await self._sessions.by_status(watched):
             event = self._due(session, agents, pending_limits)
             if event is not None:
                 await self._advance(session, event, agents, pending_limits)
