@@ -238,3 +238,18 @@ async def test_epochs_grow(bench: Bench) -> None:
     second = bench.manager.heartbeats[-1]
     assert second.epoch > first.epoch
     assert second.generation > first.generation
+
+
+async def test_a_runner_that_is_slow_to_answer_is_not_given_up(bench: Bench) -> None:
+    bench.options = {"runs": {"request-timeout": 0.1}}
+    agent = await bench.start()
+    spec = await bench.run(agent)
+    (runner,) = bench.runtime.runners.values()
+    runner.deaf = True
+    await agent.commands.execute(step(spec, RunMode.QUERY, code="out late", wait_s=0.01))
+    await agent.stop()
+    await bench.start()
+    await asyncio.sleep(0.3)
+    runner.deaf = False
+    await bench.manager.wait_for(lambda o: o.reason is R.RESUMING_AGENT_OPERATION)
+    assert S.TERMINATING not in bench.statuses(spec)

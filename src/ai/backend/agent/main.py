@@ -105,7 +105,7 @@ class Agent:
             observer=observer,
         )
         statistics = Statistics(self._runtime, plugins, inventory)
-        supervisor = self._supervisor = Supervisor(around, statistics.final)
+        supervisor = self._supervisor = Supervisor(around, statistics)
         reporting = Reporting(around, supervisor, statistics)
         self._commands = Commands(supervisor, self._runtime, settings.runs, self._recovered)
         await self._runtime.setup()

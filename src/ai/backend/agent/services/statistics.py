@@ -6,6 +6,7 @@ measurement names.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,6 +21,7 @@ from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
 from ai.backend.plugin.runtime import AbstractRuntime
 
 log = logging.getLogger(__name__)
+_FINAL_S = 1.0
 Metric = dict[str, str | None]
 
 
@@ -80,9 +82,16 @@ class Statistics:
         self.devices: dict[str, dict[str, Metric]] = {}
         self.kernels: dict[str, dict[str, Metric]] = {}
 
-    def final(self, kernel_id: str) -> dict[str, Any] | None:
-        """The last metrics of a kernel."""
-        return dict(self.kernels[kernel_id]) if kernel_id in self.kernels else None
+    async def final(self, kernel: Kernel) -> dict[str, Any] | None:
+        """The last metrics of a kernel, measured once more if that can be done at once."""
+        last = self.kernels.get(kernel.id, {})
+        try:
+            async with asyncio.timeout(_FINAL_S):
+                measured = await self._runtime.measure([kernel.key])
+        except (BackendError, TimeoutError):
+            return dict(last) or None
+        now = self._metrics(kernel.id, measured.get(kernel.key, ()), time.time())
+        return {**last, **now} or None
 
     async def gather(self, kernels: Sequence[Kernel]) -> None:
         """One round over the node and these kernels."""

@@ -23,6 +23,7 @@ from ai.backend.agent.services.crash_points import crash_point
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
 from ai.backend.agent.services.kernel_lifecycle.runner import StepRunner
+from ai.backend.agent.services.statistics import Statistics
 from ai.backend.common.errors import (
     BackendError,
     Conflict,
@@ -43,11 +44,12 @@ from ai.backend.common.wire.agent import (
     RestartKernel,
 )
 from ai.backend.plugin.accelerator import LifecycleCause
-from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
 
 log = logging.getLogger(__name__)
 R = KernelEventReason
 _LOG_TAIL = 65_536
+_ADOPT_FIRST_S, _ADOPT_MAX_S = 0.5, 10.0
 _CREATE = Circumstances()
 _RESTART = Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
 
@@ -55,9 +57,9 @@ _RESTART = Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
 class Supervisor:
     """See the module. Methods that accept a command return at once; progress comes as observations."""
 
-    def __init__(self, around: Surroundings, final_stat: Callable[[str], dict[str, Any] | None]) -> None:
+    def __init__(self, around: Surroundings, statistics: Statistics) -> None:
         self._around = around
-        self._final_stat = final_stat
+        self._statistics = statistics
         self._runner = StepRunner(around)
         self._slots = asyncio.Semaphore(around.settings.agent.kernel_creation_concurrency)
         self._batches: set[asyncio.Task[None]] = set()
@@ -279,7 +281,8 @@ class Supervisor:
             task.add_done_callback(_log_failure)
 
     async def _terminate(self, kernel: Kernel) -> None:
-        kernel.last_stat = self._final_stat(kernel.id) or kernel.last_stat
+        if kernel.record.workload_id:
+            kernel.last_stat = await self._statistics.final(kernel)
         kernel.log_tail = await self._read_tail(kernel) or kernel.log_tail
         ending = kernel.record.ending
         assert ending is not None
@@ -352,13 +355,19 @@ class Supervisor:
             self._start(kernel, operation)
 
     async def _adopt(self, kernel: Kernel) -> None:
-        try:
-            await self._runner.channel.acquire(kernel, _CREATE)
-        except BackendError as e:
-            view = await self._around.runtime.inspect(kernel.key)
-            log.warning("kernel %s cannot be adopted: %s", kernel.id, e)
-            self._lost(kernel, view.exit if view is not None else None)
-            return
+        delay_s = _ADOPT_FIRST_S
+        while True:
+            try:
+                await self._runner.channel.acquire(kernel, _CREATE)
+                break
+            except BackendError as e:
+                view = await self._around.runtime.inspect(kernel.key)
+                log.warning("kernel %s cannot be adopted: %s", kernel.id, e)
+                if view is None or view.state is not WorkloadState.RUNNING:
+                    self._lost(kernel, view.exit if view is not None else None)
+                    return
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _ADOPT_MAX_S)
         self._report(
             kernel,
             KernelStatus.RUNNING,

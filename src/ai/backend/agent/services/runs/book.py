@@ -283,6 +283,7 @@ class RunBook:
         return Mark(
             status=RunStatus.EXEC_TIMEOUT if timed_out else RunStatus.FINISHED,
             exit_code=None if timed_out else frame.get("exitCode"),
+            options={"raised": True} if frame.get("raised") else None,
             files=tuple(f for f in frame.get("files") or () if isinstance(f, dict)),
             reason=run.cancel_reason or frame.get("reason"),
         )
