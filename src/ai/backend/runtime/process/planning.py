@@ -170,7 +170,7 @@ def _watch(limits: Limits, host: Host) -> dict[str, int]:
     watched: dict[str, int] = {}
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         watched["memory"] = limits.memory_bytes
-    kept = "pids" in host.cgroups.controllers or host.late_nproc or (host.bwrap is None and host.is_root)
+    kept = "pids" in host.cgroups.controllers or host.late_nproc
     if limits.pids is not None and not kept:
         watched["pids"] = limits.pids
     return watched
@@ -184,6 +184,4 @@ def _rlimits(spec: WorkloadSpec, settings: ProcessRuntimeSettings, limits: Limit
         wanted["RLIMIT_FSIZE"] = home_bytes
     if limits.memory_bytes is not None and "memory" not in host.cgroups.controllers:
         wanted["RLIMIT_DATA"] = limits.memory_bytes * WATCHED_DATA_FACTOR + WATCHED_DATA_SLACK
-    if host.bwrap is None and host.is_root and limits.pids is not None and "pids" not in host.cgroups.controllers:
-        wanted["RLIMIT_NPROC"] = limits.pids
     return wanted

@@ -102,7 +102,7 @@ def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, En
     enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     controllers = host.cgroups.controllers
     caged = host.bwrap is not None
-    has_process_limit = "pids" in controllers or host.late_nproc or (not caged and host.is_root)
+    has_process_limit = "pids" in controllers or host.late_nproc
     return {
         "cpu": enforced if "cpu" in controllers else watched,
         "memory": enforced if "memory" in controllers else watched,
