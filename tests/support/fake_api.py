@@ -72,7 +72,7 @@ Step = dict[str, Any]
 
 
 def finished(exit_code: int = 0, *, console: list[list[Any]] | None = None, **more: Any) -> Step:
-    return {"status": "finished", "exitCode": exit_code, "console": console or [], "options": None, "files": [], **more}
+    return {"status": "finished", "exitCode": exit_code, "console": console or [], "options": None, "files": []} | more
 
 
 class FakeApi:
@@ -401,7 +401,7 @@ async def interpret(session: FakeSession, body: dict[str, Any]) -> AsyncGenerato
         await session.interrupted.wait()
         yield finished(console=[["stderr", "KeyboardInterrupt\n"]])
     elif "raise" in code:
-        yield finished(console=[["stderr", "Traceback: ValueError\n"]], options={"raised": "ValueError"})
+        yield finished(console=[["stderr", "Traceback: ValueError\n"]], options={"raised": True})
     elif "plot" in code:
         yield finished(console=[["media", ["image/png", "data:image/png;base64,iVBORw=="]], ["html", "<b>x</b>"]])
     else:

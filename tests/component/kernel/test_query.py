@@ -331,3 +331,13 @@ os.symlink("/etc/passwd", ".output/link")
     assert runner.run(code).finished["files"] == [{"name": "a/b/c", "size": 0}, {"name": "new.txt", "size": 5}]
     assert runner.run("open('.output/old', 'a').write('er');").finished["files"] == [{"name": "old", "size": 5}]
     assert runner.run("pass").finished["files"] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [("1 / 0", True), ("exit(3)", True), ("x = (", True), ("exit(0)", False), ("print(1)", False)],
+)
+def test_an_exception_is_told_beside_the_exit_code(runner: Driver, code: str, raised: bool) -> None:
+    finished = runner.run(code).finished
+    assert (finished["exitCode"], finished.get("raised", False)) == (0, raised)
+    assert "raised" not in runner.run("print(2)").finished

@@ -215,11 +215,10 @@ class CaseRun:
 
     def _finish(self, status: str, result: Mapping[str, Any]) -> None:
         outcome = self._outcome
-        options = result.get("options") or {}
         outcome.status = status
         code = int(result.get("exitCode") or 0)
         outcome.exit_code = code % 256 if code >= 0 else PLATFORM_FAILURE
-        if outcome.exit_code == 0 and options.get("raised"):
+        if outcome.exit_code == 0 and (result.get("options") or {}).get("raised"):
             outcome.exit_code = 1
         if status == "exec-timeout":
             outcome.exit_code = TIMED_OUT

@@ -41,6 +41,7 @@ class Run:
         self.step = ""
         self.pid = 0
         self.is_in_interpreter = False
+        self.has_raised = False
         self.folder = ""
 
 
@@ -149,6 +150,11 @@ class Runner:
         if self.active is not None and self.active.is_in_interpreter:
             self._finish(0, None, None)
 
+    def code_raised(self) -> None:
+        """The code has ended with an exception, which the specification's exit code does not tell: zero it is."""
+        if self.active is not None and self.active.is_in_interpreter:
+            self.active.has_raised = True
+
     def interpreter_died(self, status: int) -> None:
         """The interpreter is gone; the active run, if it ran there, is over."""
         run = self.active
@@ -250,4 +256,6 @@ class Runner:
         self, run: Run, code: int, reason: Optional[str], number: Optional[int], files: List[Dict[str, Any]]
     ) -> None:
         message = {"t": "finished", "id": run.id, "exitCode": code, "reason": reason, "signal": number, "files": files}
+        if run.has_raised:
+            message["raised"] = True
         self._send(message)
