@@ -6,10 +6,13 @@ import http.client
 import json
 import shlex
 import shutil
+import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -119,6 +122,30 @@ def up(data_dir: Path, *options: str) -> Cluster:
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     pid = int((data_dir / "up.lock").read_text())
     return Cluster(data_dir, pid, _exports(data_dir / "env.sh"), _exports(data_dir / "env-admin.sh"))
+
+
+@contextmanager
+def small_image_cluster() -> Iterator[Cluster]:
+    """Yield a fresh cluster on which hundreds of sessions fit, and stop it at the end; see bench/small_images.py."""
+    with temporary_folder() as folder:
+        command = [sys.executable, "-m", "bench.small_images", "up", "--data-dir", str(folder)]
+        command += ["--port", str(_free_port())]
+        with (folder / "up.out").open("w") as log:
+            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            _wait_until_serving(folder, server)
+            yield Cluster(folder, server.pid, _exports(folder / "env.sh"), _exports(folder / "env-admin.sh"))
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait(60)
+
+
+def _wait_until_serving(folder: Path, server: subprocess.Popen[bytes], *, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while "The cluster serves" not in (folder / "up.out").read_text():
+        if server.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError(f"the cluster did not start: {(folder / 'up.out').read_text()}")
+        time.sleep(0.1)
 
 
 def lift_rate_limits(cluster: Cluster) -> None:
