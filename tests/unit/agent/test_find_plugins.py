@@ -64,3 +64,11 @@ def test_reservations_reach_the_plugins_that_offer_the_devices() -> None:
         "mock": {"unit-proc": 4},
     }
     assert AgentSettings().plugin_settings == {}
+
+
+def test_installed_plugins_are_named_by_their_entry_point() -> None:
+    by_name = find_plugins(["mock", "ai.backend.accelerator.mock"], [], INTRINSIC_PLUGINS)
+    assert [source.load().key for source in by_name] == ["cpu", "mem", "mock"]
+    everything = find_plugins(["*"], ["mock"], INTRINSIC_PLUGINS)
+    assert "mock" not in [source.name for source in everything]
+    assert {"cpu", "mem", "mock"} <= {source.load().key for source in find_plugins(["*"], [], INTRINSIC_PLUGINS)}
