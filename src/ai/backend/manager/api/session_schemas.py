@@ -225,8 +225,8 @@ class CursorOptions(Schema, frozen=True):
 
     post: str = ""
     line: str = ""
-    row: Annotated[int, Meta(ge=0)] = 0
-    col: Annotated[int, Meta(ge=0)] = 0
+    row: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    col: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
 
 
 class CompleteBody(Schema, frozen=True):

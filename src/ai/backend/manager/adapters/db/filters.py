@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, Table, and_, cast, or_
+from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table, TypeDecorator, and_, cast, or_
 from sqlalchemy import String as SqlString
 
 from ai.backend.common.errors import InvalidInput
@@ -26,6 +26,7 @@ _COMPARE = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_LARGEST = 2.0**63
 _EQUALITIES = frozenset({"==", "is", "!=", "isnot"})
 
 
@@ -47,9 +48,31 @@ def _value(column: Column[Any], value: Scalar) -> Any:
             return UUID(str(value))
         if isinstance(column.type, EnumText):
             return _member(column.type.kind, str(value))
+        if isinstance(column.type, Boolean):
+            return _boolean(value)
+        if isinstance(column.type, Integer | Float):
+            return _number(value)
+        return str(value)
     except ValueError:
         raise InvalidInput(f"{column.name}: {value!r} is no such value", data={"filter": column.name}) from None
-    return value
+
+
+def _boolean(value: Scalar) -> bool:
+    if not isinstance(value, int) or value not in (0, 1):
+        raise ValueError(value)
+    return bool(value)
+
+
+def _number(value: Scalar) -> int | float:
+    number = value if isinstance(value, int | float) else float(str(value))
+    if not abs(number) < _LARGEST:
+        raise ValueError(value)
+    return number
+
+
+def _is_structured(column: Column[Any]) -> bool:
+    """JSON in a text column: compared as text only."""
+    return isinstance(column.type, TypeDecorator) and not isinstance(column.type, UTCDateTime | GUID | EnumText)
 
 
 def _member(kind: type[StrEnum], text: str) -> StrEnum:
@@ -63,6 +86,8 @@ def _member(kind: type[StrEnum], text: str) -> StrEnum:
 def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> ColumnElement[bool]:
     column = _column(table, condition.field, hidden)
     op, value = condition.op, condition.value
+    if _is_structured(column) and op not in ("like", "ilike", "contains", "is", "isnot"):
+        raise InvalidInput(f"{condition.field}: {op} does not apply; use like", data={"filter": condition.field})
     if op == "in":
         values = value if isinstance(value, tuple) else (value,)
         return column.in_([_value(column, v) for v in values])
@@ -75,6 +100,8 @@ def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> Co
             return text.contains(pattern, autoescape=True)
         return text.like(pattern) if op == "like" else text.ilike(pattern)
     operand = _value(column, value)
+    if operand is not None and _is_structured(column):
+        raise InvalidInput(f"{condition.field}: {op} takes only null here", data={"filter": condition.field})
     if operand is None:
         if op not in _EQUALITIES:
             raise InvalidInput(f"{condition.field}: {op} takes a value", data={"filter": condition.field})

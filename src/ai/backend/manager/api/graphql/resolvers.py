@@ -93,6 +93,13 @@ def statuses_of(text: str | None) -> tuple[SessionStatus, ...] | None:
     return tuple(SessionStatus(word) for word in words if word in {*SessionStatus}) if words else None
 
 
+def _uuid_text(text: str | None, field: str) -> str | None:
+    try:
+        return str(UUID(text)) if text else None
+    except ValueError:
+        raise refuse({field: "not a UUID"}) from None
+
+
 # ---- sessions --------------------------------------------------------------------------------------------
 
 
@@ -113,7 +120,7 @@ async def compute_session_list(_: Any, info: Info, **args: Any) -> views.View:
         statuses=statuses_of(args.get("status")),
         access_key=args.get("access_key"),
         domain_name=args.get("domain_name"),
-        group_id=args.get("group_id"),
+        group_id=_uuid_text(args.get("group_id"), "group_id"),
     )
     page = await context.services.sessions.search(context.caller, wanted)
     return {"items": context.sessions(page.items), "total_count": page.total_count}
