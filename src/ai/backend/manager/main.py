@@ -241,9 +241,11 @@ class Manager:
         if topic == SCHEDULE:
             self._schedule.wake()
         elif topic == LAUNCH:
-            session = self._writer.recent(payload)
+            session = self._writer.recent(payload) if payload is not None else None
             if session is not None:
                 self._launch.push(session)
+            else:
+                self._launch.wake()
         elif isinstance(payload, DestroyKernels):
             self._terminate.push(payload)
         else:

@@ -10,23 +10,26 @@ from __future__ import annotations
 import os
 import signal
 
-CRASH_POINTS = tuple(
-    f"{when}-{what}"
-    for what in (
-        "commit-create",
-        "commit-schedule",
-        "agent-create",
-        "commit-dispatch",
-        "commit-observe",
-        "commit-destroy",
-        "agent-destroy",
-        "commit-terminate",
-        "commit-restart",
-        "agent-restart",
-    )
-    for when in ("before", "after")
+
+def _around(*steps: str) -> tuple[str, ...]:
+    return tuple(f"{when}-{step}" for step in steps for when in ("before", "after"))
+
+
+CRASH_POINTS = _around(
+    "commit-create",
+    "commit-schedule",
+    "agent-create",
+    "commit-observe",
+    "commit-destroy",
+    "agent-destroy",
+    "commit-terminate",
+    "commit-restart",
+    "agent-restart",
 )
-"""Every name that :func:`crash_point` is called with, in the order of a session's life."""
+"""What every session that is created, perhaps restarted, and destroyed passes, in this order."""
+
+RARE_CRASH_POINTS = _around("commit-dispatch", "commit-abandon", "commit-rename")
+"""What is passed when an agent is slow, refuses or is lost, and when a session is renamed."""
 
 
 class _Countdown:

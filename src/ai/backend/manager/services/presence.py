@@ -82,7 +82,7 @@ class PresenceCheck:
                 return advance(session, SessionCreationFailed(kernel_ids=ids, reason=reason, retryable=True), now=now)
             return advance(session, KernelsAbandoned(kernel_ids=ids, reason=reason), now=now)
 
-        await self._writer.transition(session_id, make, point="commit-observe")
+        await self._writer.transition(session_id, make, point="commit-abandon")
 
 
 def _kernel_id(presence: KernelPresence) -> KernelId | None:

@@ -32,7 +32,7 @@ from ai.backend.manager.services.images import architecture_name
 from ai.backend.manager.services.presence import PresenceCheck
 from ai.backend.manager.services.statistics import StatBoard
 from ai.backend.manager.services.transitions import advance, fold
-from ai.backend.manager.services.writer import SCHEDULE, SessionWriter
+from ai.backend.manager.services.writer import LAUNCH, SCHEDULE, SessionWriter
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +95,7 @@ class ReportsService:
             self._known[agent_id] = fingerprint
             self._written[agent_id] = monotonic
             self._bus.publish(SCHEDULE)
+            self._bus.publish(LAUNCH)
         elif monotonic - self._written.get(agent_id, 0.0) >= _BEAT_S:
             await self._agents.beat(agent_id, at=self._clock.now())
             self._written[agent_id] = monotonic
@@ -181,8 +182,10 @@ class ReportsService:
         for attempt in range(_TRIES):
             sessions = await self._sessions_of(fresh, reload=attempt > 0)
             changes, effects = self._decide(agent, fresh, sessions)
+            ends = any(c.new.status.is_final for c in changes)
+            point = "commit-terminate" if ends else "commit-observe"
             try:
-                saved = await self._writer.commit(changes, point="commit-observe", effects=effects, ack=ack)
+                saved = await self._writer.commit(changes, point=point, effects=effects, ack=ack)
             except StaleVersion:
                 continue
             for session in saved:

@@ -229,7 +229,7 @@ class SessionService:
         def make(now: Session) -> tuple[Change | None, tuple[Effect, ...]]:
             return (Change(old=now, new=replace(now, name=new_name)) if now.name != new_name else None), ()
 
-        renamed, _ = await self._writer.transition(session.id, make, point="commit-restart")
+        renamed, _ = await self._writer.transition(session.id, make, point="commit-rename")
         return renamed
 
     async def restart(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Session:

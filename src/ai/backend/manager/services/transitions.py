@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from ai.backend.common.ids import KernelId
@@ -19,6 +19,8 @@ from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Kernel, Session
 
 MAX_ATTEMPTS = 5
+RETRY_BACKOFF = timedelta(seconds=0.5)
+"""How long a session whose creation failed for now is left alone at least; doubles with each attempt."""
 _PASSED = {
     "session_scheduled": SessionStatus.SCHEDULED,
     "session_preparing": SessionStatus.PREPARING,
@@ -123,6 +125,9 @@ def _merge_session(session: Session, state: SessionState, kernels: tuple[Kernel,
         after = replace(after, scheduled_at=now, status_info=None, status_data={})
     if state.status is SessionStatus.RUNNING and session.started_at is None:
         after = replace(after, started_at=now, status_info=None)
+    if state.status is SessionStatus.PENDING and moved:
+        tried = max(k.attempt for k in kernels)
+        after = replace(after, not_before=now + RETRY_BACKOFF * 2 ** (tried - 1))
     if state.status.is_final and moved:
         after = replace(after, terminated_at=now)
     return after

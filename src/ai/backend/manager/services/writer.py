@@ -28,7 +28,7 @@ OUTBOX = "manager.outbox"
 SCHEDULE = "manager.schedule"
 """Bus topic: something may be placed now."""
 LAUNCH = "manager.launch"
-"""Bus topic, payload session id: kernels are to be created or restarted."""
+"""Bus topic, payload session id or None for any: kernels are to be created or restarted."""
 TERMINATE = "manager.terminate"
 """Bus topic, payload session id or DestroyKernels: kernels are to be ended."""
 

@@ -1,7 +1,7 @@
 """Sends the creations and restarts that statuses call for.
 
 A SCHEDULED session is created on the agents of its kernels, a RESTARTING one is restarted. The agents are idempotent by
-(kernel, attempt), so after a crash everything is simply sent again.
+(kernel, attempt), so after a crash, or when an agent does not answer, everything is simply sent again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from ai.backend.common.errors import (
     BackendError,
     CreationDeferred,
     CreationDenied,
-    InsufficientResource,
-    InvalidAllocation,
     InvalidInput,
+    NotFound,
     PluginError,
-    StaleVersion,
     Unavailable,
     UnsupportedResource,
 )
@@ -42,8 +40,8 @@ from ai.backend.manager.services.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 
-_FOR_GOOD = (CreationDenied, UnsupportedResource, InvalidInput, PluginError)
-_FOR_NOW = (CreationDeferred, InvalidAllocation, InsufficientResource, Unavailable)
+_FOR_GOOD = (CreationDenied, UnsupportedResource, InvalidInput, NotFound, PluginError)
+"""Refusals that another try cannot change. Any other one sends the session back to the scheduler, a few times."""
 _STARTING = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
@@ -111,7 +109,12 @@ class LaunchLoop(Loop):
         if not refused:
             await self._settle(session.id, attempts)
             return
-        failed = frozenset(k.id for a in refused for k in by_agent[a])
+        if all(isinstance(error, Unavailable) for error in refused.values()):
+            # Perhaps they have accepted: only they can tell, so the same attempt is sent until they do or are lost.
+            return
+        failed = frozenset(
+            k.id for a, error in refused.items() if not isinstance(error, Unavailable) for k in by_agent[a]
+        )
         await self._fail(session.id, attempts, failed, list(refused.values()))
 
     async def _ask(self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel]) -> BackendError | None:
@@ -147,8 +150,8 @@ class LaunchLoop(Loop):
         failed: frozenset[KernelId],
         errors: Sequence[BackendError],
     ) -> None:
-        for_good = next((e for e in errors if isinstance(e, _FOR_GOOD) or not isinstance(e, _FOR_NOW)), None)
-        worst = for_good or errors[0]
+        for_good = next((e for e in errors if isinstance(e, _FOR_GOOD)), None)
+        worst = for_good or next(e for e in errors if not isinstance(e, Unavailable))
         reason = KernelEventReason.CREATION_DENIED if for_good is not None else KernelEventReason.CREATION_DEFERRED
         event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=for_good is None)
         now = self._clock.now()
@@ -181,7 +184,8 @@ class LaunchLoop(Loop):
                 await self._gateway.agent(kernel.agent).restart_kernel(
                     RestartKernel(kernel_id=str(kernel.id), attempt=kernel.attempt)
                 )
-            except (Unavailable, StaleVersion):
+            except BackendError as e:
+                log.warning("agent %s does not restart kernel %s (yet): %s", kernel.agent, kernel.id, e)
                 return  # sent again until the deadline of RESTARTING
             crash_point("after-agent-restart")
 

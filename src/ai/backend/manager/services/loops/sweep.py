@@ -156,7 +156,7 @@ class SweepLoop(Loop):
             return advance(now, due, now=self._clock.now()) if due is not None else (None, ())
 
         try:
-            await self._writer.transition(session.id, make, point="commit-terminate")
+            await self._writer.transition(session.id, make, point="commit-abandon")
         except BackendError as e:
             log.warning("session %s could not be swept: %s", session.id, e)
 

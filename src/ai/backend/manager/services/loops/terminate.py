@@ -94,7 +94,7 @@ class TerminateLoop(Loop):
         log.warning("giving up %d kernels of session %s: their agents do not end them", len(kernels), session_id)
         event = KernelsAbandoned(kernel_ids=kernels, reason=KernelEventReason.AGENT_LOST)
         await self._writer.transition(
-            session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-terminate"
+            session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-abandon"
         )
 
     async def _destroy(self, targets: Sequence[KernelTarget], reason: KernelEventReason, *, forced: bool) -> None:
