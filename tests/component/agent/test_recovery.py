@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 
 import pytest
 
+from ai.backend.agent.adapters.journal import Journal
 from ai.backend.agent.main import Agent
 from ai.backend.common.errors import Conflict, RunError, Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
@@ -201,13 +201,24 @@ async def test_damaged_records_are_set_aside(bench: Bench) -> None:
     agent = await bench.start()
     spec = await bench.run(agent)
     await agent.stop()
-    record = bench.data_dir / "kernels" / f"{spec.kernel_id}.json"
-    record.write_text("{")
-    newer = json.dumps({"version": 99})
-    (bench.data_dir / "kernels" / "x.json").write_text(newer)
+    journal = bench.data_dir / "kernels.journal"
+    journal.write_bytes(journal.read_bytes().replace(b'"spec"', b'"spek"'))
     await bench.start()
     assert bench.runtime.specs == {}
-    assert record.with_name(record.name + ".damaged").exists()
+    assert spec.kernel_id.encode() in (bench.data_dir / "kernels.journal.damaged").read_bytes()
+
+
+async def test_records_of_another_version_are_left_alone(bench: Bench) -> None:
+    agent = await bench.start()
+    await agent.stop()
+    journal = Journal(bench.data_dir / "kernels.journal")
+    journal.open()
+    journal.put("future", b'{"version": 99}')
+    journal.close()
+    agent = await bench.start()
+    await bench.run(agent)
+    assert journal.open()["future"] == b'{"version": 99}'
+    journal.close()
 
 
 async def test_one_agent_at_a_time_uses_the_directory(bench: Bench) -> None:

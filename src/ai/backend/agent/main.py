@@ -63,6 +63,7 @@ class Agent:
         self._tasks: list[asyncio.Task[None]] = []
         self._plugins: PluginSet | None = None
         self._supervisor: Supervisor | None = None
+        self._files: list[FileOutbox | FileKernelRecords] = []
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
         self.commands: AgentCommands = _LateCommands(self)
@@ -93,6 +94,8 @@ class Agent:
             timeout_s=lifecycles.plugin_timeout,
         )
         outbox = FileOutbox(self._directory.path / "outbox.jsonl")
+        records = FileKernelRecords(self._directory.path)
+        self._files = [outbox, records]
         observer = Observer(outbox, self._manager, agent_id=node.id, epoch=epoch)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
         around = Surroundings(
@@ -101,7 +104,7 @@ class Agent:
             runtime=self._runtime,
             plugins=plugins,
             inventory=inventory,
-            records=FileKernelRecords(self._directory.path / "kernels"),
+            records=records,
             observer=observer,
         )
         statistics = Statistics(self._runtime, plugins, inventory)
@@ -156,6 +159,9 @@ class Agent:
         plugins, self._plugins = self._plugins, None
         if plugins is not None:
             await plugins.stop()
+        files, self._files = self._files, []
+        for file in files:
+            file.close()
         self._directory.close()
 
     def current_commands(self) -> AgentCommands:

@@ -1,8 +1,7 @@
 """Records, outbox and epoch as files in the agent's data directory.
 
-``kernels/<id>.json`` and ``kernels/<id>.runs.json`` are replaced atomically; ``outbox.jsonl`` is appended to, one line
-each, and cut once everything is acknowledged; ``epoch`` counts the starts; ``agent.lock`` is held while an agent uses
-the directory.
+``kernels.journal`` and ``runs.journal`` hold the records; ``outbox.jsonl`` is appended to, one line each, and emptied
+once everything is acknowledged; ``epoch`` counts the starts; ``agent.lock`` is held while an agent uses the directory.
 """
 
 from __future__ import annotations
@@ -15,12 +14,14 @@ from typing import IO, TypeVar
 
 import msgspec
 
+from ai.backend.agent.adapters.journal import Journal
 from ai.backend.agent.model.kernel import RECORD_VERSION, KernelRecord, RunsRecord
 from ai.backend.common.errors import Conflict
 from ai.backend.common.wire.agent import KernelObservation
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", KernelRecord, RunsRecord)
+_LARGE_OUTBOX = 1024 * 1024
 
 
 def replace_file(path: Path, data: bytes) -> None:
@@ -69,43 +70,49 @@ class DataDirectory:
 
 
 class FileKernelRecords:
-    """:class:`~ai.backend.agent.ports.records.KernelRecords` in a directory."""
+    """:class:`~ai.backend.agent.ports.records.KernelRecords` in two journals."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._kernels = Journal(directory / "kernels.journal")
+        self._runs = Journal(directory / "runs.journal")
 
     def load(self) -> list[KernelRecord]:
-        paths = (path for path in sorted(self._directory.glob("*.json")) if not path.name.endswith(".runs.json"))
-        return [record for path in paths if (record := self._read(path, KernelRecord)) is not None]
+        self._runs.open()
+        found = ((key, self._read(key, value, KernelRecord)) for key, value in self._kernels.open().items())
+        return [record for _, record in found if record is not None]
 
     def put(self, record: KernelRecord) -> None:
-        replace_file(self._directory / f"{record.spec.kernel_id}.json", msgspec.json.encode(record))
+        self._kernels.put(record.spec.kernel_id, msgspec.json.encode(record))
 
     def forget(self, kernel_id: str) -> None:
         self.forget_runs(kernel_id)
-        (self._directory / f"{kernel_id}.json").unlink(missing_ok=True)
+        self._kernels.delete(kernel_id)
 
     def forget_runs(self, kernel_id: str) -> None:
-        (self._directory / f"{kernel_id}.runs.json").unlink(missing_ok=True)
+        self._runs.delete(kernel_id)
 
     def load_runs(self, kernel_id: str) -> RunsRecord | None:
-        path = self._directory / f"{kernel_id}.runs.json"
-        return self._read(path, RunsRecord) if path.exists() else None
+        value = self._runs.get(kernel_id)
+        return self._read(kernel_id, value, RunsRecord) if value is not None else None
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
-        replace_file(self._directory / f"{kernel_id}.runs.json", msgspec.json.encode(runs))
+        self._runs.put(kernel_id, msgspec.json.encode(runs))
 
-    def _read(self, path: Path, kind: type[T]) -> T | None:
+    def close(self) -> None:
+        self._kernels.close()
+        self._runs.close()
+
+    @staticmethod
+    def _read(kernel_id: str, value: bytes, kind: type[T]) -> T | None:
+        """A record of another version stays in the journal for the agent that wrote it, and is unknown to this one."""
         try:
-            record = msgspec.json.decode(path.read_bytes(), type=kind)
+            record = msgspec.json.decode(value, type=kind)
             if record.version == RECORD_VERSION:
                 return record
             problem = f"version {record.version} is not {RECORD_VERSION}"
         except msgspec.MsgspecError as e:
             problem = str(e)
-        log.error("the record %s is set aside: %s", path, problem)
-        path.replace(path.with_name(path.name + ".damaged"))
+        log.error("the %s of kernel %s cannot be used: %s", kind.__name__, kernel_id, problem)
         return None
 
 
@@ -114,6 +121,8 @@ class FileOutbox:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._fd: int | None = None
+        self._size = 0
 
     def load(self) -> list[KernelObservation]:
         found = []
@@ -129,11 +138,27 @@ class FileOutbox:
         return found
 
     def append(self, observation: KernelObservation) -> None:
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(fd, msgspec.json.encode(observation) + b"\n")
-        finally:
-            os.close(fd)
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._size += os.write(self._fd, msgspec.json.encode(observation) + b"\n")
 
     def replace(self, observations: list[KernelObservation]) -> None:
-        replace_file(self._path, b"".join(msgspec.json.encode(item) + b"\n" for item in observations))
+        """What was acknowledged may stay until the file is large: it is only sent once more after a crash."""
+        if observations and self._size < _LARGE_OUTBOX:
+            return
+        self.rewrite(observations)
+
+    def rewrite(self, observations: list[KernelObservation]) -> None:
+        if not observations and self._fd is not None:
+            os.ftruncate(self._fd, 0)
+            self._size = 0
+            return
+        self.close()
+        content = b"".join(msgspec.json.encode(item) + b"\n" for item in observations)
+        replace_file(self._path, content)
+        self._size = len(content)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None

@@ -37,7 +37,7 @@ class Observer:
         for observation in self._outbox.load():
             self._seq += 1
             self._pending.append(msgspec.structs.replace(observation, seq=self._seq))
-        self._outbox.replace(self._pending)
+        self._outbox.rewrite(self._pending)
         self._wake.set()
 
     def report(

@@ -82,9 +82,11 @@ class RunBook:
         self._acked = 0
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_settled = True
         if restored is not None and restored.attempt == attempt:
             self._acked = restored.acked
             self._runs = {record.run_id: Run(record) for record in restored.runs}
+            self._is_settled = not self._runs
         channel.add_sink(self)
 
     # ---- commands
@@ -216,12 +218,15 @@ class RunBook:
         await self._channel.send({"t": "cancel", "id": run_id, "reason": reason})
 
     async def reconcile(self) -> None:
-        """After a restart: what was about to be sent when the agent died may never have reached the runner."""
-        current = self.current
-        if current is not None and not current.record.started:
-            await self._channel.request({"t": "ping"}, self._settings.request_timeout)
-            if not current.record.started and not current.over:
-                current.sent = False
+        """After a restart: find out which runs reached the runner, and go on with the others.
+
+        The answer to a ping comes after everything that is replayed, and after the ``started`` of whatever was sent
+        before the agent died.
+        """
+        if self._is_settled:
+            return
+        await self._channel.request({"t": "ping"}, self._settings.request_timeout)
+        self._is_settled = True
         for run in self._runs.values():
             if run.record.deadline_at is not None and not run.over:
                 self._arm(run, run.record.deadline_at - time.time())
@@ -273,8 +278,8 @@ class RunBook:
         limit = self._exec_timeout_s
         deadline = time.time() + limit if limit is not None else None
         run.note(started=True, deadline_at=deadline)
-        self._persist()
         if limit is not None:
+            self._persist()
             self._arm(run, limit)
 
     @staticmethod
@@ -294,7 +299,6 @@ class RunBook:
         run.over = True
         run.note(waiting=None)
         run.add_mark(mark, seq)
-        self._persist()
         self._pump()
 
     def on_exit(self, frame: Frame | None) -> None:
@@ -311,7 +315,7 @@ class RunBook:
 
     def _pump(self) -> None:
         """Send the next run if the runner is idle."""
-        if self._channel.ended or self.current is not None:
+        if not self._is_settled or self._channel.ended or self.current is not None:
             return
         run = next((run for run in self._runs.values() if not run.over), None)
         if run is not None:

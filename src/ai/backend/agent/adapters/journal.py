@@ -1,0 +1,116 @@
+"""A small durable map: the newest value of each key, in one file that is only appended to.
+
+One line for each change, with a checksum: a line that was cut short by the death of the writer is ignored, and the
+value before it holds. The file is rewritten, atomically, when most of it is out of date. One open file and one
+``write`` for each change keep it cheap where opening and renaming files is slow.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zlib
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+_SMALL = 1024 * 1024
+"""Below this size a file is never rewritten."""
+
+
+class Journal:
+    """Keys are text, values are JSON documents as bytes without a line break."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._values: dict[str, bytes] = {}
+        self._fd: int | None = None
+        self._size = 0
+        self._live = 0
+
+    def open(self) -> dict[str, bytes]:
+        """Read everything; returns the newest value of each key. Damaged lines are kept in ``<name>.damaged``."""
+        self.close()
+        self._values = {}
+        try:
+            lines = self._path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            lines = [b""]
+        bad = [line for line in lines[:-1] if not self._replay(line)]
+        if lines[-1]:
+            log.warning("the last change of %s was cut short and did not happen", self._path)
+        if bad:
+            log.error("%d damaged lines of %s are set aside", len(bad), self._path)
+            with self._path.with_name(self._path.name + ".damaged").open("ab") as f:
+                f.write(b"\n".join(bad) + b"\n")
+        self._rewrite()
+        return dict(self._values)
+
+    def _replay(self, line: bytes) -> bool:
+        checksum, _, rest = line.partition(b" ")
+        key, _, value = rest.partition(b" ")
+        if checksum != _checksum(rest):
+            return False
+        name = key.decode()
+        if value:
+            self._values[name] = value
+        else:
+            self._values.pop(name, None)
+        return True
+
+    def get(self, key: str) -> bytes | None:
+        return self._values.get(key)
+
+    def put(self, key: str, value: bytes) -> None:
+        """Raises OSError if it cannot be written; the old value then holds."""
+        if self._values.get(key) != value:
+            self._append(_line(key, value))
+            self._live += len(value) - len(self._values.get(key, b""))
+            self._values[key] = value
+            self._rewrite_if_old()
+
+    def delete(self, key: str) -> None:
+        """Safe without such a key."""
+        if key in self._values:
+            self._append(_line(key, b""))
+            self._live -= len(self._values.pop(key))
+            self._rewrite_if_old()
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _append(self, line: bytes) -> None:
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._size = os.fstat(self._fd).st_size
+        written = os.write(self._fd, line)
+        if written < len(line):  # the disk is full: the half line must not spoil the next one
+            os.ftruncate(self._fd, self._size)
+            raise OSError(f"{self._path} could not be written")
+        self._size += written
+
+    def _rewrite_if_old(self) -> None:
+        if self._size > max(_SMALL, 4 * self._live):
+            self._rewrite()
+
+    def _rewrite(self) -> None:
+        content = b"".join(_line(key, value) for key, value in self._values.items())
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        temporary.write_bytes(content)
+        temporary.chmod(0o600)
+        temporary.replace(self._path)
+        self.close()
+        self._live = sum(len(value) for value in self._values.values())
+
+
+def _checksum(rest: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(rest)
+
+
+def _line(key: str, value: bytes) -> bytes:
+    if not key or " " in key or "\n" in key or b"\n" in value:
+        raise ValueError(f"not a key and a JSON document on one line: {json.dumps(key)[:80]}")
+    rest = key.encode() + b" " + value
+    return _checksum(rest) + b" " + rest + b"\n"
