@@ -39,7 +39,7 @@ async def test_exit_codes_are_those_of_the_program(shell: Shell) -> None:
 async def test_what_the_platform_refuses_is_one_line_and_125(shell: Shell) -> None:
     done = await shell("run", "--rm", "-c", "1", "")
     assert done.code == 125
-    assert done.err.splitlines() == ["backend.ai: It went wrong: malformed (image: required) [400 invalid-api-params]"]
+    assert done.err.splitlines() == ["backend.ai: malformed (image: required) [400 invalid-api-params]"]
 
 
 async def test_a_dead_endpoint_is_one_line(shell: Shell) -> None:

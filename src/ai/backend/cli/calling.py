@@ -6,7 +6,6 @@ Exit codes: 0 done; 1 the platform or the network said no; 2 the command line is
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -53,6 +52,8 @@ def call(
     screen: Screen, work: Callable[[AsyncSession], Awaitable[int | None]], *, failure: int = 1, needs_keys: bool = True
 ) -> NoReturn:
     """Run ``work`` with an open session and exit: with its result, or with ``failure`` where it fails."""
+    import asyncio
+
     from ai.backend.client.config import get_config
     from ai.backend.client.exceptions import BackendError
     from ai.backend.client.session import AsyncSession

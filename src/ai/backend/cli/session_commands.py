@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -106,6 +105,8 @@ def _for_each(
     screen = screen_of()
 
     async def work(api: AsyncSession) -> int:
+        import asyncio
+
         from ai.backend.client.exceptions import BackendAPIError, BackendError
 
         async def one(name: str) -> dict[str, Any]:

@@ -41,8 +41,7 @@ class BackendAPIError(BackendError):
         return str(self.data["type"]).rstrip("/").rsplit("/", 1)[-1]
 
     def __str__(self) -> str:
-        title, detail = str(self.data["title"]), self.data.get("msg") or self.data.get("detail")
-        text = title if not detail or detail == title else f"{title.rstrip('.')}: {detail}"
+        text = str(self.data.get("msg") or self.data.get("detail") or self.data["title"])
         fields = self.data.get("data")
         if self.code == "invalid-api-params" and isinstance(fields, Mapping) and fields:
             text += " (" + "; ".join(f"{name}: {why}" for name, why in fields.items()) + ")"

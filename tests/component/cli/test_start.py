@@ -1,0 +1,69 @@
+"""What the command costs before it does anything, and what it refuses to run beside."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ai.backend.cli.guard import find_rivals
+
+HEAVY = ("aiohttp", "rich", "pydantic", "sqlalchemy", "msgspec", "yarl", "asyncio", "importlib.metadata", "ssl")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["session", "--help"], ["ps", "--help"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    program = (
+        "import sys, runpy\n"
+        f"sys.argv = ['backend.ai', *{arguments!r}]\n"
+        "try:\n    from ai.backend.cli.main import main; main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert "Usage:" in done.stdout
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("backend.ai_client-23.9.10.dist-info", "backend.ai-client 23.9.10"),
+        ("backend_ai_cli-24.3.0rc2.dist-info", "backend.ai-cli 24.3.0rc2"),
+        ("backend.ai_common-25.1.0.egg-info", "backend.ai-common 25.1.0"),
+    ],
+)
+def test_published_packages_are_found(tmp_path: Path, folder: str, name: str) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / "backendai-0.1.0.dist-info").mkdir()
+    (tmp_path / "backend_app-1.0.dist-info").mkdir()
+    assert find_rivals([str(tmp_path), "/nowhere"]) == [name]
+
+
+def test_the_command_refuses_to_run_beside_them(tmp_path: Path) -> None:
+    packages = tmp_path / "site-packages"
+    (packages / "backend.ai_client-23.9.10.dist-info").mkdir(parents=True)
+    program = f"import sys; sys.path.append({str(packages)!r}); from ai.backend.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert "pip uninstall backend.ai-client" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str) -> None:
+    command = [sys.executable, "-m", "ai.backend.cli.main", "completion", shell]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert "_BACKEND_AI_COMPLETE" in done.stdout
+
+
+def test_completion_knows_the_commands() -> None:
+    env = {
+        "_BACKEND_AI_COMPLETE": "bash_complete",
+        "COMP_WORDS": "backend.ai st",
+        "COMP_CWORD": "1",
+        "PATH": "/usr/bin",
+    }
+    command = [sys.executable, "-m", "ai.backend.cli.main"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
+    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == {"start", "status-history"}

@@ -1,0 +1,54 @@
+from yarl import URL
+
+from ai.backend.client.config import APIConfig
+from ai.backend.client.exceptions import BackendAPIError
+from ai.backend.client.transport import Transport, segment
+from ai.backend.common.signing import SignedParts, parse_authorization, verify
+
+
+def transport(hash_type: str = "sha256") -> Transport:
+    return Transport(APIConfig(endpoint="http://Host:8080/pre", access_key="AK", secret_key="SK", hash_type=hash_type))
+
+
+def test_a_request_is_signed_as_the_server_verifies_it() -> None:
+    url = URL("http://host:8080/pre/session/a%2Fb?x=%C3%BC+y", encoded=True)
+    headers = transport().sign_headers("GET", url, "application/json; charset=utf-8")
+    parts = SignedParts(
+        method="GET",
+        raw_target="/pre/session/a%2Fb?x=%C3%BC+y",
+        date=headers["Date"],
+        host="host:8080",
+        content_type="application/json",
+        version=headers["X-BackendAI-Version"],
+    )
+    credential = parse_authorization(headers["Authorization"])
+    assert credential.access_key == "AK"
+    assert verify(credential, parts, "SK", hosts=["host:8080"])
+    assert not verify(credential, parts, "other", hosts=["host:8080"])
+
+
+def test_the_hash_can_be_chosen() -> None:
+    headers = transport(hash_type="sha3_256").sign_headers("GET", URL("http://host:8080/"), None)
+    assert parse_authorization(headers["Authorization"]).hash_name == "sha3_256"
+
+
+def test_anonymous_requests_are_not_signed() -> None:
+    anonymous = Transport(APIConfig(endpoint="http://h", access_key=""))
+    assert "Authorization" not in anonymous.sign_headers("GET", URL("http://h/"), None)
+
+
+def test_path_segments_are_encoded_as_the_specification_asks() -> None:
+    assert segment("a/b c+ü%") == "a%2Fb%20c%2B%C3%BC%25"
+    assert segment("~()*!.'") == "~()*!.'"
+
+
+def test_an_error_reads_as_one_sentence() -> None:
+    data = {
+        "type": "https://x/probs/invalid-api-params",
+        "title": "Bad.",
+        "msg": "No good.",
+        "data": {"image": "required"},
+    }
+    assert str(BackendAPIError(400, "Bad Request", data)) == "No good. (image: required) [400 invalid-api-params]"
+    assert str(BackendAPIError(502, "Bad Gateway")) == "Bad Gateway [502 generic-error]"
+    assert str(BackendAPIError(599, "", {})) == "HTTP status 599 [599 generic-error]"
