@@ -32,11 +32,17 @@ def test_columns_are_aligned_also_for_wide_characters() -> None:
 @pytest.mark.parametrize(
     ("slot", "amount", "text"),
     [
-        ("mem", "268435456", "256m"), ("mem", 1024, "1k"), ("mem", "1000", "1000"), ("mem", "0", "0"), ("cpu", "4", "4"),
-        ("mem", "25275916288", "23.5g"), ("mem", "1234567890", "1.1g"), ("cuda.shares", "0.5", "0.5"),
+        ("mem", "268435456", "256m"),
+        ("mem", 1024, "1k"),
+        ("mem", "1000", "1000"),
+        ("mem", "0", "0"),
+        ("mem", "25275916288", "23.5g"),
+        ("mem", "1234567890", "1.1g"),
         ("mem", "Infinity", "Infinity"),
+        ("cpu", "4", "4"),
+        ("cuda.shares", "0.5", "0.5"),
     ],
-)  # fmt: skip
+)
 def test_amounts(slot: str, amount: object, text: str) -> None:
     assert readable_amount(slot, amount) == text
 
