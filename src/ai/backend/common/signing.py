@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +20,8 @@ MAX_SKEW = timedelta(minutes=15)
 HASHES = ("sha256", "sha384", "sha512", "sha3_256", "sha3_512")
 DEFAULT_CONTENT_TYPE = "application/octet-stream"
 _SCHEME = "BackendAI"
+_USUAL = re.compile(rf"{_SCHEME} signMethod=HMAC-SHA256, credential=([A-Za-z0-9]+):([0-9a-f]{{64}})")
+_EMPTY_DIGESTS = {name: hashlib.new(name, b"").hexdigest() for name in HASHES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,9 @@ def parse_authorization(header: str) -> Credential:
     Raises:
         AuthenticationFailed: another scheme, an unknown hash or a malformed header.
     """
+    usual = _USUAL.fullmatch(header)
+    if usual is not None:
+        return Credential(hash_name="sha256", access_key=usual[1], signature=usual[2])
     scheme, _, rest = header.partition(" ")
     params = dict(part.strip().partition("=")[::2] for part in rest.split(","))
     access_key, _, signature = params.get("credential", "").partition(":")
@@ -111,7 +117,7 @@ def sign_with_key(parts: SignedParts, key: bytes, *, hash_name: str = "sha256", 
     text = (
         f"{parts.method}\n{parts.raw_target}\n{parts.date}\nhost:{parts.host.strip().lower()}\n"
         f"content-type:{parts.content_type}\nx-backendai-version:{parts.version}\n"
-        f"{hashlib.new(hash_name, body).hexdigest()}"
+        f"{hashlib.new(hash_name, body).hexdigest() if body else _EMPTY_DIGESTS[hash_name]}"
     )
     return _digest(key, text, hash_name).hex()
 

@@ -7,6 +7,7 @@ routing sees the new spelling: a signature is checked against the target as it c
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 API_VERSION = "v7.20230615"
 """What ``GET /`` reports; a higher one makes the published 23.9 client warn on standard output (wire contract 1.3)."""
@@ -48,6 +49,7 @@ def split_target(raw_target: str) -> tuple[str, str]:
     return path.partition("#")[0], query
 
 
+@lru_cache(maxsize=4_096)
 def modern_path(path: str) -> str:
     """The path under which a route is registered, for any spelling that there ever was.
 

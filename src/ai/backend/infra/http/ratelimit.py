@@ -34,7 +34,7 @@ class _Window:
         self.step = max(self.step, step)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Allowance:
     """What a caller has left, as the ``X-RateLimit-*`` headers tell it."""
 

@@ -37,7 +37,7 @@ _MAX_CACHED = 8_192
 _REFUSAL = "The signature does not match, or there is no such access key."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SigningKey:
     """The secret half of an access key.
 
@@ -187,20 +187,21 @@ class Authenticator:
     ) -> bool:
         content_type = media_type(request.headers.get("Content-Type"))
         wanted = credential.signature.encode(errors="replace")
+        hash_name, target = credential.hash_name, request.raw_path
         methods = (method,) if method == request.method else (request.method, method)
         for candidate in methods:
             for date, day in dates:
                 for host in self._hosts(request):
                     parts = SignedParts(
                         method=candidate,
-                        raw_target=request.raw_path,
+                        raw_target=target,
                         date=date,
                         host=host,
                         content_type=content_type,
                         version=version,
                     )
-                    derived = self._derive(key.secret_key, day, host, credential.hash_name)
-                    signature = sign_with_key(parts, derived, hash_name=credential.hash_name, body=body)
+                    derived = self._derive(key.secret_key, day, host, hash_name)
+                    signature = sign_with_key(parts, derived, hash_name=hash_name, body=body)
                     if hmac.compare_digest(signature.encode(), wanted):
                         return True
         return False
