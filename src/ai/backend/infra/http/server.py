@@ -98,7 +98,8 @@ class HttpServer:
         self._counters: dict[tuple[str, int], Any] = {}
         self._timers: dict[str, Any] = {}
         self._working: set[asyncio.Task[web.StreamResponse]] = set()
-        self._ids = (f"{secrets.token_hex(6)}-{n:x}" for n in itertools.count(1))
+        run = secrets.token_hex(6)
+        self._ids = (f"{run}-{n:x}" for n in itertools.count(1))
 
     def application(self) -> web.Application:
         """The aiohttp application; streams are closed when it shuts down."""
