@@ -36,10 +36,10 @@ async def test_running_kernels_are_adopted_with_their_runs(bench: Bench) -> None
     runner.release.set()  # the program goes on while nobody listens
 
     agent = await bench.start()
-    again = await bench.manager.wait_for(lambda o: o.reason is R.RESUMING_AGENT_OPERATION)
-    assert (again.kernel_id, again.status, again.devices) == (spec.kernel_id, S.RUNNING, {"cpu": {"0": "1"}})
     rest = await agent.commands.execute(step(spec, RunMode.CONTINUE))
     assert (rest.status, rest.console) == (RunStatus.FINISHED, [["stdout", "twothree"]])
+    again = await bench.manager.wait_for(lambda o: o.reason is R.RESUMING_AGENT_OPERATION)
+    assert (again.kernel_id, again.status, again.devices) == (spec.kernel_id, S.RUNNING, {"cpu": {"0": "1"}})
     following = await agent.commands.execute(step(spec, RunMode.CONTINUE, run_id="q"))
     assert (following.status, following.console) == (RunStatus.FINISHED, [["stdout", "next"]])
     with pytest.raises(RunError):

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from ai.backend.agent.config.settings import RunSettings
+from ai.backend.agent.services.channel import KernelChannel
 from ai.backend.agent.services.files import download, list_directory, upload
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
+from ai.backend.agent.services.runs.book import RunBook
+from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.agent import (
     Complete,
@@ -46,6 +49,10 @@ class Commands:
         except TimeoutError:
             raise Unavailable("the agent is still looking for its kernels") from None
 
+    async def _running(self, kernel_id: str) -> tuple[KernelChannel, RunBook, Terminals]:
+        await self._ready()
+        return await self._supervisor.get(kernel_id).when_adopted(self._settings.request_timeout)
+
     async def create_kernels(self, req: CreateKernels) -> None:
         await self._ready()
         self._supervisor.create(req)
@@ -59,35 +66,29 @@ class Commands:
         self._supervisor.restart(req)
 
     async def execute(self, req: Execute) -> RunResult:
-        await self._ready()
-        _, runs, _ = self._supervisor.get(req.kernel_id).running()
+        _, runs, _ = await self._running(req.kernel_id)
         return await runs.execute(req)
 
     async def interrupt(self, req: KernelRef) -> None:
-        await self._ready()
-        _, runs, _ = self._supervisor.get(req.kernel_id).running()
+        _, runs, _ = await self._running(req.kernel_id)
         await runs.interrupt()
 
     async def complete(self, req: Complete) -> list[str]:
-        await self._ready()
-        channel, _, _ = self._supervisor.get(req.kernel_id).running()
+        channel, _, _ = await self._running(req.kernel_id)
         frame = {"t": "complete", "code": req.code, "options": req.options}
         data, _ = await channel.request(frame, self._settings.request_timeout)
         return [str(item) for item in data.get("matches") or ()]
 
     async def upload_files(self, req: UploadFiles) -> None:
-        await self._ready()
-        channel, _, _ = self._supervisor.get(req.kernel_id).running()
+        channel, _, _ = await self._running(req.kernel_id)
         await upload(channel, req.files, self._settings.transfer_timeout)
 
     async def download_files(self, req: DownloadFiles) -> list[TarFile]:
-        await self._ready()
-        channel, _, _ = self._supervisor.get(req.kernel_id).running()
+        channel, _, _ = await self._running(req.kernel_id)
         return await download(channel, req.paths, req.max_bytes, self._settings.transfer_timeout)
 
     async def list_files(self, req: ListFiles) -> FileListing:
-        await self._ready()
-        channel, _, _ = self._supervisor.get(req.kernel_id).running()
+        channel, _, _ = await self._running(req.kernel_id)
         return await list_directory(channel, req.path, self._settings.request_timeout)
 
     async def read_logs(self, req: ReadLogs) -> bytes:
@@ -96,6 +97,5 @@ class Commands:
         return await self._runtime.read_logs(kernel.key, max_bytes=req.max_bytes)
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
-        await self._ready()
-        _, _, terminals = self._supervisor.get(req.kernel_id).running()
+        _, _, terminals = await self._running(req.kernel_id)
         return await terminals.open(req.rows, req.cols, self._settings.request_timeout)

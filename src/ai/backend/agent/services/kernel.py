@@ -13,7 +13,7 @@ from ai.backend.agent.ports.records import KernelRecords
 from ai.backend.agent.services.channel import KernelChannel
 from ai.backend.agent.services.runs.book import RunBook
 from ai.backend.agent.services.terminals import Terminals
-from ai.backend.common.errors import Conflict
+from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
 
@@ -58,6 +58,21 @@ class Kernel:
         self.record = msgspec.structs.replace(self.record, **changes)
         self._records.put(self.record)
         self.changed.set()
+
+    async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunBook, Terminals]:
+        """As :meth:`running`, after waiting for a kernel that was found again but is not connected yet.
+
+        Raises:
+            Unavailable: it is not connected within the time.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.record.phase is Phase.RUNNING and self.terminals is None:
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            raise Unavailable(f"the kernel {self.id} runs, but its runner cannot be reached yet") from None
+        return self.running()
 
     def running(self) -> tuple[KernelChannel, RunBook, Terminals]:
         """What a user's request works on.

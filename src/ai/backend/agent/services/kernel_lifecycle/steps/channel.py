@@ -72,6 +72,7 @@ class Channel:
         terminals = Terminals(channel, prefix=f"e{epoch}")
         await channel.connect()
         kernel.channel, kernel.runs, kernel.terminals = channel, runs, terminals
+        kernel.changed.set()
 
     async def release(self, kernel: Kernel, why: Circumstances) -> None:
         if kernel.runs is not None:
