@@ -40,6 +40,14 @@ class TestSealed(ProcessRuntimeSuite):
     tier = "sealed"
 
 
+@pytest.mark.needs("isolation", "cgroups", "root")
+class TestSealedByRoot(ProcessRuntimeSuite):
+    """Where the host forbids user namespaces, the sandbox changes its user inside."""
+
+    settings: ClassVar[dict[str, Any]] = {"user_namespaces": "off"}
+    tier = "sealed"
+
+
 @pytest.mark.needs("isolation")
 class TestCaged(ProcessRuntimeSuite):
     settings: ClassVar[dict[str, Any]] = {"cgroups": "off"}

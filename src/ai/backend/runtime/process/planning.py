@@ -35,6 +35,8 @@ class Host:
     runner: Path
     static: Path
     is_root: bool
+    user_namespace: bool = True
+    """False: the sandbox starts as root and changes its user inside."""
     binds_home: bool = False
 
 
@@ -122,8 +124,13 @@ def build_plan(
             private_network=settings.network == "none",
             has_seccomp=host.seccomp,
             has_block=late is not None,
-            staged=host.is_root,
+            staged=host.is_root and host.user_namespace,
+            user_namespace=host.user_namespace,
         )
+        if not host.user_namespace:
+            groups_text = ",".join(map(str, spec.config.extra_gids))
+            identity = [str(settings.kernel_uid), str(settings.kernel_gid), groups_text]
+            command = [image.interpreter, "-I", "-S", "-c", sandbox.BECOME_USER, *identity, *command]
         command, stage = sandbox.compose(scene, command)
     return {
         "version": 1,
@@ -135,8 +142,8 @@ def build_plan(
         "stage": stage,
         "cgroups": [dict(group) for group in groups],
         "seccomp": str(directory / "seccomp.bpf") if host.seccomp else None,
-        "uid": settings.kernel_uid if host.is_root else None,
-        "gid": settings.kernel_gid if host.is_root else None,
+        "uid": settings.kernel_uid if host.is_root and host.user_namespace else None,
+        "gid": settings.kernel_gid if host.is_root and host.user_namespace else None,
         "groups": list(spec.config.extra_gids),
         "rlimits": _rlimits(spec, settings, limits, host),
         "nproc_late": late,

@@ -59,18 +59,22 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> Findings:
     is_root = os.geteuid() == 0
     cgroups = _probe_cgroups(settings, state, notes)
     filtered = settings.seccomp == "auto" and _has_seccomp()
-    bwrap = _probe_bwrap(settings, is_root, filtered, notes)
+    bwrap, user_namespace = _find_sandbox(settings, is_root, filtered, notes)
     if bwrap is None and filtered and not seccomp.is_supported():
         filtered = False
-    late = bwrap is not None and "pids" not in cgroups.controllers and _probe_late_nproc(bwrap, settings, is_root)
+    late = False
+    if bwrap is not None and user_namespace and "pids" not in cgroups.controllers:
+        late = _probe_late_nproc(bwrap, settings, is_root)
+    inner = (sandbox.INNER_UID, sandbox.INNER_UID) if user_namespace else (settings.kernel_uid, settings.kernel_gid)
     host = Host(
         bwrap=bwrap,
         cgroups=cgroups,
         seccomp=filtered,
         late_nproc=late,
         runner=settings.runner_directory or find_runner(),
-        static=_write_static(state),
+        static=_write_static(state, *inner),
         is_root=is_root,
+        user_namespace=user_namespace,
         binds_home=is_root and bwrap is None and Path(sandbox.HOME).parent.is_dir(),
     )
     return Findings(
@@ -133,15 +137,11 @@ def _has_seccomp() -> bool:
     return seccomp.is_supported() and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
 
 
-def _write_static(state: Path) -> Path:
+def _write_static(state: Path, uid: int, gid: int) -> Path:
     """The stand-ins for host files; open to the session's user, nothing secret in them."""
     static = state / "static"
     static.mkdir(mode=0o755, parents=True, exist_ok=True)
-    for name, content in (
-        ("passwd", sandbox.PASSWD),
-        ("group", sandbox.GROUP),
-        ("hosts", "127.0.0.1 localhost\n::1 localhost\n"),
-    ):
+    for name, content in sandbox.stand_ins(uid, gid).items():
         path = static / name
         if not path.exists() or path.read_text() != content:
             path.write_text(content)
@@ -191,18 +191,9 @@ def _as_kernel_user(settings: ProcessRuntimeSettings, is_root: bool) -> dict[str
     return {"user": settings.kernel_uid, "group": settings.kernel_gid, "extra_groups": []}
 
 
-def _probe_command(bwrap: str, *more: str) -> list[str]:
-    command = [bwrap, "--unshare-user", "--uid", "1000", "--gid", "1000", "--unshare-pid", "--unshare-ipc"]
-    command += [
-        "--unshare-uts",
-        "--hostname",
-        "probe",
-        "--die-with-parent",
-        "--new-session",
-        "--cap-drop",
-        "ALL",
-        *more,
-    ]
+def _probe_command(bwrap: str, *more: str, user_namespace: bool = True) -> list[str]:
+    command = [bwrap, *sandbox.identity_arguments(user_namespace=user_namespace), "--unshare-pid", "--unshare-ipc"]
+    command += ["--unshare-uts", "--hostname", "probe", "--die-with-parent", "--new-session", *more]
     for directory in sandbox.SYSTEM_DIRECTORIES:
         path = Path(directory)
         if path.is_symlink():
@@ -213,14 +204,30 @@ def _probe_command(bwrap: str, *more: str) -> list[str]:
     return [*command, "--remount-ro", "/", "--", "/bin/sh", "-c"]
 
 
-def _probe_bwrap(settings: ProcessRuntimeSettings, is_root: bool, filtered: bool, notes: _Notes) -> str | None:
+def _find_sandbox(
+    settings: ProcessRuntimeSettings, is_root: bool, filtered: bool, notes: _Notes
+) -> tuple[str | None, bool]:
+    """bubblewrap's path, if it works, and whether in a user namespace."""
     if settings.sandbox == "off":
         notes.add("the sandbox is off by settings")
-        return None
+        return None, True
     bwrap = shutil.which("bwrap")
     if bwrap is None:
         notes.add("bubblewrap is not installed")
-        return None
+        return None, True
+    for user_namespace in (True, False):
+        if user_namespace and settings.user_namespaces == "off":
+            continue
+        if not user_namespace and not is_root:
+            break
+        if _try_bwrap(os.path.realpath(bwrap), settings, filtered, notes, user_namespace=user_namespace):
+            return os.path.realpath(bwrap), user_namespace
+    return None, True
+
+
+def _try_bwrap(
+    bwrap: str, settings: ProcessRuntimeSettings, filtered: bool, notes: _Notes, *, user_namespace: bool
+) -> bool:
     read, write = os.pipe()
     try:
         more: tuple[str, ...] = ()
@@ -231,24 +238,23 @@ def _probe_bwrap(settings: ProcessRuntimeSettings, is_root: bool, filtered: bool
             more += ("--unshare-net",)
         os.close(write)
         done = subprocess.run(  # type: ignore[call-overload]  # the keywords for the identity come as one mapping
-            [*_probe_command(os.path.realpath(bwrap), *more), "test $$ -le 3"],
+            [*_probe_command(bwrap, *more, user_namespace=user_namespace), "test $$ -le 3"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             pass_fds=(read,),
             timeout=PROBE_TIMEOUT_S,
             cwd="/",
             check=False,
-            **_as_kernel_user(settings, is_root),
+            **_as_kernel_user(settings, os.geteuid() == 0 and user_namespace),
         )
     except (OSError, subprocess.SubprocessError) as error:
         notes.add(f"bubblewrap does not work: {error}")
-        return None
+        return False
     finally:
         os.close(read)
     if done.returncode:
         notes.add(f"bubblewrap does not work: {done.stderr.decode(errors='replace').strip()[:300]}")
-        return None
-    return os.path.realpath(bwrap)
+    return bool(done.returncode == 0)
 
 
 def _probe_late_nproc(bwrap: str, settings: ProcessRuntimeSettings, is_root: bool) -> bool:

@@ -95,11 +95,15 @@ class ProcessRuntime(AbstractRuntime):
 
     async def setup(self) -> None:
         await asyncio.to_thread(self._state.make)
-        zygote = asyncio.create_task(self._zygote.start())
-        findings, images = await asyncio.gather(
-            asyncio.to_thread(probe, self.settings, self._state.path),
-            asyncio.to_thread(creation.find_images, self.settings, self._state.path),
-        )
+        try:
+            findings, images, _ = await asyncio.gather(
+                asyncio.to_thread(probe, self.settings, self._state.path),
+                asyncio.to_thread(creation.find_images, self.settings, self._state.path),
+                self._zygote.start(),
+            )
+        except BaseException:
+            await self._zygote.close()
+            raise
         self._findings = findings
         self._set_images(images)
         await asyncio.to_thread(cleaning.clean_all, self._state, findings.host.cgroups)
@@ -107,7 +111,6 @@ class ProcessRuntime(AbstractRuntime):
             record = directory.record()
             if record is not None:
                 self._remember(record, directory)
-        await zygote
         self._guard = asyncio.create_task(self._guard_loop(), name="process-runtime-guard")
 
     async def shutdown(self) -> None:
@@ -118,7 +121,7 @@ class ProcessRuntime(AbstractRuntime):
         await asyncio.gather(*tasks, return_exceptions=True)
         self._guard = None
         self._handles.clear()
-        await asyncio.to_thread(self._zygote.close)
+        await self._zygote.close()
         if self._findings is not None:
             await asyncio.to_thread(self._findings.host.cgroups.let_go)
 
@@ -185,6 +188,7 @@ class ProcessRuntime(AbstractRuntime):
         async with self._lock(key):
             handle = await self._find(key)
             if handle is None:
+                self._locks.pop(key, None)
                 return None
             return await self._stop(handle, grace_s, "shim-stop")
 

@@ -19,6 +19,13 @@ from ai.backend.runtime.process.supervisor import launch
 HOME = "/home/work"
 RUNNER = "/opt/backend.ai/kernel"
 INNER_UID = 1000
+BECOME_USER = (
+    "import os, sys; uid, gid, groups = (sys.argv[1:4]);"
+    "os.setgroups([int(group) for group in groups.split(',') if group]);"
+    "os.setresgid(*[int(gid)] * 3); os.setresuid(*[int(uid)] * 3);"
+    f"os.chdir({HOME!r}); os.execv(sys.argv[4], sys.argv[4:])"
+)
+"""What a sandbox of root's without a user namespace runs first. The change of user takes the last capabilities away."""
 SYSTEM_DIRECTORIES = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 ETC = (
     "alternatives",
@@ -45,9 +52,16 @@ ETC = (
     "timezone",
     "vulkan",
 )
-PASSWD = f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nwork:x:{INNER_UID}:{INNER_UID}:work:{HOME}:/bin/bash\n"
-GROUP = f"root:x:0:\nwork:x:{INNER_UID}:\nnogroup:x:65534:\n"
 FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", RUNNER, HOME)
+
+
+def stand_ins(uid: int, gid: int) -> dict[str, str]:
+    """Our own /etc/passwd, /etc/group and /etc/hosts."""
+    return {
+        "passwd": f"root:x:0:0:root:/nonexistent:/usr/sbin/nologin\nwork:x:{uid}:{gid}:work:{HOME}:/bin/bash\n",
+        "group": f"root:x:0:\nwork:x:{gid}:\nnogroup:x:65534:\n",
+        "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    }
 
 
 @dataclass(slots=True)
@@ -55,6 +69,7 @@ class View:
     """Collects bubblewrap's arguments. ``arguments`` come in order; later ones cover earlier ones."""
 
     staged: bool
+    opens_parents: bool = False
     arguments: list[str] = field(default_factory=list)
     stage: list[list[str]] = field(default_factory=list)
 
@@ -62,7 +77,15 @@ class View:
         self.arguments += arguments
 
     def bind(self, source: str | Path, target: str, how: str = "--ro-bind") -> None:
+        if self.opens_parents:
+            self._open_parents(target)
         self.add(how, self._reachable(str(source)), target)
+
+    def _open_parents(self, target: str) -> None:
+        """bubblewrap closes the parents that it makes for a closed source; they are root's, so open them."""
+        for above in reversed(Path(target).parents[:-1]):
+            if str(above) not in self.arguments and not str(above).startswith(SYSTEM_DIRECTORIES):
+                self.add("--perms", "0755", "--dir", str(above))
 
     def _reachable(self, source: str) -> str:
         if not self.staged or source.startswith("/usr/") or source in SYSTEM_DIRECTORIES:
@@ -92,14 +115,22 @@ class Scene:
     has_seccomp: bool
     has_block: bool
     staged: bool
+    user_namespace: bool
+
+
+def identity_arguments(*, user_namespace: bool) -> list[str]:
+    """How the sandbox drops its powers: at once in a user namespace, else inside by ``BECOME_USER``."""
+    if user_namespace:
+        return ["--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID), "--cap-drop", "ALL"]
+    return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
 
 def compose(scene: Scene, command: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """bubblewrap's command line, and what to stage. Raises CreationDenied for an impossible mount."""
-    view = View(staged=scene.staged)
-    view.add(scene.bwrap, "--unshare-user", "--uid", str(INNER_UID), "--gid", str(INNER_UID))
+    view = View(staged=scene.staged, opens_parents=not scene.user_namespace)
+    view.add(scene.bwrap, *identity_arguments(user_namespace=scene.user_namespace))
     view.add("--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try", "--hostname", scene.hostname)
-    view.add("--die-with-parent", "--new-session", "--cap-drop", "ALL")
+    view.add("--die-with-parent", "--new-session")
     if scene.private_network:
         view.add("--unshare-net")
     if scene.has_seccomp:
@@ -124,7 +155,8 @@ def compose(scene: Scene, command: Sequence[str]) -> tuple[list[str], list[list[
         _show_device(view, device)
     for target, source in scene.files.items():
         view.bind(source, target)
-    view.add("--remount-ro", "/", "--chdir", HOME, "--", *command)
+    # Root without its capabilities may not enter a home that is closed to it.
+    view.add("--remount-ro", "/", "--chdir", HOME if scene.user_namespace else "/", "--", *command)
     return view.arguments, view.stage
 
 

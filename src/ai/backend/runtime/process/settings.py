@@ -21,6 +21,10 @@ class ProcessRuntimeSettings(BaseModel):
     model_config = ConfigDict(alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True)
 
     sandbox: Literal["auto", "off"] = Field("auto", description="Use bubblewrap where it works.")
+    user_namespaces: Literal["auto", "off"] = Field(
+        "auto",
+        description="Where the host forbids them to ordinary users, root's sandbox changes its user inside instead.",
+    )
     cgroups: Literal["auto", "off"] = Field("auto", description="Use control groups where they are writable.")
     seccomp: Literal["auto", "off"] = Field("auto", description="Filter system calls by the published allow-list.")
     network: Literal["host", "none"] = Field(

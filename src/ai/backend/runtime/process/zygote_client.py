@@ -73,8 +73,12 @@ class Zygote:
             ours.close()
         return data
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let the zygote end. Safe at any time."""
+        async with self._lock:
+            await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -95,7 +99,7 @@ class Zygote:
             except OSError as error:
                 if attempt:
                     raise Unavailable("the zygote does not answer") from error
-                self.close()
+                self._close()
                 continue
             reach("create.requested")
             return
@@ -103,7 +107,7 @@ class Zygote:
     def _ensure(self) -> socket.socket:
         if self._socket is not None and self._process is not None and self._process.poll() is None:
             return self._socket
-        self.close()
+        self._close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         code = f"import sys; sys.path.append({str(_SOURCE_ROOT)!r}); from {_MAIN} import main; main()"
         with self._log.open("ab") as log:
