@@ -22,6 +22,7 @@ GENERATORS: dict[str, str] = {
     "docs/reference/rest.md": "ai.backend.manager.api.reference:rest_page",
     "docs/reference/graphql.md": "ai.backend.manager.api.reference:graphql_page",
     "docs/reference/openapi.json": "ai.backend.manager.api.reference:openapi_json",
+    "docs/reference/cli.md": "ai.backend.cli.reference:render",
     "docs/reference/settings.md": "tools.settings_pages:page",
     "docs/reference/samples/manager.toml": "tools.settings_pages:sample(manager)",
     "docs/reference/samples/manager.schema.json": "tools.settings_pages:schema(manager)",

@@ -9,7 +9,7 @@ from ai.backend.cli.lazy import Entry, LazyGroup, Leaf
 from ai.backend.cli.list_command import ACTIVE, parse_format
 from ai.backend.cli.main import root
 
-DAEMONS = {"up", "down", "mgr", "ag", "image"}
+DAEMONS = {"up", "down", "mgr", "ag"}
 
 
 def leaves(group: LazyGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Entry, click.Command]]:
@@ -19,6 +19,7 @@ def leaves(group: LazyGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple
         command = entry.load()
         if isinstance(command, LazyGroup):
             yield from leaves(command, (*path, name))
+            yield from (((*path, name, leaf), entry, one) for leaf, one in command.commands.items())
         else:
             yield (*path, name), entry, command
 

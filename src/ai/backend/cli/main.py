@@ -42,6 +42,7 @@ ENTRIES = {
     "admin": Entry("ai.backend.cli.groups:admin", "Agents, keypairs and all users' sessions."),
     "keypair": Entry("ai.backend.cli.groups:keypair", "Your own keypair."),
     "resource": Entry("ai.backend.cli.groups:resource", "Resource slots and presets."),
+    "image": Entry("ai.backend.cli.image_commands:image", "Root file systems as images of the process runtime."),
     "config": Entry("ai.backend.cli.config_command:config", "Show the configuration in force."),
     "completion": Entry("ai.backend.cli.completion_command:completion", "Print a completion script for a shell."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "standalone room"),

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
 @click.command(cls=Leaf)
 @click.argument("image")
-@click.option("--type", "type_", type=click.Choice(["interactive", "batch"]), default="interactive", show_default=True)
+@click.option(
+    "--type",
+    "type_",
+    type=click.Choice(["interactive", "batch"]),
+    default="interactive",
+    show_default=True,
+    help="What ends it.",
+)
 @click.option("-c", "--startup-command", metavar="CMD", help="The program of a batch session.")
 @click.option("--enqueue-only", is_flag=True, help="Return once the session is queued.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not tell how it goes.")
