@@ -110,8 +110,8 @@ class Manager:
         self._bus = bus
         clock, minter = clock or SystemClock(), minter or SystemMinter()
         kept = self._stores
-        self._writer = SessionWriter(kept.sessions, bus, clock)
         self._stats = StatBoard(kept.sessions)
+        self._writer = SessionWriter(kept.sessions, bus, on_end=self._stats.forget)
         self._identity = IdentityService(kept.identities, kept.sessions, clock, minter, hash_password)
         finder = SessionFinder(kept.sessions, self._writer, self._identity)
         self._services = self._make_services(gateway, finder, clock, minter)
@@ -126,6 +126,7 @@ class Manager:
             bus=bus,
             clock=clock,
             settings=settings.agents,
+            log_tail_bytes=settings.sessions.log_tail_bytes,
         )
         self._make_loops(gateway, clock)
         self._tasks: list[asyncio.Task[None]] = []

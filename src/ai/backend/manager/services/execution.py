@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ai.backend.common.errors import Conflict, InvalidInput, LimitExceeded, Unavailable
+from ai.backend.common.errors import BackendError, Conflict, InvalidInput, LimitExceeded
 from ai.backend.common.states import RunMode, SessionStatus
 from ai.backend.common.wire.agent import (
     Complete,
@@ -33,6 +33,7 @@ from ai.backend.manager.services.statistics import StatBoard
 
 _USABLE = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
 _MAX_RUN_ID = 128
+_HOME = "/home/work"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ def check_path(path: str) -> str:
     Raises:
         InvalidInput: empty, with a NUL, too long, or plainly outside.
     """
-    relative = path.removeprefix("/home/work").lstrip("/") if path.startswith("/home/work") else path
+    below = path == _HOME or path.startswith(f"{_HOME}/")
+    relative = path.removeprefix(_HOME).lstrip("/") if below else path
     depth = 0
     for part in relative.split("/"):
         depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
@@ -153,7 +155,7 @@ class ExecutionService:
         if kept is None and session.main.agent is not None:
             try:
                 kept = await self._gateway.agent(session.main.agent).read_logs(ReadLogs(kernel_id=str(session.main.id)))
-            except Unavailable:
+            except BackendError:
                 if not session.status.is_final:
                     raise
         return (kept or b"").decode(errors="replace")

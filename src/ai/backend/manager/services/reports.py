@@ -12,9 +12,9 @@ from uuid import UUID
 
 import msgspec
 
-from ai.backend.common.errors import NotFound, StaleVersion
+from ai.backend.common.errors import InvalidInput, NotFound, StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, ResourceGroupName, SessionId, SlotName
-from ai.backend.common.names import check_slug
+from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
 from ai.backend.common.wire.agent import AgentReport, HeartbeatReply, KernelObservation, StatReport
@@ -62,7 +62,9 @@ class ReportsService:
         bus: Bus,
         clock: Clock,
         settings: AgentSettings,
+        log_tail_bytes: int = 262_144,
     ) -> None:
+        self._log_tail_bytes = max(1, log_tail_bytes)
         self._sessions = sessions
         self._agents = agents
         self._identities = identities
@@ -117,6 +119,7 @@ class ReportsService:
                 data={"resource_group": report.resource_group[:64]},
             )
         now = self._clock.now()
+        slot_types = _slot_types(report)
         known = await self._agents.agent(agent_id)
         slots = ResourceSlot.parse({s.slot_name: s.amount for s in report.slots}).nonzero()
         alive = known is not None and known.status is AgentStatus.ALIVE
@@ -144,10 +147,7 @@ class ReportsService:
                 images=tuple(report.images),
             )
         )
-        await self._agents.add_slot_types(
-            SlotTypeInfo(slot_name=SlotName(s.slot_name), slot_type=SlotType(s.slot_type), display=s.display)
-            for s in report.slots
-        )
+        await self._agents.add_slot_types(slot_types)
         if known is None:
             log.info("agent %s joined %s with %s", agent_id, report.resource_group, slots.to_json())
 
@@ -185,12 +185,9 @@ class ReportsService:
             ends = any(c.new.status.is_final for c in changes)
             point = "commit-terminate" if ends else "commit-observe"
             try:
-                saved = await self._writer.commit(changes, point=point, effects=effects, ack=ack)
+                await self._writer.commit(changes, point=point, effects=effects, ack=ack)
             except StaleVersion:
                 continue
-            for session in saved:
-                if session.status.is_final:
-                    self._stats.forget(session)
             return
         raise StaleVersion("the observed sessions change too fast")
 
@@ -252,7 +249,7 @@ class ReportsService:
             kernel_id = _as_kernel_id(observation.kernel_id)
             if observation.log_tail and kernel_id is not None:
                 try:
-                    await self._sessions.put_log(kernel_id, observation.log_tail)
+                    await self._sessions.put_log(kernel_id, observation.log_tail[-self._log_tail_bytes :])
                 except Exception:  # the log of a kernel is worth less than the agent's observations
                     log.exception("could not keep the log of kernel %s", kernel_id)
 
@@ -272,6 +269,19 @@ class ReportsService:
             ):
                 mine[text] = kernel_id
         self._stats.put(report, mine)
+
+
+def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:
+    """Raises InvalidInput, InvalidName."""
+    try:
+        return [
+            SlotTypeInfo(
+                slot_name=SlotName(check_slot_name(s.slot_name)), slot_type=SlotType(s.slot_type), display=s.display
+            )
+            for s in report.slots
+        ]
+    except ValueError as e:
+        raise InvalidInput(f"the report has a slot of no known type: {e}", data={"slots": "malformed"}) from None
 
 
 def _with_details(session: Session, kernel: Kernel, seen: KernelObservation) -> Session:

@@ -13,6 +13,7 @@ from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocat
 from ai.backend.common.ids import AccessKey, DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
+from ai.backend.common.wire.agent import PluginReport
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.snapshot import (
     AgentView,
@@ -54,7 +55,7 @@ def plugin_devices(agent: Agent) -> tuple[PluginDevices, ...]:
             log.warning("agent %s reports a device that cannot be read: %s", agent.id, e)
             continue
         by_name.setdefault(device.device_name, []).append(device)
-    specs = {p.name: msgspec.convert(p.alloc_map, AllocMapSpec) for p in agent.plugins if p.alloc_map is not None}
+    specs = {p.name: spec for p in agent.plugins if (spec := _alloc_map(agent, p)) is not None}
     found = [
         PluginDevices(name=name, devices=tuple(devices), alloc_map=specs.get(name)) for name, devices in by_name.items()
     ]
@@ -68,6 +69,17 @@ def plugin_devices(agent: Agent) -> tuple[PluginDevices, ...]:
             )
             found.append(PluginDevices(name=DeviceName(name), devices=(device,), alloc_map=None))
     return tuple(found)
+
+
+def _alloc_map(agent: Agent, plugin: PluginReport) -> AllocMapSpec | None:
+    """None also for one that cannot be read: then the agent chooses the devices."""
+    if plugin.alloc_map is None:
+        return None
+    try:
+        return msgspec.convert(plugin.alloc_map, AllocMapSpec)
+    except msgspec.ValidationError as e:
+        log.warning("agent %s reports an alloc map of %s that cannot be read: %s", agent.id, plugin.name, e)
+        return None
 
 
 def agent_view(agent: Agent, holdings: Iterable[Holding]) -> AgentView:

@@ -20,7 +20,6 @@ from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.crash_points import crash_point
 
 OUTBOX = "manager.outbox"
@@ -39,12 +38,12 @@ Step = Callable[[Session], tuple[Change | None, tuple[Effect, ...]]]
 
 
 class SessionWriter:
-    """Saves changes, tells the loops and the waiters."""
+    """Saves changes, tells the loops and the waiters, and calls ``on_end`` for each session that has ended."""
 
-    def __init__(self, store: SessionStore, bus: Bus, clock: Clock) -> None:
+    def __init__(self, store: SessionStore, bus: Bus, *, on_end: Callable[[Session], None]) -> None:
         self._store = store
         self._bus = bus
-        self._clock = clock
+        self._on_end = on_end
         self._recent: OrderedDict[SessionId, Session] = OrderedDict()
         self._owner: dict[KernelId, SessionId] = {}
         self._waiting: dict[SessionId, set[asyncio.Future[Session]]] = {}
@@ -140,6 +139,8 @@ class SessionWriter:
         for session in saved:
             self._keep(session)
             self._tell_waiters(session)
+            if session.status.is_final:
+                self._on_end(session)
         if any(change.events for change in changes):
             self._bus.publish(OUTBOX)
         if any(_frees(change) for change in changes):
