@@ -17,6 +17,7 @@ from ai.backend.agent.api.commands import Commands
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
+from ai.backend.agent.services.kernel_lifecycle.recovery import Recovery
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.loops.exits import watch_exits
 from ai.backend.agent.services.loops.heartbeat import Heartbeat
@@ -114,12 +115,18 @@ class Agent:
         await self._runtime.setup()
         await reporting.refresh(asyncio.get_running_loop().time())
         observer.restore()
-        await supervisor.recover()
+        recovery = Recovery(around, supervisor)
+        await recovery.recover()
         self._recovered.set()
-        self._run_loops(reporting, supervisor, statistics, observer)
+        self._run_loops(reporting, supervisor, recovery, statistics, observer)
 
     def _run_loops(
-        self, reporting: Reporting, supervisor: Supervisor, statistics: Statistics, observer: Observer
+        self,
+        reporting: Reporting,
+        supervisor: Supervisor,
+        recovery: Recovery,
+        statistics: Statistics,
+        observer: Observer,
     ) -> None:
         intervals = self.settings.intervals
         heartbeat = Heartbeat(reporting, supervisor, self._manager, interval_s=intervals.heartbeat)
@@ -135,7 +142,7 @@ class Agent:
             heartbeat,
             stats,
             Rhythm("inventory", intervals.inventory, refresh),
-            Rhythm("sync", intervals.sync, supervisor.sync),
+            Rhythm("sync", intervals.sync, recovery.sync),
         ):
             self._spawn(loop.run(), loop.name)
         self._spawn(watch_exits(self._runtime, supervisor), "exits")

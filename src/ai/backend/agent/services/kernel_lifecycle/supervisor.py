@@ -1,9 +1,9 @@
-"""The kernels of this agent: accepted, created, restarted, ended and found again.
+"""The kernels of this agent: accepted, created, restarted, ended, and gone on with after a crash.
 
 One operation at a time works on a kernel, as a task. A destruction ends a creation under way and releases whatever it
-had acquired. Everything is decided from the durable record, so that after a crash :meth:`Supervisor.recover` goes on
-where the record stands. A fact is first written to the outbox and then to the record: a crash in between repeats a
-report, and loses none.
+had acquired. Everything is decided from the durable record, so that after a crash ``recovery`` goes on where the record
+stands. A fact is first written to the outbox and then to the record: a crash in between repeats a report, and loses
+none.
 """
 
 from __future__ import annotations
@@ -16,20 +16,17 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.agent.errors import StartFailed
 from ai.backend.agent.model.kernel import Ending, KernelRecord, Phase
 from ai.backend.agent.services.batch import watch_batch
 from ai.backend.agent.services.crash_points import crash_point
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.services.kernel_lifecycle.endings import ending_of, exit_code_of
 from ai.backend.agent.services.kernel_lifecycle.runner import StepRunner
 from ai.backend.agent.services.statistics import Statistics
 from ai.backend.common.errors import (
     BackendError,
     Conflict,
-    CreationDeferred,
-    CreationDenied,
-    ImageNotFound,
     InvalidInput,
     NotFound,
     ResourceError,
@@ -155,7 +152,7 @@ class Supervisor:
             )
         old = kernel.record.spec
         kernel.save(
-            spec=_with_attempt(old, req.attempt),
+            spec=msgspec.structs.replace(old, attempt=req.attempt),
             phase=Phase.RESTARTING,
             status=KernelStatus.RESTARTING,
             restarted_from=old.attempt,
@@ -192,7 +189,7 @@ class Supervisor:
             message = ended.reason or None
             self.end(
                 kernel,
-                Ending(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=_code(ended)),
+                Ending(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code_of(ended)),
             )
 
     def get(self, kernel_id: str) -> Kernel:
@@ -242,7 +239,7 @@ class Supervisor:
         try:
             await self._runner.acquire_all(kernel, why)
         except Exception as e:
-            failure = _failure(e, kernel.exit)
+            failure = ending_of(e, kernel.exit)
             level = logging.INFO if isinstance(e, BackendError) else logging.ERROR
             log.log(level, "kernel %s could not be created: %s", kernel.id, e, exc_info=level == logging.ERROR)
             kernel.hurry.set()
@@ -316,30 +313,16 @@ class Supervisor:
             ending.status,
             ending.reason,
             message=ending.message,
-            exit_code=exit_code if exit_code is not None else _code(kernel.exit),
+            exit_code=exit_code if exit_code is not None else exit_code_of(kernel.exit),
             workload_id=kernel.record.workload_id or None,
             last_stat=kernel.last_stat,
             log_tail=kernel.log_tail,
         )
 
-    # ---- recovery
-    # -----------------------------------------------------------------------------------------------------
+    # ---- after a restart of the agent -------------------------------------------------------------------------------
 
-    async def recover(self) -> None:
-        """Find the kernels of an earlier life again, go on with each, and remove workloads that no record knows."""
-        limit = time.time() - self._around.settings.kernel_lifecycles.tombstone
-        for record in self._around.records.load():
-            if record.phase is Phase.ENDED and record.ended_at < limit:
-                self._around.records.forget(record.spec.kernel_id)
-                continue
-            kernel = self.kernels[record.spec.kernel_id] = Kernel(record, self._around.records)
-            if kernel.is_live:
-                self._around.inventory.adopt(kernel.id, record.device_allocation)
-        await self.remove_strangers()
-        for kernel in self.live():
-            self._resume(kernel)
-
-    def _resume(self, kernel: Kernel) -> None:
+    def resume(self, kernel: Kernel) -> None:
+        """Go on with a kernel of an earlier life where its record stands."""
         record = kernel.record
         log.info("kernel %s was %s when the agent ended; going on", kernel.id, record.phase)
         if record.phase is Phase.RUNNING:
@@ -356,18 +339,11 @@ class Supervisor:
 
     async def _adopt(self, kernel: Kernel) -> None:
         delay_s = _ADOPT_FIRST_S
-        while True:
-            try:
-                await self._runner.channel.acquire(kernel, _CREATE)
-                break
-            except BackendError as e:
-                view = await self._around.runtime.inspect(kernel.key)
-                log.warning("kernel %s cannot be adopted: %s", kernel.id, e)
-                if view is None or view.state is not WorkloadState.RUNNING:
-                    self._lost(kernel, view.exit if view is not None else None)
-                    return
+        while not await self._connect(kernel):
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _ADOPT_MAX_S)
+        if kernel.record.phase is not Phase.RUNNING:
+            return
         self._report(
             kernel,
             KernelStatus.RUNNING,
@@ -378,37 +354,30 @@ class Supervisor:
         )
         self._watch_batch(kernel)
 
-    def _lost(self, kernel: Kernel, ended: WorkloadExit | None) -> None:
+    async def _connect(self, kernel: Kernel) -> bool:
+        """Open the channel again; False to try later. A workload that has ended meanwhile is ended here as well."""
+        try:
+            await self._runner.channel.acquire(kernel, _CREATE)
+            return True
+        except Exception as e:
+            log.warning("kernel %s cannot be adopted yet: %s", kernel.id, e, exc_info=not isinstance(e, BackendError))
+        try:
+            view = await self._around.runtime.inspect(kernel.key)
+        except BackendError as e:
+            log.warning("kernel %s cannot be inspected: %s", kernel.id, e)
+            return False
+        if view is not None and view.state is WorkloadState.RUNNING:
+            return False
+        self.lost(kernel, view.exit if view is not None else None)
+        return True
+
+    def lost(self, kernel: Kernel, ended: WorkloadExit | None) -> None:
+        """The workload of a running kernel is not there any more."""
         if ended is not None:
             self.workload_exited(kernel.key, ended)
         else:
             message = "the workload was not there any more"
             self.end(kernel, Ending(status=KernelStatus.TERMINATED, reason=R.WORKLOAD_NOT_FOUND, message=message))
-
-    async def remove_strangers(self) -> None:
-        """End every workload that no record of ours accounts for."""
-        for view in await self._around.runtime.list_workloads():
-            kernel = self.kernels.get(str(view.key.kernel_id))
-            known = kernel is not None and kernel.is_live
-            if known and kernel is not None and view.key.attempt in (kernel.attempt, kernel.record.restarted_from):
-                continue
-            log.warning("the workload %s belongs to no kernel of this agent and is removed", view.key)
-            await self._around.runtime.stop(view.key, grace_s=0.0)
-            await self._around.runtime.remove(view.key)
-
-    async def sync(self) -> None:
-        """Compare the records with what the runtime holds; forget kernels that ended long ago."""
-        views = {view.key: view for view in await self._around.runtime.list_workloads()}
-        for kernel in self.live():
-            if kernel.record.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done()):
-                view = views.get(kernel.key)
-                if view is None or view.exit is not None:
-                    self._lost(kernel, view.exit if view is not None else None)
-        await self.remove_strangers()
-        limit = time.time() - self._around.settings.kernel_lifecycles.tombstone
-        for kernel in [k for k in self.kernels.values() if not k.is_live and k.record.ended_at < limit]:
-            self._around.records.forget(kernel.id)
-            del self.kernels[kernel.id]
 
     async def close(self) -> None:
         """Let go of everything; the workloads run on."""
@@ -423,31 +392,6 @@ class Supervisor:
                 kernel.terminals.close()
             if kernel.channel is not None:
                 await kernel.channel.close()
-
-
-def _with_attempt(spec: KernelSpec, attempt: int) -> KernelSpec:
-    return msgspec.structs.replace(spec, attempt=attempt)
-
-
-def _code(ended: WorkloadExit | None) -> int | None:
-    """As a shell tells it: the code, or 128 and the signal."""
-    if ended is None:
-        return None
-    return 128 + ended.signal if ended.signal is not None else ended.code
-
-
-def _failure(error: Exception, ended: WorkloadExit | None) -> Ending:
-    """As what a failed creation ends."""
-    message = str(error) or type(error).__name__
-    if isinstance(error, CreationDeferred):
-        return Ending(status=KernelStatus.PENDING, reason=R.CREATION_DEFERRED, message=message)
-    if isinstance(error, (CreationDenied, ImageNotFound)):
-        reason = R.CREATION_DENIED
-    elif ended is not None and ended.oom:
-        reason = R.OUT_OF_MEMORY
-    else:
-        reason = R.FAILED_TO_START if isinstance(error, StartFailed) else R.FAILED_TO_CREATE
-    return Ending(status=KernelStatus.ERROR, reason=reason, message=message)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:
