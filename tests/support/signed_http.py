@@ -7,6 +7,7 @@ import json as jsonlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any
 
 from ai.backend.common.signing import SignedParts, authorization, media_type, sign
@@ -61,6 +62,7 @@ class RawClient:
         headers: Mapping[str, str] | None = None,
         date: datetime | None = None,
         date_header: str = "Date",
+        rfc7231: bool = False,
         sign_body: bool = False,
         signed_method: str = "",
         signed_target: str = "",
@@ -72,7 +74,8 @@ class RawClient:
             lines["Content-Type"] = content_type
             lines["Content-Length"] = str(len(body))
         if self.access_key:
-            stamp = (date or datetime.now(UTC)).isoformat()
+            moment = date or datetime.now(UTC)
+            stamp = format_datetime(moment, usegmt=True) if rfc7231 else moment.isoformat()
             lines[date_header] = stamp
             parts = SignedParts(
                 method=signed_method or method,

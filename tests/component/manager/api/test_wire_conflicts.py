@@ -38,7 +38,9 @@ async def test_row_default_port(api: Api) -> None:
 
 async def test_row_date_header(api: Api) -> None:
     for name in ("Date", "X-BackendAI-Date"):
-        assert (await api.user.request("GET", "/resource/presets", date_header=name)).status == 200
+        for rfc7231 in (True, False):
+            reply = await api.user.request("GET", "/resource/presets", date_header=name, rfc7231=rfc7231)
+            assert reply.status == 200
 
 
 async def test_row_override_signature(api: Api) -> None:
