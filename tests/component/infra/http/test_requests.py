@@ -9,6 +9,7 @@ from aiohttp.base_protocol import BaseProtocol
 from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 
+from ai.backend.infra.http import routes
 from tests.component.infra.http.conftest import Demo
 
 
@@ -245,3 +246,12 @@ async def test_a_broken_chunk(demo: Demo) -> None:
     head = client.head("POST", "/things", content_type="application/json", headers={"Transfer-Encoding": "chunked"})
     reply = await client.exchange(head.replace(b"Content-Length: 0\r\n", b"") + b"zz\r\nxx\r\n")
     assert reply.status == 400
+
+
+async def test_a_body_that_does_not_come(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(routes, "BODY_TIMEOUT_S", 0.1)
+    client = demo.client()
+    head = client.head("POST", "/things", body=b"x" * 100, content_type="application/json")
+    reply = await client.exchange(head + b"x")
+    assert (reply.status, reply.problem) == (408, "request-timeout")
+    assert reply.headers["connection"] == "close"

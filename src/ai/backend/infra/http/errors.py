@@ -37,6 +37,13 @@ class PayloadTooLarge(e.LimitExceeded):
     title = "The body of the request is too large."
 
 
+class BodyTooSlow(e.BackendError):
+    code = "request-timeout"
+    title = "The body of the request did not come in time."
+    blame = e.Blame.CALLER
+    retryable = True
+
+
 class UnsupportedMediaType(e.InvalidInput):
     code = "unsupported-media-type"
     title = "The request has a content type that this URL does not take."
@@ -82,6 +89,7 @@ STATUS_OF: Mapping[type[e.BackendError], HTTPStatus] = {
     RouteNotFound: HTTPStatus.NOT_FOUND,
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     PayloadTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    BodyTooSlow: HTTPStatus.REQUEST_TIMEOUT,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     NotSupported: HTTPStatus.NOT_IMPLEMENTED,
 }

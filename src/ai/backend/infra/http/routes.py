@@ -5,6 +5,7 @@ An API is a class with methods marked by :func:`route`; :func:`endpoints_of` col
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
@@ -15,9 +16,11 @@ import msgspec
 from aiohttp import web
 from typing_extensions import TypeVar
 
-from ai.backend.infra.http.errors import MethodNotAllowed, PayloadTooLarge, RouteNotFound
+from ai.backend.infra.http.errors import BodyTooSlow, MethodNotAllowed, PayloadTooLarge, RouteNotFound
 
 MAX_JSON_BYTES = 1_048_576
+BODY_TIMEOUT_S = 120.0
+"""From the head of a request to the end of its body; who sends more slowly only holds a connection."""
 _READS_LIKE = {"HEAD": "GET", "REPORT": "GET"}
 """REPORT is a GET whose parameters come in a body (spec 03-07, "HTTP Methods")."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "REPORT", "OPTIONS"})
@@ -93,20 +96,28 @@ class Call(Generic[B, Q]):
 
         Raises:
             PayloadTooLarge: it is longer.
+            BodyTooSlow: it does not come within :data:`BODY_TIMEOUT_S`.
         """
         if self.raw_body is None:
             limit = self.endpoint.max_body
             length = self.request.content_length
             if length is not None and length > limit:
                 raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
-            chunks, size = [], 0
-            async for chunk in self.request.content.iter_any():
-                size += len(chunk)
-                if size > limit:
-                    raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
-                chunks.append(chunk)
-            self.raw_body = b"".join(chunks)
+            try:
+                async with asyncio.timeout(BODY_TIMEOUT_S):
+                    self.raw_body = await self._gather(limit)
+            except TimeoutError:
+                raise BodyTooSlow from None
         return self.raw_body
+
+    async def _gather(self, limit: int) -> bytes:
+        chunks, size = [], 0
+        async for chunk in self.request.content.iter_any():
+            size += len(chunk)
+            if size > limit:
+                raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
+            chunks.append(chunk)
+        return b"".join(chunks)
 
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Any]]

@@ -30,7 +30,7 @@ from ai.backend.infra.http.decode import (
     refuse,
     rename_aliases,
 )
-from ai.backend.infra.http.errors import PayloadTooLarge, RouteNotFound, problem_response, status_of
+from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge, RouteNotFound, problem_response, status_of
 from ai.backend.infra.http.paths import modern_path, split_target
 from ai.backend.infra.http.ratelimit import Allowance, RateLimiter
 from ai.backend.infra.http.routes import SAFE_METHODS, Call, Endpoint, Reply, RouteTable
@@ -233,7 +233,7 @@ class HttpServer:
         if status_of(error) >= 500:
             log.error("%s: %s", error.code, error.message)
         response = problem_response(error, request_id=request_id)
-        if isinstance(error, PayloadTooLarge):
+        if isinstance(error, PayloadTooLarge | BodyTooSlow):
             response.force_close()
         return response
 
