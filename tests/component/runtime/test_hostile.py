@@ -130,6 +130,8 @@ async def test_descriptors_are_closed(bench: Bench) -> None:
     await bench.end(key, talk)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("bench", ["sealed"], indirect=True)
 async def test_a_gigabyte_is_printed(bench: Bench) -> None:
     key, talk = await bench.start()
     code = "s = 'x' * 1023\nfor _ in range(1 << 20): print(s)\nprint('done')"
