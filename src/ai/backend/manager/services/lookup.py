@@ -56,7 +56,7 @@ class SessionFinder:
         scope = caller if owner_access_key is None else owner
         session = await self._find(scope, owner, ref, may_be_recent=may_be_recent)
         if session is None or not sees(scope, session) or not sees(caller, session):
-            raise SessionNotFound(f"There is no session {ref[:64]!r}.")
+            raise SessionNotFound(f"There is no such session: {ref[:64]!r}.")
         if to_change and not controls(caller, session):
             raise Forbidden("You may look at this session only.")
         return session
