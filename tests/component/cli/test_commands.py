@@ -217,3 +217,13 @@ async def test_config_hides_the_secret(shell: Shell) -> None:
         1,
         "backend.ai: BACKEND_READ_TIMEOUT is 'soon': could not convert string to float: 'soon'\n",
     )
+
+
+async def test_a_first_try_that_breaks_is_made_again_as_the_same_creation(shell: Shell, api: FakeApi) -> None:
+    api.fail_next = 1
+    done = await shell("run", "-q", "-t", "once", "-c", 'print("x")', "python")
+    assert (done.code, done.out) == (0, "x\n")
+    creations = [one for one in api.requests if one.method == "POST" and one.path == "/session"]
+    assert len({one.headers["X-BackendAI-Client-Token"] for one in creations}) == 1
+    assert len(creations) == 2
+    assert len(api.sessions) == 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ai.backend.client.func.session import CreateOptions
+    from ai.backend.client.func.creation import CreateOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 

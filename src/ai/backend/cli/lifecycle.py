@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ai.backend.cli.output import decoded, describe_slots
+from ai.backend.client.config import get_config
+from ai.backend.client.early import EarlyReply, send_early
 from ai.backend.client.exceptions import BackendError
+from ai.backend.client.func.creation import creation_call
+from ai.backend.client.wire import Call
 
 if TYPE_CHECKING:
     from ai.backend.cli.creation import Creation
     from ai.backend.cli.output import Screen
+    from ai.backend.client.config import APIConfig
     from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
 
@@ -33,8 +39,40 @@ class NotStarted(Exception):
         self.is_timeout = is_timeout
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyCreation:
+    """A creation that is under way before there is an API session; ``reply`` is None where it could not be sent."""
+
+    call: Call
+    reply: EarlyReply | None
+
+
+def first_call(config: APIConfig, image: str, creation: Creation, max_wait: int) -> Call:
+    """The creation as it is asked for first: the server's answer comes soon, running or not."""
+    first = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
+    return creation_call(config, image, **creation.options(max_wait=first))
+
+
+def create_early(image: str, creation: Creation, max_wait: int) -> EarlyCreation | None:
+    """Send the creation now, while what the rest of the command needs is imported; None where that is not simple."""
+    try:
+        config = get_config()
+    except BackendError:
+        return None  # whoever opens the API session says what is wrong
+    call = first_call(config, image, creation, max_wait)
+    reply = send_early(config, call)
+    return EarlyCreation(call, reply) if reply is not None else None
+
+
 async def create_running(
-    api: AsyncSession, screen: Screen, image: str, creation: Creation, *, max_wait: int = 0, label: str = ""
+    api: AsyncSession,
+    screen: Screen,
+    image: str,
+    creation: Creation,
+    *,
+    max_wait: int = 0,
+    label: str = "",
+    early: EarlyCreation | None = None,
 ) -> AsyncComputeSession:
     """Create a session, say why it waits if it does, and return it running.
 
@@ -42,8 +80,8 @@ async def create_running(
         NotStarted: it ended, or did not start within ``max_wait`` seconds (zero: no limit).
     """
     started = time.monotonic()
-    first = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
-    session = await api.ComputeSession.get_or_create(image, **creation.options(max_wait=first))
+    call = early.call if early else first_call(api.config, image, creation, max_wait)
+    session = await api.ComputeSession.create(call, early=early.reply if early else None)
     if session.status in LIVE:
         return session
     deadline = started + max_wait if max_wait else None

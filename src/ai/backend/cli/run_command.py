@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ai.backend.cli.ranges import RangeError, combinations, parse_range
 
 if TYPE_CHECKING:
     from ai.backend.cli.cases import Plan
+    from ai.backend.cli.lifecycle import EarlyCreation
     from ai.backend.cli.output import Screen
     from ai.backend.client.session import AsyncSession
 
@@ -27,10 +29,19 @@ def _ranges(_ctx: click.Context, param: click.Parameter, expressions: tuple[str,
         raise click.BadParameter(str(error), param=param) from None
 
 
-async def _run(api: AsyncSession, screen: Screen, plan: Plan) -> int:
+async def _run(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCreation | None) -> int:
     from ai.backend.cli.runs import run_plan
 
-    return await run_plan(api, screen, plan)
+    return await run_plan(api, screen, plan, early)
+
+
+def _begin(plan: Plan) -> EarlyCreation | None:
+    """Let the server create the session while this process is still importing; of several cases none goes first."""
+    from ai.backend.cli.lifecycle import create_early
+
+    if len(plan.cases) > 1 or plan.enqueue_only:
+        return None
+    return create_early(plan.image, replace(plan.creation, env=plan.cases[0].env), plan.max_wait)
 
 
 @click.command(cls=Leaf)
@@ -102,4 +113,5 @@ def run(image: str, files: tuple[Path, ...], **given: Any) -> None:
         cases=cases,
         quiet=given["quiet"],
     )
-    call(screen, lambda api: _run(api, screen, plan), failure=PLATFORM_FAILURE)
+    early = _begin(plan)
+    call(screen, lambda api: _run(api, screen, plan, early), failure=PLATFORM_FAILURE)

@@ -13,7 +13,7 @@ from typing import Any
 from ai.backend.cli.calling import report
 from ai.backend.cli.cases import Case, Plan
 from ai.backend.cli.creation import made_up_name
-from ai.backend.cli.lifecycle import NotStarted, create_running, tell_start
+from ai.backend.cli.lifecycle import EarlyCreation, NotStarted, create_running, tell_start
 from ai.backend.cli.output import MutedScreen, OutputMode, Screen, cell
 from ai.backend.cli.prompting import read_line
 from ai.backend.cli.rendering import Renderer
@@ -58,10 +58,12 @@ class Outcome:
         }
 
 
-async def run_plan(api: AsyncSession, screen: Screen, plan: Plan) -> int:
+async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCreation | None = None) -> int:
     """Run every case; the exit code is that of the first case that failed, or zero."""
     told = MutedScreen(screen.mode) if plan.quiet else screen
     runs = [CaseRun(api, told, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
+    if early is not None:
+        runs[0].begin_with(early)
     slots = asyncio.Semaphore(plan.max_parallel)
 
     async def limited(one: CaseRun) -> Outcome:
@@ -112,10 +114,16 @@ class CaseRun:
         self._renderer = Renderer(prefix=f"[{case.title or number}] " if total > 1 else "")
         name = plan.creation.name or made_up_name()
         self._name = f"{name}-{number}" if plan.creation.name and total > 1 else name
+        self._early: EarlyCreation | None = None
         self._interrupts = 0
         self._is_executing = False
         self._task: asyncio.Task[None] | None = None
         self._interrupting: asyncio.Task[None] | None = None
+
+    def begin_with(self, early: EarlyCreation) -> None:
+        """The session of this case is being created already."""
+        self._early = early
+        self._name = early.call.json["name"]
 
     async def run(self) -> Outcome:
         """Never raises for what the platform or the user's program does: the outcome says it."""
@@ -177,7 +185,7 @@ class CaseRun:
             self._screen.say(f"{self._label}session {session.name} ({session.id}) is queued; nothing was run")
             return
         outcome.session = session = await create_running(
-            self._api, self._screen, plan.image, creation, max_wait=plan.max_wait, label=self._label
+            self._api, self._screen, plan.image, creation, max_wait=plan.max_wait, label=self._label, early=self._early
         )
         await tell_start(session, self._screen, label=self._label)
         if plan.files:

@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 
 from ai.backend.client.exceptions import EndpointUnreachable
-from ai.backend.client.transport import Call, Transport
+from ai.backend.client.transport import Transport
+from ai.backend.client.wire import Call
 
 CLOSING_EVENT = "server_close"
 _MAX_LINE = 1024 * 1024

@@ -15,7 +15,7 @@ from typing import Any
 
 from ai.backend.client.exceptions import BackendClientError
 from ai.backend.client.session import AsyncSession, Session, api_session
-from ai.backend.client.transport import Call, Reply, new_token
+from ai.backend.client.wire import Call, Reply, new_token
 
 
 class AsyncResponse:

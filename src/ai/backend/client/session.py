@@ -18,7 +18,8 @@ from uuid import UUID
 from ai.backend.client.config import APIConfig, get_config
 from ai.backend.client.func.admin import AsyncAdmin
 from ai.backend.client.func.bgtask import AsyncBackgroundTask
-from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions, CreateOptions
+from ai.backend.client.func.creation import CreateOptions
+from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions
 from ai.backend.client.func.system import AsyncAgent, AsyncAuth, AsyncKeyPair, AsyncManager, AsyncResource, AsyncSystem
 from ai.backend.client.portal import Facade, Portal, blocking, iterating
 from ai.backend.client.streams import ExecuteStream, PtyStream

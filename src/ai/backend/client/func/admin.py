@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ai.backend.client.exceptions import BackendAPIError, UnusableReply
-from ai.backend.client.transport import Call, Transport
+from ai.backend.client.transport import Transport
+from ai.backend.client.wire import Call
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,17 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 from uuid import UUID
 
+from ai.backend.client.early import EarlyReply
 from ai.backend.client.events import Event, follow
 from ai.backend.client.exceptions import BackendClientError, UnusableReply
 from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
+from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.streams import ExecuteStream, PtyStream
-from ai.backend.client.transport import Call, Transport, new_token, segment
+from ai.backend.client.transport import Transport
+from ai.backend.client.wire import Call, new_token, segment
 
 LIST_FIELDS = (
     "name",
@@ -34,77 +37,6 @@ LIST_FIELDS = (
 UPLOAD_BATCH = 20
 DOWNLOAD_BATCH = 5
 _MODES = {"continued": "continue"}
-
-
-class CreateOptions(TypedDict, total=False):
-    """Parameters of a new session beyond its image (client wire contract 2.1.1).
-
-    ``resources`` maps slots to quantities, such as ``{"cpu": 1, "mem": "256m"}``. ``max_wait`` is in seconds, zero
-    waits without limit. ``client_token`` is the older word for ``name``. ``bootstrap_script`` is the script itself.
-    """
-
-    name: str | None
-    client_token: str | None
-    type_: str
-    tag: str | None
-    starts_at: str | None
-    enqueue_only: bool
-    max_wait: int
-    no_reuse: bool
-    dependencies: Sequence[str] | None
-    callback_url: str | None
-    mounts: Sequence[str] | None
-    mount_map: Mapping[str, str] | None
-    envs: Mapping[str, str] | None
-    startup_command: str | None
-    resources: Mapping[str, str | int | float] | None
-    resource_opts: Mapping[str, str | int | bool] | None
-    cluster_size: int
-    cluster_mode: str
-    domain_name: str | None
-    group_name: str | None
-    bootstrap_script: str | None
-    architecture: str | None
-    scaling_group: str | None
-    owner_access_key: str | None
-    preopen_ports: Sequence[int] | None
-    assign_agent: Sequence[str] | None
-
-
-def _creation_body(transport: Transport, image: str, name: str, options: CreateOptions) -> dict[str, Any]:
-    config = transport.config
-    creation: dict[str, Any] = {
-        "mounts": [*config.vfolder_mounts, *(options.get("mounts") or ())],
-        "mount_map": dict(options.get("mount_map") or {}),
-        "environ": dict(options.get("envs") or {}),
-        "resources": {slot: str(amount) for slot, amount in (options.get("resources") or {}).items()},
-        "resource_opts": dict(options.get("resource_opts") or {}),
-        "scalingGroup": options.get("scaling_group"),
-        "preopen_ports": [str(port) for port in options.get("preopen_ports") or ()],
-    }
-    if options.get("assign_agent"):
-        creation["agentList"] = list(options["assign_agent"] or ())
-    return {
-        "name": name,
-        "image": image,
-        "type": options.get("type_", "interactive"),
-        "tag": options.get("tag"),
-        "domain": options.get("domain_name") or config.domain,
-        "group": options.get("group_name") or config.group,
-        "architecture": options.get("architecture"),
-        "clusterSize": options.get("cluster_size", 1),
-        "clusterMode": options.get("cluster_mode", "single-node"),
-        "enqueueOnly": options.get("enqueue_only", False),
-        "maxWaitSeconds": options.get("max_wait", 0),
-        "reuseIfExists": not options.get("no_reuse", False),
-        "startupCommand": options.get("startup_command"),
-        "bootstrap_script": options.get("bootstrap_script"),
-        "starts_at": options.get("starts_at"),
-        "dependencies": list(options.get("dependencies") or ()),
-        "callback_url": options.get("callback_url"),
-        "owner_access_key": options.get("owner_access_key"),
-        "config": creation,
-    }
 
 
 class AsyncComputeSession:
@@ -334,11 +266,13 @@ class AsyncComputeSessions:
 
         Returns when it runs, unless ``enqueue_only`` or ``max_wait`` says otherwise; see ``status``.
         """
-        name = options.get("name") or options.get("client_token") or f"pysdk-{uuid.uuid4().hex[:12]}"
-        body = _creation_body(self._transport, image, name, options)
-        call = Call(method="POST", path="/session", json=body, repeatable=True, token=new_token())
-        answer = (await self._transport.request(call)).object()
-        session = AsyncComputeSession(self._transport, name, options.get("owner_access_key"))
+        return await self.create(creation_call(self._transport.config, image, **options))
+
+    async def create(self, call: Call, *, early: EarlyReply | None = None) -> AsyncComputeSession:
+        """As :meth:`get_or_create`, for a call that is made already and may be under way already."""
+        reply = await early.wait() if early is not None else None
+        answer = (reply or await self._transport.request(call)).object()
+        session = AsyncComputeSession(self._transport, call.json["name"], call.json["owner_access_key"])
         session.id = _as_uuid(str(answer.get("sessionId", "")))
         if session.id is None:
             raise UnusableReply("the server's answer has no sessionId")

@@ -7,7 +7,8 @@ from typing import Any
 
 from ai.backend.client.exceptions import UnusableReply
 from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
-from ai.backend.client.transport import Call, Transport, new_token
+from ai.backend.client.transport import Transport
+from ai.backend.client.wire import Call, new_token
 
 AGENT_FIELDS = (
     "id",

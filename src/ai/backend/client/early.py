@@ -1,0 +1,82 @@
+"""A request that is under way while the program still imports its HTTP library.
+
+It is a first try on a plain connection: where it fails for any reason but an answer of the server, the caller makes the
+same call again in the usual way, and the call's client token tells the server that it is the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException
+
+from ai.backend.client.config import APIConfig
+from ai.backend.client.wire import Call, Reply, prepare, problem
+
+
+class EarlyReply:
+    """The answer to a call that a thread waits for."""
+
+    def __init__(self, config: APIConfig, call: Call) -> None:
+        self._url, self._headers, self._body = prepare(config, call)
+        self._method = call.method
+        self._timeout = config.connection_timeout or None
+        self._answer: tuple[int, str, dict[str, str], bytes] | None = None
+        self._lock = threading.Lock()
+        self._is_done = False
+        self._callback: Callable[[], object] | None = None
+        threading.Thread(target=self._work, name="backendai-early", daemon=True).start()
+
+    def _work(self) -> None:
+        self._ask()
+        with self._lock:
+            self._is_done = True
+            callback = self._callback
+        if callback is not None:
+            callback()
+
+    def _ask(self) -> None:
+        connection = HTTPConnection(str(self._url.host), self._url.port, timeout=self._timeout)
+        try:
+            connection.connect()
+            connection.sock.settimeout(None)
+            connection.request(self._method, self._url.raw_path_qs, body=self._body, headers=self._headers)
+            response = connection.getresponse()
+            self._answer = response.status, response.reason, dict(response.getheaders()), response.read()
+        except (OSError, HTTPException):
+            pass  # the usual way has better means, and better words
+        finally:
+            connection.close()
+
+    async def wait(self) -> Reply | None:
+        """The answer, or None where the call must be made again. Nothing waits for the thread if this is cancelled.
+
+        Raises:
+            BackendAPIError: the server refused.
+        """
+        loop = asyncio.get_running_loop()
+        arrived = asyncio.Event()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(arrived.set)
+
+        with self._lock:
+            self._callback = tell
+            if self._is_done:
+                arrived.set()
+        await arrived.wait()
+        if self._answer is None:
+            return None
+        status, reason, headers, body = self._answer
+        if status >= 400:
+            raise problem(status, reason, body)
+        return Reply(status, headers, body)
+
+
+def send_early(config: APIConfig, call: Call) -> EarlyReply | None:
+    """Send a call at once, if it can be done simply: one endpoint without TLS, and a call that may be repeated."""
+    simple = len(config.endpoints) == 1 and config.endpoint.scheme == "http" and config.has_credentials
+    return EarlyReply(config, call) if simple and call.repeatable and call.token and call.form is None else None

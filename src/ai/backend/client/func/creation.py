@@ -1,0 +1,87 @@
+"""The request for a new session, before there is a connection to send it on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, Unpack
+
+from ai.backend.client.config import APIConfig
+from ai.backend.client.wire import Call, new_token
+
+
+class CreateOptions(TypedDict, total=False):
+    """Parameters of a new session beyond its image (client wire contract 2.1.1).
+
+    ``resources`` maps slots to quantities, such as ``{"cpu": 1, "mem": "256m"}``. ``max_wait`` is in seconds, zero
+    waits without limit. ``client_token`` is the older word for ``name``. ``bootstrap_script`` is the script itself.
+    """
+
+    name: str | None
+    client_token: str | None
+    type_: str
+    tag: str | None
+    starts_at: str | None
+    enqueue_only: bool
+    max_wait: int
+    no_reuse: bool
+    dependencies: Sequence[str] | None
+    callback_url: str | None
+    mounts: Sequence[str] | None
+    mount_map: Mapping[str, str] | None
+    envs: Mapping[str, str] | None
+    startup_command: str | None
+    resources: Mapping[str, str | int | float] | None
+    resource_opts: Mapping[str, str | int | bool] | None
+    cluster_size: int
+    cluster_mode: str
+    domain_name: str | None
+    group_name: str | None
+    bootstrap_script: str | None
+    architecture: str | None
+    scaling_group: str | None
+    owner_access_key: str | None
+    preopen_ports: Sequence[int] | None
+    assign_agent: Sequence[str] | None
+
+
+def _creation_body(config: APIConfig, image: str, name: str, options: CreateOptions) -> dict[str, Any]:
+    creation: dict[str, Any] = {
+        "mounts": [*config.vfolder_mounts, *(options.get("mounts") or ())],
+        "mount_map": dict(options.get("mount_map") or {}),
+        "environ": dict(options.get("envs") or {}),
+        "resources": {slot: str(amount) for slot, amount in (options.get("resources") or {}).items()},
+        "resource_opts": dict(options.get("resource_opts") or {}),
+        "scalingGroup": options.get("scaling_group"),
+        "preopen_ports": [str(port) for port in options.get("preopen_ports") or ()],
+    }
+    if options.get("assign_agent"):
+        creation["agentList"] = list(options["assign_agent"] or ())
+    return {
+        "name": name,
+        "image": image,
+        "type": options.get("type_", "interactive"),
+        "tag": options.get("tag"),
+        "domain": options.get("domain_name") or config.domain,
+        "group": options.get("group_name") or config.group,
+        "architecture": options.get("architecture"),
+        "clusterSize": options.get("cluster_size", 1),
+        "clusterMode": options.get("cluster_mode", "single-node"),
+        "enqueueOnly": options.get("enqueue_only", False),
+        "maxWaitSeconds": options.get("max_wait", 0),
+        "reuseIfExists": not options.get("no_reuse", False),
+        "startupCommand": options.get("startup_command"),
+        "bootstrap_script": options.get("bootstrap_script"),
+        "starts_at": options.get("starts_at"),
+        "dependencies": list(options.get("dependencies") or ()),
+        "callback_url": options.get("callback_url"),
+        "owner_access_key": options.get("owner_access_key"),
+        "config": creation,
+    }
+
+
+def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions]) -> Call:
+    """The call that creates a session; its token makes it the same creation however often it is sent."""
+    name = options.get("name") or options.get("client_token") or f"pysdk-{uuid.uuid4().hex[:12]}"
+    body = _creation_body(config, image, name, options)
+    return Call(method="POST", path="/session", json=body, repeatable=True, token=new_token())

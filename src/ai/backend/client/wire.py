@@ -1,0 +1,143 @@
+"""Requests before they have a connection: what is asked, and the signed headers that ask it.
+
+Nothing here needs the HTTP library, whose import costs more than most calls do.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from yarl import URL
+
+from ai.backend.client.config import APIConfig
+from ai.backend.client.exceptions import BackendAPIError, UnusableReply
+from ai.backend.common.signing import SignedParts, authorization, media_type, sign
+
+TOKEN_HEADER = "X-BackendAI-Client-Token"
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer with a 2xx or 3xx status."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """The decoded body; an empty object where there is none.
+
+        Raises:
+            UnusableReply: the body is not JSON.
+        """
+        if not self.body:
+            return {}
+        try:
+            return json.loads(self.body)
+        except ValueError as error:
+            raise UnusableReply(f"the server's answer is not JSON: {self.body[:80]!r}") from error
+
+    def object(self) -> dict[str, Any]:
+        """As :meth:`json`, for the answers that are objects."""
+        value = self.json()
+        if not isinstance(value, dict):
+            raise UnusableReply(f"the server's answer is not an object: {self.body[:80]!r}")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A request before it has an endpoint, a date and a signature.
+
+    ``json`` is encoded if it is not None; ``form`` (a factory, because a form can be sent once) makes a multipart body.
+    """
+
+    method: str
+    path: str
+    params: Mapping[str, str] | None = None
+    json: Any = None
+    content: bytes | None = None
+    content_type: str | None = None
+    form: Any = None
+    signed: bool = True
+    repeatable: bool = False
+    token: str | None = None
+    headers: Mapping[str, str] | None = None
+
+
+def segment(text: str) -> str:
+    """One part of a path, encoded as the spec asks (03-07, "Parameters in URI")."""
+    return quote(text, safe="~()*!.'")
+
+
+def new_token() -> str:
+    """A client token: names one change, however often it is sent."""
+    return uuid.uuid4().hex
+
+
+def call_url(endpoint: URL, path: str, params: Mapping[str, str] | None) -> URL:
+    query = "?" + urlencode(params) if params else ""
+    return URL(str(endpoint).rstrip("/") + path + query, encoded=True)
+
+
+def _authority(url: URL) -> str:
+    return url.host_port_subcomponent or ""
+
+
+def sign_headers(config: APIConfig, method: str, url: URL, content_type: str | None) -> dict[str, str]:
+    """The headers that identify the caller, for a request with this media type (None: no such header is sent)."""
+    date = datetime.now(UTC).isoformat()
+    headers = {"Date": date, "X-BackendAI-Version": config.version, "X-BackendAI-Domain": config.domain}
+    if config.is_anonymous:
+        return headers
+    access_key, secret_key = config.access_key, config.secret_key
+    parts = SignedParts(
+        method=method,
+        raw_target=url.raw_path_qs,
+        date=date,
+        host=_authority(url),
+        content_type=media_type(content_type),
+        version=config.version,
+    )
+    signature = sign(parts, secret_key, hash_name=config.hash_type)
+    headers["Authorization"] = authorization(access_key, signature, hash_name=config.hash_type)
+    return headers
+
+
+def prepare(config: APIConfig, call: Call) -> tuple[URL, dict[str, str], Any]:
+    """The request of a call to the endpoint in use, dated now: its URL, its headers and its body."""
+    url = call_url(config.endpoint, call.path, call.params)
+    body: Any = None
+    content_type: str | None = "text/plain"
+    if call.form is not None:
+        body, content_type = call.form(), "multipart/form-data"
+    elif call.json is not None:
+        body, content_type = json.dumps(call.json).encode(), "application/json"
+    elif call.content is not None:
+        body, content_type = call.content, call.content_type or "application/octet-stream"
+    headers = {"User-Agent": config.user_agent, **(call.headers or {})}
+    if call.token:
+        headers[TOKEN_HEADER] = call.token
+    if call.signed:
+        headers |= sign_headers(config, call.method, url, content_type)
+    if content_type and call.form is None:
+        headers["Content-Type"] = content_type
+    return url, headers, body
+
+
+def problem(status: int, reason: str, body: bytes) -> BackendAPIError:
+    """The error that an answer with a status of 400 or more stands for."""
+    text = body.decode(errors="replace")
+    try:
+        data = json.loads(text)
+    except ValueError:
+        data = None
+    if not isinstance(data, dict):
+        data = {"msg": text[:200].strip()} if text.strip() else {}
+    return BackendAPIError(status, reason, data)
