@@ -70,7 +70,7 @@ class Driver:
         self.socket = ours
         command = (
             f"ulimit -u {process_limit}; "
-            f'exec "$0" -I "$1" --channel-fd 3 --runtime {runtime} --home "$2" 3<&{theirs.fileno()}'
+            f'exec "$0" -I -S "$1" --channel-fd 3 --runtime {runtime} --home "$2" 3<&{theirs.fileno()}'
         )
         self.process = subprocess.Popen(
             ["/bin/bash", "-c", command, python, str(script), str(home)],

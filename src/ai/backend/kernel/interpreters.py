@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Interpreter:
-    """A child that executes code in a context kept from run to run. Kinds of reports are those of `worker.py`: H, D,
-    I, C, E, M, T."""
+    """A child that executes code in a context kept from run to run. Kinds of reports are those of `worker.py`: H, S,
+    D, I, C, E, M, T."""
 
     features: Tuple[str, ...] = ("query",)
     version = ""
@@ -206,7 +206,7 @@ class BashInterpreter(Interpreter):
     _REPORT_FD = 63
     _ERROR_FD = 62
     _SETTINGS = "PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +H +m; exec 2>&62 62>&-\n"
-    _GREETING = "printf 'H %s\\n' \"${BASH_VERSION%%(*}\" >&63\n"
+    _GREETING = "printf 'H %s\\nS \\n' \"${BASH_VERSION%%(*}\" >&63\n"
 
     def start(self) -> None:
         super().start()
@@ -223,7 +223,7 @@ class BashInterpreter(Interpreter):
         *lines, rest = bytes(self._in).split(b"\n")
         self._in[:] = rest
         reports = [line.partition(b" ") for line in lines]
-        return [(kind, [value]) for kind, _, value in reports if kind in (b"H", b"D")]
+        return [(kind, [value]) for kind, _, value in reports if kind in (b"H", b"S", b"D")]
 
     def _fork(self, child_read: int, child_write: int) -> int:
         program = process.find_executable("bash")

@@ -1,4 +1,4 @@
-"""Entry point of the runner: `python -I runner_main.py --channel-fd 3 --runtime python --home /home/work`.
+"""Entry point of the runner: `python -I -S runner_main.py --channel-fd 3 --runtime python --home /home/work`.
 
 The file stays tiny because a script is compiled at each start; the modules next to it are cached. They are imported
 under the

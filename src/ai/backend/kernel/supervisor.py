@@ -246,10 +246,11 @@ class Supervisor:
         """One report of the interpreter; it may be forged by the user's code, so it can only affect the user's own
         run."""
         if kind == b"H":
-            self._has_started = True
-            self._restart_delay = 0.05
             if not self._announced:
                 self._announce()
+        elif kind == b"S":
+            self._has_started = True
+            self._restart_delay = 0.05
         elif kind == b"D":
             self._runner.code_done()
             self._prepare_pipes()

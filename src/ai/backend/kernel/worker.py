@@ -151,6 +151,10 @@ class Interpreter:
         self._loop: Any = None
         # Given up when the user's code has used up all memory: its traceback and the next request need some.
         self._reserve: Optional[bytearray] = bytearray(_RESERVE)
+        self.keep_builtins()
+
+    def keep_builtins(self) -> None:
+        """The builtins as they are now are what an earlier run cannot take away from a later one."""
         self._builtins = dict(vars(builtins))
 
     def prepare_run(self) -> None:
@@ -302,9 +306,14 @@ def serve(read_fd: int, write_fd: int, fds: Tuple[int, int, int], home: str) -> 
         interpreter = Interpreter(link)
         _install(interpreter)
         link.send(b"H", process.python_version().encode())
-        # After the greeting, before any code: these need a library to be loaded, and nobody waits for them.
+        # After the greeting, before any code: these need libraries to be loaded, and nobody waits for them.
+        from . import libraries
+
         process.settle_child()
         process.prctl(process.PR_SET_PDEATHSIG, signal.SIGKILL)
+        libraries.open_libraries(home)
+        interpreter.keep_builtins()
+        link.send(b"S")
     except BaseException as e:  # noqa: BLE001  # the supervisor learns it from the exit code and tries again
         os.write(2, f"the interpreter could not start: {e!r}\n".encode("utf-8", "backslashreplace"))
         os._exit(71)
@@ -363,16 +372,6 @@ def _arrange_modules(home: str) -> None:
         os.chdir("/")
     os.environ.update(process.common_environment(home))
     sys.argv = [""]
-    extra = [""]
-    extra += [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
-    sys.path[:0] = extra
-    user_site = "%s/.local/lib/python%d.%d/site-packages" % (home, sys.version_info[0], sys.version_info[1])
-    if os.path.isdir(user_site):
-        import site
-
-        site.addsitedir(user_site)
-    else:
-        sys.path.append(user_site)
 
 
 def _install(interpreter: Interpreter) -> None:
@@ -389,7 +388,6 @@ def _install(interpreter: Interpreter) -> None:
 
     ask.__name__ = ask.__qualname__ = "input"
     builtins.input = ask
-    interpreter._builtins["input"] = ask
     display.install(link)
     os.register_at_fork(before=interpreter.flush, after_in_child=link.forget)
     sys.addaudithook(interpreter.before_process)

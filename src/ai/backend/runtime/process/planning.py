@@ -102,7 +102,7 @@ def build_plan(
     shows_home = host.bwrap is not None or host.binds_home
     inner_home = sandbox.HOME if shows_home else str(home)
     runner = sandbox.RUNNER if host.bwrap else str(host.runner)
-    command = [image.interpreter, "-I", f"{runner}/runner_main.py", "--channel-fd", str(launch.CHANNEL_FD)]
+    command = [image.interpreter, "-I", "-S", f"{runner}/runner_main.py", "--channel-fd", str(launch.CHANNEL_FD)]
     command += ["--runtime", image.runtime, "--home", inner_home]
     counts_pids = "pids" in host.cgroups.controllers
     late = limits.pids if host.bwrap and not counts_pids and host.late_nproc else None
