@@ -31,6 +31,20 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SeparateCluste
     cluster.stop_all()
 
 
+@pytest.fixture(autouse=True)
+def _leave_nothing_to_the_next_test(cluster: SeparateCluster) -> Iterator[None]:
+    """A failed test must not fail the next one."""
+    yield
+    for daemon in (MANAGER, AGENT):
+        if daemon not in cluster.daemons or cluster.daemons[daemon].poll() is not None:
+            cluster.start_daemon(daemon)
+    cluster.wait_ready()
+    live = audit.rows(cluster.layout.database, "SELECT id, status FROM sessions")
+    for row in live:
+        if row["status"] not in FINAL:
+            cluster.run("rm", "--forced", str(row["id"]))
+
+
 def sessions(cluster: SeparateCluster, name: str) -> list[dict[str, object]]:
     try:
         return audit.rows(
@@ -87,9 +101,7 @@ def occupied(cluster: SeparateCluster) -> dict[str, str]:
 @pytest.mark.parametrize("point", agent_points())
 def test_agent_killed_at(cluster: SeparateCluster, point: str) -> None:
     name = f"kill-{uuid4().hex[:10]}"
-    cluster.stop_daemon(AGENT)
-    cluster.start_daemon(AGENT, env={"BACKENDAI_CRASH_POINT": point})
-    cluster.wait_ready()
+    cluster.restart_armed(AGENT, point)
     start_in_background(cluster, name)
     if point.startswith("destroy."):
         wait_until(lambda: settled(cluster, name, ("RUNNING",)), what=f"RUNNING\n{cluster.logs()}")
@@ -102,9 +114,7 @@ def test_agent_killed_at(cluster: SeparateCluster, point: str) -> None:
 @pytest.mark.parametrize("point", [p for p in MANAGER_POINTS if not p.endswith("restart")])
 def test_manager_killed_at(cluster: SeparateCluster, point: str) -> None:
     name = f"kill-{uuid4().hex[:10]}"
-    cluster.stop_daemon(MANAGER)
-    cluster.start_daemon(MANAGER, env={"BACKENDAI_CRASH_POINT": point})
-    cluster.wait_ready()
+    cluster.restart_armed(MANAGER, point)
     start_in_background(cluster, name)
     if "destroy" in point or "terminate" in point:
         wait_until(lambda: settled(cluster, name, ("RUNNING",)), what=f"RUNNING\n{cluster.logs()}")
@@ -121,9 +131,7 @@ def test_killed_during_a_restart(cluster: SeparateCluster, victim: str) -> None:
     assert points
     for point in points:
         name = f"kill-{uuid4().hex[:10]}"
-        cluster.stop_daemon(victim)
-        cluster.start_daemon(victim, env={"BACKENDAI_CRASH_POINT": point})
-        cluster.wait_ready()
+        cluster.restart_armed(victim, point)
         cluster.run("start", "-t", name, "-r", "cpu=1", "-r", "mem=128m", "python", check=True)
         cluster.run("restart", name)
         assert cluster.wait_killed(victim), f"{victim} never came to {point}\n{cluster.logs()}"

@@ -61,6 +61,21 @@ class SeparateCluster(Cluster):
         except subprocess.TimeoutExpired:
             return False
 
+    def restart_armed(self, name: str, point: str) -> None:
+        """Stop a daemon and start it again so that it kills itself at ``point``.
+
+        An agent may have been stopped before it noted the end of the last kernel: it then ends that kernel once more
+        as it starts, and dies there. That is not the death that the test wants, so it is started again.
+        """
+        for _ in range(3):
+            self.stop_daemon(name)
+            wait_until(lambda: not self.ready(), what=f"the manager noticing that {name} is gone")
+            self.start_daemon(name, env={"BACKENDAI_CRASH_POINT": point})
+            wait_until(lambda: self.daemons[name].poll() is not None or self.ready(), what="readiness")
+            if self.daemons[name].poll() is None:
+                return
+        raise AssertionError(f"{name} dies at {point} whenever it starts\n{self.logs()}")
+
     def stop_daemon(self, name: str) -> None:
         process = self.daemons.pop(name)
         if process.poll() is None:

@@ -23,6 +23,7 @@ from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.standalone.credentials import Keys, read_env_file, write_env_file
 from ai.backend.standalone.layout import Layout
+from ai.backend.standalone.options import DEFAULT_MOCK
 
 log = logging.getLogger(__name__)
 _DEFAULT_USERS = {"admin@local": "administrator", "user@local": "user"}
@@ -124,7 +125,7 @@ def agent_settings(agent_id: str, data_dir: Path, *, mock: str | None) -> dict[s
     allowed: list[str] = []
     if mock is not None:
         allowed.append("ai.backend.accelerator.mock")
-        plugins["mock"] = {} if mock == "default" else {"declaration": mock}
+        plugins["mock"] = {"default-devices": 2} if mock == DEFAULT_MOCK else {"config-path": mock}
     return {
         "agent": {"id": agent_id, "data-dir": str(data_dir), "allow-compute-plugins": allowed},
         "plugins": plugins,
