@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ai.backend.common.states import Enforcement
-from ai.backend.runtime.process import sandbox, seccomp
+from ai.backend.runtime.process import runner_copy, sandbox, seccomp
 from ai.backend.runtime.process.cgroup_probe import find_driver, parse_mounts, parse_own
 from ai.backend.runtime.process.cgroups import CgroupDriver, Limits, NoCgroups
 from ai.backend.runtime.process.planning import Host
@@ -71,7 +71,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> Findings:
         cgroups=cgroups,
         seccomp=filtered,
         late_nproc=late,
-        runner=settings.runner_directory or find_runner(),
+        runner=settings.runner_directory or _runner(state, is_copied=bwrap is not None),
         static=_write_static(state, *inner),
         is_root=is_root,
         user_namespace=user_namespace,
@@ -135,6 +135,18 @@ def find_runner() -> Path:
 
 def _has_seccomp() -> bool:
     return seccomp.is_supported() and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
+
+
+def _runner(state: Path, *, is_copied: bool) -> Path:
+    """Without mounts a session has no way into our state directory: it sees the runner where it is installed."""
+    source = find_runner()
+    if not is_copied:
+        return source
+    try:
+        return runner_copy.copy_runner(source, state)
+    except OSError as error:
+        log.warning("the runner is not copied: %s", error)
+        return source
 
 
 def _write_static(state: Path, uid: int, gid: int) -> Path:

@@ -30,7 +30,7 @@ from ai.backend.plugin.runtime import (
     WorkloadState,
     WorkloadView,
 )
-from ai.backend.runtime.process import cleaning, creation, measuring
+from ai.backend.runtime.process import cleaning, creation, measuring, runner_copy
 from ai.backend.runtime.process.channel import ShimChannel, ShimConnection
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.probe import Findings, probe
@@ -74,6 +74,7 @@ class ProcessRuntime(AbstractRuntime):
         self._images: dict[str, ProcessImage] = {}
         self._meter = measuring.Meter()
         self._guard: asyncio.Task[None] | None = None
+        self._compiling: asyncio.Task[None] | None = None
 
     @property
     def state_dir(self) -> Path:
@@ -112,14 +113,23 @@ class ProcessRuntime(AbstractRuntime):
             if record is not None:
                 self._remember(record, directory)
         self._guard = asyncio.create_task(self._guard_loop(), name="process-runtime-guard")
+        if findings.host.runner.parent.parent == self._state.path:
+            self._compiling = asyncio.create_task(self._compile_runner(findings.host.runner), name="compile-runner")
+
+    async def _compile_runner(self, copy: Path) -> None:
+        """In the background: sessions that start meanwhile only start slower."""
+        if not self._handles:
+            await asyncio.to_thread(runner_copy.remove_other_copies, copy)
+        pythons = {i.interpreter: i.version for i in self._images.values() if i.runtime == "python" and not i.rootfs}
+        await runner_copy.compile_runner(copy, pythons.items())
 
     async def shutdown(self) -> None:
         tasks = [handle.watcher for handle in self._handles.values() if handle.watcher is not None]
-        tasks += [self._guard] if self._guard is not None else []
+        tasks += [task for task in (self._guard, self._compiling) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._guard = None
+        self._guard = self._compiling = None
         self._handles.clear()
         await self._zygote.close()
         if self._findings is not None:
