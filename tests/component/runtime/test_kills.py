@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -165,3 +166,18 @@ async def test_a_killed_zygote_is_replaced(tmp_path: Path) -> None:
             view = await runtime.create(WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="python"))
             assert view.state is WorkloadState.RUNNING
             assert runtime.zygote_pid != zygote
+
+
+@pytest.mark.parametrize("tier", TIERS)
+async def test_a_deleted_data_directory_takes_its_workloads_along(tmp_path: Path, tier: str) -> None:
+    """Somebody removes everything while no agent runs: the shims notice."""
+    state = tmp_path / "state"
+    runtime = ProcessRuntime(ProcessRuntimeSettings(watch_interval_s=1.0, **TIERS[tier]), state)
+    await runtime.setup()
+    key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1)
+    await runtime.create(WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="python"))
+    await runtime.shutdown()
+    assert processes_of(str(key.kernel_id))
+    shutil.rmtree(state)
+    left = await asyncio.to_thread(eventually, lambda: traces_of(str(key.kernel_id), state))
+    assert not left

@@ -128,6 +128,9 @@ class RuntimeContract:
     @pytest.fixture(autouse=True)
     async def clean(self, runtime: AbstractRuntime) -> AsyncIterator[None]:
         yield
+        await self.remove_all(runtime)
+
+    async def remove_all(self, runtime: AbstractRuntime) -> None:
         for view in await runtime.list_workloads():
             await runtime.stop(view.key, grace_s=0.0)
             await runtime.remove(view.key)
@@ -385,6 +388,7 @@ class RuntimeContract:
             await talk.close()
             assert (await again.create(spec)) == before, "create after a restart is still idempotent"
         finally:
+            await self.remove_all(again)
             await again.shutdown()
 
     async def test_an_exit_that_nobody_saw_is_found(self, runtime: AbstractRuntime) -> None:
@@ -406,6 +410,7 @@ class RuntimeContract:
                 pytest.fail("the exit was not found")
             assert view.exit is not None
         finally:
+            await self.remove_all(again)
             await again.shutdown()
 
     async def test_a_home_outlives_a_restart_in_place(self, runtime: AbstractRuntime) -> None:

@@ -151,6 +151,7 @@ def build_plan(
         "watch": _watch(limits, host),
         "log_bytes": settings.log_bytes,
         "replay_bytes": settings.replay_bytes,
+        "look_s": 3 * settings.watch_interval_s,
     }
 
 

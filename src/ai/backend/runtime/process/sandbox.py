@@ -8,6 +8,7 @@ place that only the starting process sees (``stage``).
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -88,11 +89,24 @@ class View:
                 self.add("--perms", "0755", "--dir", str(above))
 
     def _reachable(self, source: str) -> str:
-        if not self.staged or source.startswith("/usr/") or source in SYSTEM_DIRECTORIES:
+        if not self.staged or source in SYSTEM_DIRECTORIES or _is_public(source):
             return source
         name = str(len(self.stage))
         self.stage.append([source, name])
         return f"{launch.STAGE}/{name}"
+
+
+def _is_public(source: str) -> bool:
+    """Whether the session's user can reach it too, so that it need not be staged: each staged source costs time."""
+    if source.startswith("/usr/"):
+        return True
+    if not source.startswith("/etc/") or os.path.normpath(source) != source:
+        return False
+    try:
+        modes = [path.lstat().st_mode for path in (Path(source), *Path(source).parents)]
+    except OSError:
+        return False
+    return not stat.S_ISLNK(modes[0]) and all(stat.S_ISDIR(mode) and mode & stat.S_IXOTH for mode in modes[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

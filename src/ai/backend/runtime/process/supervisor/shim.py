@@ -5,6 +5,7 @@
 * It holds the lock of the workload's directory while it lives: the agent knows by it who lives.
 * Its death is the death of the workload: the leader dies with its parent, and the namespace with its leader.
 * One controller at a time; a newer epoch takes over. Any number of watchers, which only hear of the end.
+* A shim whose directory was removed under it (somebody deleted the data directory) ends its workload and itself.
 * Standard library, one thread, one poll loop.
 """
 
@@ -44,6 +45,11 @@ def write_json(name: str, content: dict[str, Any], *, durable: bool = False) -> 
     os.replace(name + ".tmp", name)  # as above
 
 
+def _is_abandoned() -> bool:
+    """Whether the current directory has been deleted."""
+    return os.stat(".").st_nlink == 0
+
+
 class Shim:
     """See the module. The current directory is the workload's."""
 
@@ -67,6 +73,7 @@ class Shim:
         self._stop_at: float | None = None
         self._kill_until: float | None = None
         self._next_watch = time.monotonic() + 1.0
+        self._next_look = time.monotonic() + plan["look_s"]
         self._dismissed = False
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
@@ -92,17 +99,22 @@ class Shim:
 
     # -- time
 
-    def _timeout_ms(self) -> int | None:
+    def _timeout_ms(self) -> int:
         now = time.monotonic()
-        times = [at for at in (self._stop_at,) if at is not None]
+        times = [self._next_look, *(at for at in (self._stop_at,) if at is not None)]
         if self._kill_until is not None and self._exit is None:
             times.append(now + 0.01)
         if self._plan["watch"] and self._exit is None:
             times.append(self._next_watch)
-        return None if not times else max(0, int((min(times) - now) * 1000) + 1)
+        return max(0, int((min(times) - now) * 1000) + 1)
 
     def _tick(self) -> None:
         now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + self._plan["look_s"]
+            if _is_abandoned():
+                self._dismissed = True
+                self._begin_stop(0.0, "abandoned")
         if self._exit is not None:
             return
         if self._leader.status is not None or (self._stop_at is not None and now >= self._stop_at):
@@ -160,7 +172,8 @@ class Shim:
         code, number = self._leader.outcome(sandboxed=self._plan["sandboxed"])
         reason = self._reason or ("out-of-memory" if oom and number == signal.SIGKILL else "")
         self._exit = {"code": code, "signal": number, "oom": oom, "reason": reason}
-        write_json("exit.json", {"version": 1, **self._exit, "stuck": stuck}, durable=True)
+        if not _is_abandoned():
+            write_json("exit.json", {"version": 1, **self._exit, "stuck": stuck}, durable=True)
         reach("shim.exit-recorded")
         frame = encode({"t": "exited", **self._exit})
         for peer in list(self._peers.values()):
