@@ -20,6 +20,7 @@ from ai.backend.runtime.process.supervisor import launch
 HOME = "/home/work"
 RUNNER = "/opt/backend.ai/kernel"
 INNER_UID = 1000
+FIRST_PROCESS = "/proc/1"
 BECOME_USER = (
     "import os, sys; uid, gid, groups = (sys.argv[1:4]);"
     "os.setgroups([int(group) for group in groups.split(',') if group]);"
@@ -156,6 +157,8 @@ def compose(scene: Scene, command: Sequence[str]) -> tuple[list[str], list[list[
     else:
         _show_rootfs(view, scene.rootfs)
     view.add("--proc", "/proc", "--dev", "/dev")
+    # bubblewrap's first process belongs to the session's user and has no filter: who writes its memory has none either.
+    view.add("--size", "4096", "--perms", "0555", "--tmpfs", FIRST_PROCESS, "--remount-ro", FIRST_PROCESS)
     view.add("--size", str(scene.shmem_bytes), "--perms", "1777", "--tmpfs", "/dev/shm")
     view.add("--size", str(scene.tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp")
     view.add("--size", str(scene.tmp_bytes), "--perms", "1777", "--tmpfs", "/var/tmp")
