@@ -55,10 +55,23 @@ sync_with_pip() {
         touch "$stamp"
 }
 
+# Byte code of what is installed (uv makes none) and of the sources: without it every process compiles what it imports,
+# and where PYTHONDONTWRITEBYTECODE is set it does so each time. Not necessary, hence never an error.
+compile_all() {
+    stamp="$VENV/.backendai-compiled"
+    if [ ! -e "$stamp" ] || [ uv.lock -nt "$stamp" ] || [ -n "$(find "$VENV"/lib/python3*/site-packages -maxdepth 1 -newer "$stamp" -name '*.dist-info' -print -quit)" ]; then
+        "$VENV/bin/python" -m compileall -q -j 0 "$VENV"/lib/python3*/site-packages >/dev/null 2>&1
+        touch "$stamp" 2>/dev/null
+    fi
+    "$VENV/bin/python" -m compileall -q src >/dev/null 2>&1
+    return 0
+}
+
 # ensure_environment dev|base: afterwards $VENV/bin/python runs the project (and its tools, with dev).
 ensure_environment() {
     LOGS="$PWD/.cache/logs"
     mkdir -p "$LOGS" || die "cannot write to $PWD: clone the project into a folder of your own"
-    if uv --version >/dev/null 2>&1 && sync_with_uv "$1"; then return 0; fi
-    sync_with_pip "$1" || { tail -n 15 "$LOGS/environment.log" >&2; die "The Python environment could not be made; see $LOGS/environment.log"; }
+    uv --version >/dev/null 2>&1 && sync_with_uv "$1" || sync_with_pip "$1" ||
+        { tail -n 15 "$LOGS/environment.log" >&2; die "The Python environment could not be made; see $LOGS/environment.log"; }
+    compile_all
 }
