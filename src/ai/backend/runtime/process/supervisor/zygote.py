@@ -8,6 +8,7 @@ the agent's end of the pair.
 
 from __future__ import annotations
 
+import encodings.ascii as _ascii
 import gc
 import json
 import os
@@ -25,6 +26,7 @@ __all__ = ["main"]
 def main() -> None:
     """Serve until the agent is gone."""
     assert _shim is not None
+    assert _ascii is not None  # as the shim's code: every shim reads files of the kernel in it
     requests = socket.socket(fileno=os.dup(0))
     os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
