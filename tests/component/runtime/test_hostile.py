@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
+import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -280,6 +283,70 @@ async def test_the_channel_is_out_of_reach(bench: Bench) -> None:
     )
     await talk.run(code)
     assert "socket:" not in talk.text()
+    await bench.end(key, talk)
+
+
+SPY = """
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((constructor)) static void spy(void) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/loaded-%d", DIRECTORY, (int)getpid());
+    FILE *file = fopen(path, "w");
+    if (file) fclose(file);
+}
+"""
+
+
+def spy_library(target: Path, directory: str) -> Path:
+    gcc = shutil.which("gcc") or ""
+    command = [gcc, "-shared", "-fPIC", f'-DDIRECTORY="{directory}"', "-x", "c", "-o", str(target), "-"]
+    subprocess.run(command, input=SPY, text=True, check=True, capture_output=True)
+    return target
+
+
+def loaded(*folders: Path) -> list[Path]:
+    return [file for folder in folders for file in folder.glob("loaded-*")]
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc: no compiler on this machine")
+async def test_a_users_library_is_loaded_by_nothing_but_the_users_programs(bench: Bench) -> None:
+    """Not by bubblewrap, which starts on the host, and not by the runner, which holds the channel."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
+        outside = Path(name)
+        os.chmod(name, 0o777)
+        library = spy_library(outside / "outside.so", name)
+        inside = spy_library(outside / "inside.so", "/home/work").read_bytes()
+        preload = f"{library}:/home/work/inside.so"
+        key, talk = await bench.start(
+            files={"/home/work/inside.so": inside}, environ={"LD_PRELOAD": preload, "MINE": "1"}
+        )
+        home = bench.state / "homes" / str(key.kernel_id)
+        await talk.run("import os; print(os.getpid())", "r1")
+        assert loaded(outside, home) == [home / f"loaded-{talk.text('r1').strip()}"], "by the interpreter alone"
+        await talk.run(
+            "import subprocess; print(subprocess.getoutput('echo $MINE $LD_PRELOAD').splitlines()[-1])", "r2"
+        )
+        assert talk.text("r2") == f"1 {preload}\n"
+        await bench.end(key, talk)
+
+
+async def test_no_process_without_the_filter_can_be_rewritten(bench: Bench) -> None:
+    """bubblewrap's own process in the sandbox belongs to the same user, but no filter holds it."""
+    key, talk = await bench.start()
+    code = (
+        "import os\n"
+        "for pid in filter(str.isdigit, os.listdir('/proc')):\n"
+        "    if int(pid) == os.getpid(): continue\n"
+        "    for name in ('mem', f'task/{pid}/mem', 'fd/1', 'fd/2'):\n"
+        "        try: open(f'/proc/{pid}/{name}', 'rb+', buffering=0)\n"
+        "        except OSError: continue\n"
+        "        print('open', pid, name)\n"
+        "try: open('/proc/1/full', 'wb').write(bytes(1 << 20))\n"
+        "except OSError: print('closed')\n"
+    )
+    await talk.run(code)
+    assert talk.text() == "closed\n"
     await bench.end(key, talk)
 
 

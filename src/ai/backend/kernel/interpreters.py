@@ -191,6 +191,7 @@ class PythonInterpreter(Interpreter):
         pid = os.fork()
         if pid == 0:
             try:
+                process.execute_anew([child_read, child_write, *self._fds], self._home)
                 worker.serve(child_read, child_write, self._fds, self._home)
             finally:
                 os._exit(70)

@@ -494,6 +494,11 @@ def main(arguments: Sequence[str]) -> int:
     """Parses `--channel-fd N --runtime NAME --home DIR` and serves; 2 on wrong arguments."""
     from .recipes import RUNTIMES
 
+    if arguments[:1] == ["--worker"]:  # see `process.execute_anew`
+        from .worker import serve
+
+        read, write, *standard = map(int, arguments[2:])
+        serve(read, write, (standard[0], standard[1], standard[2]), arguments[1])
     options = dict(zip(arguments[::2], arguments[1::2]))
     unknown = set(options) - {"--channel-fd", "--runtime", "--home"}
     runtime, home = options.get("--runtime", "python"), options.get("--home", "/home/work")
@@ -501,6 +506,7 @@ def main(arguments: Sequence[str]) -> int:
     if unknown or len(arguments) % 2 or runtime not in RUNTIMES or not fd.isdigit():
         print(f"usage: runner_main.py --channel-fd N --runtime {{{','.join(RUNTIMES)}}} --home DIR", file=sys.stderr)
         return 2
+    process.take_environment()
     os.environ["HOME"] = home
     try:
         os.mkdir(os.path.join(home, ".output"), 0o755)

@@ -12,7 +12,7 @@ from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.process.cgroups import CgroupDriver, CgroupV2, NoCgroups
 from ai.backend.runtime.process.images import ProcessImage
-from ai.backend.runtime.process.planning import COOKIE_VARIABLE, Host, environment
+from ai.backend.runtime.process.planning import COOKIE_VARIABLE, SESSION_PREFIX, Host, environment
 from ai.backend.runtime.process.probe import enforcement_of, tier_of
 from ai.backend.runtime.process.records import Record, exit_of
 from ai.backend.runtime.process.sandbox import check_mount
@@ -69,6 +69,7 @@ def spec(**changes: object) -> WorkloadSpec:
 
 def test_the_session_cannot_forge_its_identity() -> None:
     wanted = {"BACKENDAI_KERNEL_ID": "x", COOKIE_VARIABLE: "y", "HOME": "/root", "LANG": "de_DE.UTF-8"}
+    wanted |= {"LD_PRELOAD": "/tmp/evil.so", "PATH": "/evil", SESSION_PREFIX + "HOME": "/evil"}
     asked = spec(environ=wanted, config=WorkloadConfig(env_vars={"CUDA": "1", "LANG": "plugin"}))
     image = ProcessImage(
         name="i", runtime="python", version="", interpreter="/opt/p/bin/python", runtime_path="/opt/p/bin/python"
@@ -77,8 +78,9 @@ def test_the_session_cannot_forge_its_identity() -> None:
     assert environ["BACKENDAI_KERNEL_ID"] == str(asked.key.kernel_id)
     assert environ[COOKIE_VARIABLE] == "cookie"
     assert environ["HOME"] == "/home/work"
-    assert environ["LANG"] == "de_DE.UTF-8"
-    assert environ["CUDA"] == "1"
+    assert environ[SESSION_PREFIX + "LANG"] == "de_DE.UTF-8"
+    assert environ[SESSION_PREFIX + "CUDA"] == "1"
+    assert not {"CUDA", "LD_PRELOAD", SESSION_PREFIX + "HOME", SESSION_PREFIX + "BACKENDAI_KERNEL_ID"} & environ.keys()
     assert environ["PATH"].startswith("/opt/p/bin:")
 
 

@@ -11,7 +11,7 @@ from ai.backend.common.errors import CreationDenied
 from ai.backend.plugin.runtime import WorkloadSpec
 from ai.backend.runtime.process import rootfs, seccomp
 from ai.backend.runtime.process.images import ProcessImage, host_images
-from ai.backend.runtime.process.planning import Host, build_plan, limits_of
+from ai.backend.runtime.process.planning import FILES_VARIABLE, Host, build_plan, limits_of
 from ai.backend.runtime.process.records import Record, StateDirectory, write_json
 from ai.backend.runtime.process.sandbox import HOME
 from ai.backend.runtime.process.session_files import place_files, remove_tree
@@ -95,7 +95,7 @@ class Creation:
         )
         if not self.host.bwrap:
             self._link_bare_mounts(home)
-            plan["environ"]["BACKENDAI_FILES"] = str(directory.path / "files")
+            plan["environ"][FILES_VARIABLE] = str(directory.path / "files")
         write_json(directory.path / "plan.json", plan)
         return record
 

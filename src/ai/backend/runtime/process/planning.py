@@ -18,6 +18,9 @@ from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
 
 COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
+SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
+"""What the session asks for goes by names that no loader knows, until the runner takes this off (``process.py``)."""
+FILES_VARIABLE = "BACKENDAI_FILES"
 SANDBOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OOM_SCORE_ADJ = 100
 WATCHED_DATA_FACTOR = 2
@@ -62,7 +65,11 @@ def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
 
 
 def environment(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str) -> dict[str, str]:
-    """The session's environment; what it asks for wins over our defaults, never over its identity."""
+    """What sandbox and runner start with; what the session asks for wins over our defaults, never over its identity.
+
+    bubblewrap starts on the host, as root in one tier, and the runner holds the channel: none of a user's variables
+    (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the loader of either.
+    """
     python_bin = os.path.dirname(image.runtime_path if image.runtime == "python" else image.interpreter)  # noqa: PTH120
     defaults = {
         "PATH": SANDBOX_PATH if python_bin in SANDBOX_PATH.split(":") else f"{python_bin}:{SANDBOX_PATH}",
@@ -71,10 +78,7 @@ def environment(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str)
         "SHELL": "/bin/bash",
         "TMPDIR": "/tmp",
     }
-    return {
-        **defaults,
-        **spec.config.env_vars,
-        **spec.environ,
+    identity = {
         "HOME": home,
         "USER": "work",
         "LOGNAME": "work",
@@ -82,6 +86,12 @@ def environment(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str)
         "BACKENDAI_SESSION_ID": str(spec.session_id),
         "BACKENDAI_ATTEMPT": str(spec.key.attempt),
         COOKIE_VARIABLE: cookie,
+    }
+    asked = {**spec.config.env_vars, **spec.environ}
+    return {
+        **defaults,
+        **{SESSION_PREFIX + name: text for name, text in asked.items() if name not in {*identity, FILES_VARIABLE}},
+        **identity,
     }
 
 
