@@ -44,7 +44,8 @@ class BackendAPIError(BackendError):
         text = str(self.data.get("msg") or self.data.get("detail") or self.data["title"])
         fields = self.data.get("data")
         if self.code == "invalid-api-params" and isinstance(fields, Mapping) and fields:
-            text += " (" + "; ".join(f"{name}: {why}" for name, why in fields.items()) + ")"
+            untold = [f"{name}: {why}" for name, why in fields.items() if f"{name}: {why}" not in text]
+            text += f" ({'; '.join(untold)})" if untold else ""
         return f"{text} [{self.status} {self.code}]"
 
 
