@@ -50,7 +50,9 @@ class FileError(Exception):
 
 def as_file_error(error: OSError) -> FileError:
     """The answer for an error of the system."""
-    return FileError(_ERRORS.get(error.errno or 0, "failed"), error.strerror or str(error))
+    text = error.strerror or str(error)
+    named = f"{error.filename}: {text}" if isinstance(error.filename, str) and error.strerror else text
+    return FileError(_ERRORS.get(error.errno or 0, "failed"), named)
 
 
 class Home:
