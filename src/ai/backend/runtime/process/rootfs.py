@@ -25,6 +25,7 @@ from ai.backend.runtime.process.images import MIN_PYTHON, ProcessImage
 from ai.backend.runtime.process.session_files import remove_tree, tree_size
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")
+_BINARIES = ("usr/local/bin", "usr/bin", "opt/conda/bin", "bin")
 _PYTHONS = re.compile(r"^python3\.(\d+)$")
 MAX_BYTES = 64 * 1024**3
 MAX_ENTRIES = 2_000_000
@@ -74,7 +75,10 @@ def import_image(source: Path, name: str, images: Path, budget: Budget | None = 
         _prepare_root(root)
         python = find_python(root)
         if python is None:
-            raise InvalidInput("the image has no Python >= 3.8 to run the runner with", data={"source": str(source)})
+            raise InvalidInput(
+                f"the image has no python3.N, N >= {MIN_PYTHON[1]}, in {', '.join(_BINARIES)}: it runs the runner",
+                data={"source": str(source)},
+            )
         content = {"version": 1, "name": full, "digest": found.digest, "labels": found.labels, "python": python}
         content["size_bytes"] = tree_size(root)
         (fresh / "image.json").write_text(json.dumps(content), encoding="utf-8")
@@ -135,7 +139,7 @@ def _load(slot: Path) -> ProcessImage | None:
 def find_python(root: Path) -> str | None:
     """The newest Python >= 3.8 of a root directory, by its path inside."""
     best: tuple[int, str] | None = None
-    for folder in ("usr/local/bin", "usr/bin", "opt/conda/bin", "bin"):
+    for folder in _BINARIES:
         try:
             names = [entry.name for entry in (root / folder).iterdir()]
         except OSError:
