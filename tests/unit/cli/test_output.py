@@ -51,6 +51,19 @@ def test_slots_in_words() -> None:
     assert describe_slots({"cpu": "1", "mem": "134217728"}) == "cpu=1, mem=128m"
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("2026-11-21T18:33:27.875362+09:00", "2026-11-21 09:33:27Z"),
+        ("v7.20230615", "v7.20230615"),
+        ("20260101", "20260101"),
+        ({"mock": {"version": 1, "healthy": True}, "cpu": {}}, "mock (version=1, healthy=yes), cpu=-"),
+    ],
+)
+def test_cells_for_people(value: object, text: str) -> None:
+    assert cell(value) == text
+
+
 def test_encoded_values() -> None:
     assert decoded('{"a": 1}') == {"a": 1}
     assert decoded("not json") == "not json"

@@ -58,7 +58,9 @@ def agent_list(status: str, scaling_group: str | None) -> None:
         if screen.is_json:
             screen.json({"count": len(items), "items": items})
         elif not items:
-            screen.say(f"There is no agent with status {status}.")
+            screen.say(
+                f"There is no agent with status {status}, or these keys are not an administrator's (env-admin.sh)."
+            )
         else:
             screen.table([describe_agent(item) for item in items], _AGENT_COLUMNS)
 

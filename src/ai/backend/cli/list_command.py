@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.output import decoded, describe_slots
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -112,6 +113,12 @@ async def fetch(
             return items, page.total_count
 
 
+def described_slots(item: Mapping[str, Any]) -> dict[str, str]:
+    """The fields that are JSON texts of amounts, in words."""
+    found = {name: decoded(item.get(name)) for name in ("occupying_slots", "resource_opts")}
+    return {name: describe_slots(slots) for name, slots in found.items() if isinstance(slots, Mapping)}
+
+
 def _list(name: str) -> click.Command:
     @click.command(name, cls=Leaf)
     @click.option("-s", "--status", metavar="STATUSES", help="Statuses, separated by commas.  [default: all but dead]")
@@ -163,7 +170,8 @@ def _list(name: str) -> click.Command:
             elif not items:
                 screen.say("There are no sessions here. `backend.ai start python` starts one.")
             else:
-                screen.table(items, [(name, FIELDS[name]) for name in fields])
+                rows = [{**item, **described_slots(item)} for item in items]
+                screen.table(rows, [(name, FIELDS[name]) for name in fields])
                 if total > offset + len(items):
                     screen.note(f"{total - offset - len(items)} more: use --all")
 

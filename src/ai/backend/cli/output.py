@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NoReturn
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)")
 
 
 class OutputMode(StrEnum):
@@ -32,13 +36,22 @@ def decoded(value: Any) -> Any:
 def readable_amount(slot: str, amount: Any) -> str:
     """``268435456`` bytes of memory as ``256m``; other slots as they are."""
     text = str(amount)
-    if slot != "mem" or not text.isdigit():
+    if slot not in {"mem", "shmem"} or not text.isdigit():
         return text
     size, units = int(text), ["", "k", "m", "g", "t"]
     while size and size % 1024 == 0 and len(units) > 1:
         size //= 1024
         units.pop(0)
     return f"{size}{units[0]}" if len(str(size)) <= 5 else f"{int(text) / 1024**3:.1f}g"
+
+
+def readable_time(text: str, *, timespec: str = "seconds") -> str:
+    """A time of the API as ``2026-11-21 09:33:27Z``; anything else as it is."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{when.astimezone(UTC).replace(tzinfo=None).isoformat(' ', timespec)}Z" if when.tzinfo else text
 
 
 def describe_slots(slots: Mapping[str, Any]) -> str:
@@ -57,9 +70,14 @@ def cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={cell(item)}" for name, item in value.items())
+        return ", ".join(
+            f"{name} ({cell(item)})" if item and isinstance(item, Mapping) else f"{name}={cell(item)}"
+            for name, item in value.items()
+        )
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(cell(item) for item in value)
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return readable_time(value)
     return " ".join(str(value).split())
 
 

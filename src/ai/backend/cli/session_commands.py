@@ -9,7 +9,7 @@ import click
 
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import decoded, describe_slots
+from ai.backend.cli.output import decoded, describe_slots, readable_time
 
 if TYPE_CHECKING:
     from ai.backend.client.func.session import AsyncComputeSession
@@ -61,7 +61,7 @@ def describe_info(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         value = decoded(found.get(name)) if name in _ENCODED else found.get(name)
         if name in {"status_data", "status_info", "status_history"} or value in (None, "", [], {}):
             continue
-        if name == "occupying_slots":
+        if name in {"occupying_slots", "resource_opts"}:
             value = describe_slots(value)
         elif name == "service_ports":
             value = [port.get("name") for port in value]
@@ -89,8 +89,10 @@ def logs(session: str, owner: str | None) -> None:
         text = await api.ComputeSession(session, owner).get_logs()
         if screen.is_json:
             screen.json({"session": session, "logs": text})
-        else:
+        elif text:
             click.echo(text, nl=not text.endswith("\n"))
+        else:
+            screen.note(f"{session} has printed nothing since it was started")
 
     call(screen, work)
 
@@ -198,15 +200,15 @@ def complete(session: str, code: str, owner: str | None) -> None:
 @click.argument("session")
 @owner_option
 def status_history(session: str, owner: str | None) -> None:
-    """Show when SESSION came to each of its statuses."""
+    """Show when SESSION came to each of its statuses last, in that order."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
         history = await api.ComputeSession(session, owner).status_history()
+        known = sorted((when, name) for name, when in history.items() if when)
         if screen.is_json:
-            screen.json(history)
+            screen.json({name: when for when, name in known})
         else:
-            known = sorted((when, name.upper()) for name, when in history.items() if when)
-            screen.facts((name, when) for when, name in known)
+            screen.facts((name.upper(), readable_time(when, timespec="milliseconds")) for when, name in known)
 
     call(screen, work)
