@@ -8,17 +8,34 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from uuid import uuid4
 
 import pytest
 
-from ai.backend.agent.services.crash_points import CRASH_POINTS as AGENT_POINTS
+from ai.backend.client.config import APIConfig
+from ai.backend.client.exceptions import BackendError
+from ai.backend.client.session import Session
 from ai.backend.manager.services.crash_points import CRASH_POINTS as MANAGER_POINTS
 from tests.support import audit
 from tests.support.cluster import wait_until
 from tests.support.daemons import AGENT, MANAGER, SeparateCluster
 
+AGENT_POINTS = (
+    "create.accept.after",
+    "create.workload.before",
+    "create.workload.after",
+    "create.channel.after",
+    "create.running.before",
+    "destroy.accept.after",
+    "destroy.workload.before",
+    "destroy.workload.after",
+    "destroy.terminated.before",
+)
+"""Where agent and manager must agree afterwards; component/agent/test_killed.py kills the agent at every point."""
+AGENT_RESTART_POINTS = ("restart.accept.after", "restart.released")
 SETTLED = ("RUNNING", "TERMINATED", "ERROR", "CANCELLED")
 FINAL = ("TERMINATED", "ERROR", "CANCELLED")
 
@@ -62,13 +79,45 @@ def settled(cluster: SeparateCluster, name: str, states: tuple[str, ...]) -> lis
     return found if all(row["status"] in states for row in found) else None
 
 
-def start_in_background(cluster: SeparateCluster, name: str) -> None:
-    """Enqueue; the manager may die under the request, so its answer does not count."""
-    cluster.run("start", "-t", name, "--enqueue-only", "-r", "cpu=1", "-r", "mem=128m", "-r", "mock.device=1", "python")
+def connect(cluster: SeparateCluster) -> Session:
+    env = cluster.environment()
+    return Session(
+        config=APIConfig(
+            endpoint=env["BACKEND_ENDPOINT"],
+            access_key=env["BACKEND_ACCESS_KEY"],
+            secret_key=env["BACKEND_SECRET_KEY"],
+        )
+    )
 
 
-def agent_points() -> list[str]:
-    return [p for p in AGENT_POINTS if not p.startswith("restart.")]
+def start(cluster: SeparateCluster, name: str, *, wait: bool = False) -> None:
+    """Enqueue a session. The manager may die under the request, so its answer does not count."""
+    with connect(cluster) as api, suppress(BackendError):
+        slots: dict[str, str | int | float] = {"cpu": 1, "mem": "128m", "mock.device": 1}
+        api.ComputeSession.get_or_create("python", name=name, resources=slots, enqueue_only=not wait)
+
+
+def act(cluster: SeparateCluster, name: str, action: str) -> bool:
+    """Destroy or restart; whether the manager accepted."""
+    with connect(cluster) as api:
+        try:
+            getattr(api.ComputeSession(name), action)()
+        except BackendError:
+            return False
+        return True
+
+
+def ask(cluster: SeparateCluster, name: str, action: str) -> threading.Thread:
+    """As :func:`act`, without waiting for an answer that a dead daemon delays."""
+    thread = threading.Thread(target=act, args=(cluster, name, action), daemon=True)
+    thread.start()
+    return thread
+
+
+def output(cluster: SeparateCluster, name: str, code: str) -> str:
+    with connect(cluster) as api:
+        result = api.ComputeSession(name).execute(None, code, mode="query")
+        return "".join(text for kind, text in result["console"] if kind == "stdout").strip()
 
 
 def end_and_audit(cluster: SeparateCluster, name: str) -> None:
@@ -77,11 +126,8 @@ def end_and_audit(cluster: SeparateCluster, name: str) -> None:
     if rows is True:
         return
     if any(row["status"] == "RUNNING" for row in rows):
-        done = cluster.run("run", "-q", "-t", name, "-c", "print(6 * 7)", "python")
-        assert done.stdout.strip() == "42", f"a session that says RUNNING runs: {done.stderr}\n{cluster.logs()}"
-    wait_until(
-        lambda: cluster.run("rm", name).returncode == 0 or settled(cluster, name, FINAL), what="acceptance of the end"
-    )
+        assert output(cluster, name, "print(6 * 7)") == "42", "a session that says RUNNING runs"
+    wait_until(lambda: act(cluster, name, "destroy") or settled(cluster, name, FINAL), what="acceptance of the end")
     rows = wait_until(lambda: settled(cluster, name, FINAL), what=f"a final state\n{cluster.logs()}")
     kernels = [str(row["kernel"]) for row in rows if row["kernel"]]
     wait_until(
@@ -98,14 +144,14 @@ def occupied(cluster: SeparateCluster) -> dict[str, str]:
     return {k: v for k, v in slots.items() if float(v)}
 
 
-@pytest.mark.parametrize("point", agent_points())
+@pytest.mark.parametrize("point", AGENT_POINTS)
 def test_agent_killed_at(cluster: SeparateCluster, point: str) -> None:
     name = f"kill-{uuid4().hex[:10]}"
     cluster.restart_armed(AGENT, point)
-    start_in_background(cluster, name)
+    start(cluster, name)
     if point.startswith("destroy."):
-        wait_until(lambda: settled(cluster, name, ("RUNNING",)), what=f"RUNNING\n{cluster.logs()}")
-        cluster.run("rm", name)
+        wait_until(lambda: settled(cluster, name, ("RUNNING",)), what="RUNNING")
+        ask(cluster, name, "destroy")
     assert cluster.wait_killed(AGENT), f"the agent never came to {point}\n{cluster.logs()}"
     cluster.start_daemon(AGENT)
     end_and_audit(cluster, name)
@@ -115,10 +161,10 @@ def test_agent_killed_at(cluster: SeparateCluster, point: str) -> None:
 def test_manager_killed_at(cluster: SeparateCluster, point: str) -> None:
     name = f"kill-{uuid4().hex[:10]}"
     cluster.restart_armed(MANAGER, point)
-    start_in_background(cluster, name)
+    start(cluster, name)
     if "destroy" in point or "terminate" in point:
-        wait_until(lambda: settled(cluster, name, ("RUNNING",)), what=f"RUNNING\n{cluster.logs()}")
-        cluster.run("rm", name)
+        wait_until(lambda: settled(cluster, name, ("RUNNING",)), what="RUNNING")
+        ask(cluster, name, "destroy")
     assert cluster.wait_killed(MANAGER), f"the manager never came to {point}\n{cluster.logs()}"
     cluster.start_daemon(MANAGER)
     cluster.wait_ready()
@@ -127,25 +173,26 @@ def test_manager_killed_at(cluster: SeparateCluster, point: str) -> None:
 
 @pytest.mark.parametrize("victim", [MANAGER, AGENT])
 def test_killed_during_a_restart(cluster: SeparateCluster, victim: str) -> None:
-    points = [p for p in (MANAGER_POINTS if victim == MANAGER else AGENT_POINTS) if "restart" in p]
+    points = [p for p in MANAGER_POINTS if "restart" in p] if victim == MANAGER else list(AGENT_RESTART_POINTS)
     assert points
     for point in points:
         name = f"kill-{uuid4().hex[:10]}"
         cluster.restart_armed(victim, point)
-        cluster.run("start", "-t", name, "-r", "cpu=1", "-r", "mem=128m", "python", check=True)
-        cluster.run("restart", name)
+        start(cluster, name, wait=True)
+        asked = ask(cluster, name, "restart")
         assert cluster.wait_killed(victim), f"{victim} never came to {point}\n{cluster.logs()}"
         cluster.start_daemon(victim)
         cluster.wait_ready()
+        asked.join(60)
         end_and_audit(cluster, name)
 
 
 def test_everything_killed_at_once(cluster: SeparateCluster) -> None:
     name = f"kill-{uuid4().hex[:10]}"
-    cluster.run("start", "-t", name, "-r", "cpu=1", "-r", "mem=128m", "python", check=True)
-    cluster.run("run", "-q", "-t", name, "-c", "x = 'kept'", "python", check=True)
+    start(cluster, name, wait=True)
+    output(cluster, name, "x = 'kept'")
     for daemon in (MANAGER, AGENT):
         cluster.kill_daemon(daemon)
     cluster.start_all()
-    assert cluster.run("run", "-q", "-t", name, "-c", "print(x)", "python").stdout.strip() == "kept"
+    assert output(cluster, name, "print(x)") == "kept"
     end_and_audit(cluster, name)

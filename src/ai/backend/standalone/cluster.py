@@ -70,9 +70,9 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, socket.soc
         host=options.host,
         port=sock.getsockname()[1],
         rpc_port=_rpc_port(last) if options.separate else 0,
-        agents=options.agents,
+        agents=options.agents or (last.agents if last is not None else 1),
         separate=options.separate,
-        mock=str(options.mock_file) if options.mock_file is not None else options.mock,
+        mock=options.mock_devices(last.mock if last is not None else None),
     )
     write_cluster_file(layout.cluster, cluster)
     return cluster, sock

@@ -42,7 +42,9 @@ def _fail(error: BackendError) -> None:
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=None, help="Port of the API.  [default: the last, or 8091]"
 )
-@click.option("--agents", type=click.IntRange(1, 64), default=1, show_default=True, help="How many agents to run.")
+@click.option(
+    "--agents", type=click.IntRange(1, 64), default=None, help="How many agents to run.  [default: as last time, or 1]"
+)
 @click.option("--separate", is_flag=True, help="Run each daemon in a process of its own.")
 @click.option(
     "--mock",
@@ -50,11 +52,18 @@ def _fail(error: BackendError) -> None:
     flag_value="default",
     default=None,
     metavar="[FILE]",
-    help="Offer mock accelerators: two plain ones, or those that a mock-accelerator.toml declares.",
+    help="Offer mock accelerators: two plain ones, those that a mock-accelerator.toml declares, or `none`."
+    "  [default: as last time, or none]",
 )
 @click.option("--detach", is_flag=True, help="Return once the cluster serves, and leave it running.")
 def up(
-    data_dir: Path | None, host: str, port: int | None, agents: int, separate: bool, mock: str | None, detach: bool
+    data_dir: Path | None,
+    host: str,
+    port: int | None,
+    agents: int | None,
+    separate: bool,
+    mock: str | None,
+    detach: bool,
 ) -> None:
     """Start the embedded cluster: manager, agents and everything they need, with no other service."""
     layout = _layout(data_dir)
@@ -76,9 +85,9 @@ def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) ->
     Raises:
         Conflict: a cluster runs on this data directory already, or the port is taken.
     """
+    started = time.monotonic()
     from ai.backend.standalone.cluster import run_cluster
 
-    started = time.monotonic()
     with InstanceLock(layout.lock):
         try:
             import uvloop

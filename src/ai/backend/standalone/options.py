@@ -10,29 +10,37 @@ from ai.backend.common.errors import InvalidInput
 
 DEFAULT_PORT = 8091
 DEFAULT_MOCK = "default"
+NO_MOCK = "none"
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """``port`` None takes that of the last ``up``, else 8091, else any free one. ``mock`` is a file or ``default``."""
+    """None is as in the last ``up`` on this data directory.
+
+    Without a last one: port 8091 or any free one, one agent, no mock devices. ``mock`` is a file, ``default`` or
+    ``none``.
+    """
 
     host: str = "127.0.0.1"
     port: int | None = None
-    agents: int = 1
+    agents: int | None = None
     separate: bool = False
     mock: str | None = None
 
     def check(self) -> None:
         """Raises InvalidInput for a mock file that is not there."""
-        if self.mock not in (None, DEFAULT_MOCK) and not Path(str(self.mock)).is_file():
+        if self.mock not in (None, DEFAULT_MOCK, NO_MOCK) and not Path(str(self.mock)).is_file():
             raise InvalidInput(f"There is no mock accelerator file {self.mock}.")
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
 
-    @property
-    def mock_file(self) -> Path | None:
-        """The declared file, if one was named."""
-        return Path(self.mock).absolute() if self.mock not in (None, DEFAULT_MOCK) else None
+    def mock_devices(self, last: str | None) -> str | None:
+        """An absolute path, ``default``, or None for no mock devices; ``last`` is what it was last time."""
+        if self.mock is None:
+            return last
+        if self.mock == NO_MOCK:
+            return None
+        return DEFAULT_MOCK if self.mock == DEFAULT_MOCK else str(Path(self.mock).absolute())
 
 
 def agent_ids(count: int) -> list[str]:
