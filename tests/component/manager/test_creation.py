@@ -56,6 +56,8 @@ def request(**values: Any) -> CreateSession:
         ({"type": SessionType.INFERENCE}, InvalidInput, "type"),
         ({"preopen_ports": (80,)}, InvalidInput, "config.preopen_ports"),
         ({"starts_at": "soon"}, InvalidInput, "starts_at"),
+        ({"starts_at": "999999999w"}, InvalidInput, "starts_at"),
+        ({"starts_at": "9999-12-31T23:59:59-23:59"}, InvalidInput, "starts_at"),
         ({"callback_url": "ftp://x"}, InvalidInput, "callback_url"),
         ({"agent_list": ("agent-1",)}, Forbidden, "config.agentList"),
         ({"dependencies": ("nothing",)}, InvalidInput, "dependencies"),

@@ -147,7 +147,17 @@ def test_dates_of_both_kinds_are_read(text: str) -> None:
     assert parse_date(text) == datetime(2016, 9, 30, 1, 23, 45, tzinfo=UTC)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "2016-13-30T01:23:45Z"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "yesterday",
+        "2016-13-30T01:23:45Z",
+        "0001-01-01T00:00:00+23:59",
+        "9999-12-31T23:59:59-23:59",
+        "Fri, 99999999999999999999 Sep 2016 01:23:45 GMT",
+    ],
+)
 def test_other_dates_are_refused(text: str) -> None:
     with pytest.raises(AuthenticationFailed):
         parse_date(text)

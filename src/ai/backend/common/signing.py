@@ -82,9 +82,9 @@ def parse_date(text: str) -> datetime:
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             parsed = parse(text)
-        except (ValueError, TypeError):
+            return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+        except (ValueError, TypeError, OverflowError):  # of a number, or of the calendar's ends by the zone
             continue
-        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
     raise AuthenticationFailed("The Date header is malformed.")
 
 

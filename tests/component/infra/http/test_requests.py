@@ -56,6 +56,36 @@ async def test_override_is_for_post_only_and_needs_a_method(demo: Demo) -> None:
     assert reply.status == 400
 
 
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        (b"Authorization: BackendAI signMethod=HMAC-SHA256, credential=\xff:00", "Authorization"),
+        (b"Content-Type: \xff", "Content-Type"),
+        (b"X-Forwarded-Host: \xfe", "X-Forwarded-Host"),
+        (b"X-BackendAI-Client-Token: \xff", "X-BackendAI-Client-Token"),
+    ],
+)
+async def test_headers_that_are_no_text(demo: Demo, header: bytes, named: str) -> None:
+    reply = await asyncio.wait_for(_bytes(demo, b"GET /things/a HTTP/1.1\r\nHost: x\r\n" + header), 5)
+    assert reply.startswith(b"HTTP/1.1 400")
+    assert f'"{named}":"not UTF-8"'.encode() in reply
+
+
+async def test_odd_characters_in_a_path_get_a_problem(demo: Demo) -> None:
+    reply = await asyncio.wait_for(_bytes(demo, b"GET /a%0d%0ab HTTP/1.1\r\nHost: x"), 5)
+    assert reply.startswith(b"HTTP/1.1 404")
+    assert b"application/problem+json" in reply
+
+
+async def _bytes(demo: Demo, head: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", demo.port)
+    writer.write(head + b"\r\nConnection: close\r\n\r\n")
+    try:
+        return await reader.read()
+    finally:
+        writer.close()
+
+
 async def test_bodies(demo: Demo) -> None:
     client = demo.client()
     reply = await client.request("POST", "/things", json={"title": "x", "size": 10})

@@ -46,6 +46,16 @@ _RESERVED = frozenset({"owner_access_key"})
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
+def _check_text(request: web.Request) -> None:
+    """Refuse bytes that are no UTF-8: aiohttp hands them on as surrogates, at which every later encoding breaks."""
+    for name, value in (("path", request.raw_path), *request.headers.items()):
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise refuse({name[:64]: "not UTF-8"}) from None
+
+
 class AuditTrail(Protocol):
     """Where calls that change something are written down."""
 
@@ -114,7 +124,7 @@ class HttpServer:
                 work.cancel()
             await asyncio.gather(*self._working, return_exceptions=True)
 
-        app.router.add_route("*", "/{path:.*}", self.handle)
+        app.router.add_route("*", r"/{path:[\s\S]*}", self.handle)
         app.on_shutdown.append(close_streams)
         app.on_cleanup.append(drop_work)
         return app
@@ -169,6 +179,7 @@ class HttpServer:
         return response
 
     def _find(self, request: web.Request, request_id: str) -> Call[Any, Any]:
+        _check_text(request)
         path, query = split_target(request.raw_path)
         method = request.method
         override = request.headers.get("X-Method-Override")

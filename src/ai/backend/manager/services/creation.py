@@ -47,13 +47,13 @@ def parse_start(text: str, now: datetime) -> datetime:
         InvalidInput: neither.
     """
     match = _DURATION.fullmatch(text.strip())
-    if match is not None:
-        return now + timedelta(seconds=float(match["number"]) * _UNITS[match["unit"]])
     try:
+        if match is not None:
+            return now + timedelta(seconds=float(match["number"]) * _UNITS[match["unit"]])
         parsed = datetime.fromisoformat(text.strip())
-    except ValueError:
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError):
         raise InvalidInput("starts_at is neither a time nor a duration", data={"starts_at": "malformed"}) from None
-    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
 
 
 def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
