@@ -21,7 +21,7 @@ COOKIE_VARIABLE = "BACKENDAI_WORKLOAD_COOKIE"
 SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
 """What the session asks for goes by names that no loader knows, until the runner takes this off (``process.py``)."""
 FILES_VARIABLE = "BACKENDAI_FILES"
-SANDBOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SANDBOX_PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:{sandbox.PROGRAMS}"
 OOM_SCORE_ADJ = 100
 WATCHED_DATA_FACTOR = 2
 WATCHED_DATA_SLACK = 1024 * 1024 * 1024
@@ -125,6 +125,7 @@ def build_plan(
             static=host.static,
             prefixes=(*image.prefixes, *map(str, settings.host_directories)) if image.rootfs is None else (),
             rootfs=image.rootfs,
+            python=image.runtime_path if image.runtime == "python" else None,
             mounts=spec.config.mounts,
             devices=spec.config.devices,
             files=files,

@@ -19,6 +19,8 @@ from ai.backend.runtime.process.supervisor import launch
 
 HOME = "/home/work"
 RUNNER = "/opt/backend.ai/kernel"
+PROGRAMS = "/opt/backend.ai/bin"
+"""Last on PATH: ``python`` for hosts that have only a ``python3``, as Debian."""
 INNER_UID = 1000
 FIRST_PROCESS = "/proc/1"
 BECOME_USER = (
@@ -83,6 +85,11 @@ class View:
             self._open_parents(target)
         self.add(how, self._reachable(str(source)), target)
 
+    def link(self, target: str, name: str) -> None:
+        if self.opens_parents:
+            self._open_parents(name)
+        self.add("--symlink", target, name)
+
     def _open_parents(self, target: str) -> None:
         """bubblewrap closes the parents that it makes for a closed source; they are root's, so open them."""
         for above in reversed(Path(target).parents[:-1]):
@@ -112,7 +119,8 @@ def _is_public(source: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What to show. ``static`` maps file names to our own stand-ins (passwd, group, hosts)."""
+    """What to show. ``static`` maps file names to our own stand-ins (passwd, group, hosts). ``python`` is what that
+    name means to the session where the system has no such program."""
 
     bwrap: str
     home: Path
@@ -120,6 +128,7 @@ class Scene:
     static: Path
     prefixes: Sequence[str]
     rootfs: Path | None
+    python: str | None
     mounts: Sequence[Mount]
     devices: Sequence[DeviceMapping]
     files: Mapping[str, Path]
@@ -166,6 +175,8 @@ def compose(scene: Scene, command: Sequence[str]) -> tuple[list[str], list[list[
         view.add("--ro-bind", "/sys/devices/system", "/sys/devices/system")
     view.bind(scene.home, HOME, "--bind")
     view.bind(scene.runner, RUNNER)
+    if scene.python is not None:
+        view.link(scene.python, f"{PROGRAMS}/python")
     for mount in scene.mounts:
         _show_mount(view, mount)
     for device in scene.devices:
