@@ -77,6 +77,12 @@ async def test_odd_characters_in_a_path_get_a_problem(demo: Demo) -> None:
     assert b"application/problem+json" in reply
 
 
+async def test_what_is_no_http_fills_no_log(demo: Demo, caplog: pytest.LogCaptureFixture) -> None:
+    for head in (b"*", b"GET * HTTP/1.1\r\nHost: x", b"GET / HTTP/1.1\r\nX: \x1b", b"GET /" + b"x" * 9000):
+        assert b" 400 " in (await asyncio.wait_for(_bytes(demo, head), 5)).partition(b"\n")[0]
+    assert not caplog.records
+
+
 async def _bytes(demo: Demo, head: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", demo.port)
     writer.write(head + b"\r\nConnection: close\r\n\r\n")

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter, Histogram
 
 from ai.backend.common.errors import AuthenticationFailed, BackendError, InternalError, RateLimitExceeded
@@ -44,6 +45,11 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHOD = re.compile(r"[A-Z]{1,16}")
 _RESERVED = frozenset({"owner_access_key"})
 _encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+def _is_worth_a_record(record: logging.LogRecord) -> bool:
+    """Not that somebody sent what is no HTTP: anybody could push everything else out of the log by it."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 def _check_text(request: web.Request) -> None:
@@ -113,6 +119,7 @@ class HttpServer:
 
     def application(self) -> web.Application:
         """The aiohttp application; streams are closed when it shuts down."""
+        logging.getLogger("aiohttp.server").addFilter(_is_worth_a_record)
         app = web.Application(client_max_size=0)
         streams = app[STREAMS] = Streams()
 

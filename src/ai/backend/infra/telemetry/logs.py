@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import msgspec
 
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context", default={})  # noqa: B039  # never mutated: replaced
 _MAX_MESSAGE = 8192
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
 class _Binding:
@@ -72,8 +74,8 @@ class _JSONFormatter(logging.Formatter):
 class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         ids = " ".join(f"{k}={v}" for k, v in getattr(record, "ids", {}).items())
-        # A message may hold what a user wrote: one record stays one line.
-        message = record.getMessage()[:_MAX_MESSAGE].replace("\r", "\\r").replace("\n", "\\n")
+        # A message may hold what a user wrote: one record stays one line, and no terminal that shows it obeys.
+        message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage()[:_MAX_MESSAGE])
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
         line = (
             f"{clock}.{int(record.msecs):03d} {record.levelname:<7} {record.name}: {message}{'  ' + ids if ids else ''}"

@@ -80,7 +80,9 @@ def _check_callback(url: str | None) -> str | None:
         parts = urlsplit(url)
     except ValueError:
         parts = urlsplit("")
-    if len(url) > 2048 or parts.scheme not in ("http", "https") or not parts.hostname:
+    # urlsplit drops line breaks silently, whoever sends the URL on would not
+    is_text = url.isprintable() and " " not in url
+    if len(url) > 2048 or not is_text or parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInput("callback_url is not an http(s) URL", data={"callback_url": "malformed"})
     return url
 
@@ -199,6 +201,8 @@ class SessionFactory:
             if value is not None and not 0 < value <= 366 * 86_400:
                 raise InvalidInput(f"{field} must be positive seconds", data={field: "out of range"})
         _check_text(request.tag, "tag", 256)
+        if request.tag is not None and not request.tag.isprintable():
+            raise InvalidInput("a tag has no control characters", data={"tag": "malformed"})
         _check_text(request.startup_command, "startupCommand", self._settings.max_script_bytes)
         _check_text(request.bootstrap_script, "bootstrap_script", self._settings.max_script_bytes)
 
