@@ -55,7 +55,9 @@ class ResourceSettings(Settings):
 class LinkSettings(Settings):
     """How to reach the manager. Unused in the embedded cluster."""
 
-    manager_addr: str = Field(default="tcp://127.0.0.1:8091", description="ZeroMQ address that the manager binds.")
+    manager_addr: str = Field(
+        default="tcp://127.0.0.1:6011", description="Where agents reach the manager's `agent-link.bind`."
+    )
     keypair_file: Path | None = Field(
         default=None, description="This agent's CURVE key pair; default: in the data dir."
     )

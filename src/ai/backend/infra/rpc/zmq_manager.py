@@ -41,7 +41,7 @@ class ZmqManagerEndpoint:
     """A :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
 
     Args:
-        bind: address, e.g. ``tcp://0.0.0.0:8091``; port 0 chooses one, see ``address``.
+        bind: address, e.g. ``tcp://0.0.0.0:6011``; port 0 chooses one, see ``address``.
         keypair: the manager's CURVE keys. Agents must know the public one.
         agent_keys: which agent each client key belongs to, asked at each handshake and hello.
         lost_after_s: an agent that says nothing for so long is not connected.

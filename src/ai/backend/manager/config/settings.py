@@ -11,11 +11,15 @@ from ai.backend.infra.settings import Settings
 
 class ListenSettings(Settings):
     host: str = Field("127.0.0.1", description="Address that the API listens on.")
-    port: int = Field(8081, ge=0, le=65535, description="Port of the API; 0 lets the system choose.")
+    port: int = Field(
+        8081, ge=0, le=65535, description="Port of the API (`backend.ai up` takes 8091); 0 lets the system choose."
+    )
 
 
 class AgentLinkSettings(Settings):
-    bind: str = Field("tcp://127.0.0.1:8091", description="ZeroMQ endpoint that agents connect to.")
+    bind: str = Field(
+        "tcp://127.0.0.1:6011", description="ZeroMQ endpoint that agents connect to, their `link.manager-addr`."
+    )
     key_file: Path | None = Field(None, description="CURVE key of this manager; made in the data directory if unset.")
     agent_keys: Path | None = Field(None, description="Directory of the public keys of the agents that may connect.")
 
