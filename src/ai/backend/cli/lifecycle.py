@@ -28,7 +28,7 @@ FINAL = frozenset({"TERMINATED", "ERROR", "CANCELLED"})
 _FIRST_WAIT_S = 2
 _POLL_S = 0.5
 _FIELDS = ("id", "status", "status_info", "status_data", "result")
-_START_FIELDS = ("status_history", "agent_ids", "occupying_slots", "containers { id attached_devices }")
+_START_FIELDS = ("status", "status_history", "agent_ids", "occupying_slots", "containers { id attached_devices }")
 
 
 class NotStarted(Exception):
@@ -158,13 +158,14 @@ def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
 
 
 async def tell_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
-    """Say on stderr how the session came to run, where, and with what."""
+    """Say on stderr how the session came to run, where, and with what; its status may have gone on meanwhile."""
     if screen.is_quiet:
         return
     try:
         found = await session.detail(_START_FIELDS) or {}
     except BackendError:
         return  # it may have ended meanwhile; what follows will say so
+    session.status = str(found.get("status") or session.status)
     verb = "started" if session.created else "was running already"
     screen.note(f"{label}session {session.name} ({session.id}) {verb}")
     if session.created and (text := describe_history(decoded(found.get("status_history")) or {})):
