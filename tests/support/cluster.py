@@ -94,7 +94,8 @@ class Cluster:
             connection.close()
 
     def log(self) -> str:
-        return (self.data_dir.parent / f"{self.data_dir.name}.up.log").read_text(errors="replace")
+        path = self.data_dir.parent / f"{self.data_dir.name}.up.log"
+        return path.read_text(errors="replace") if path.exists() else ""
 
     def stop(self, *, timeout_s: float = 30.0) -> int:
         """SIGTERM; the exit status."""
