@@ -65,6 +65,7 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
         _fail(error)
     if screen.is_json:
         screen.json(made)
+    screen.note("agents that run look for new images now and then (their setting intervals.inventory, 15 s)")
 
 
 @click.command("list", cls=Leaf)
