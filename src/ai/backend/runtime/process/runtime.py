@@ -30,12 +30,12 @@ from ai.backend.plugin.runtime import (
     WorkloadState,
     WorkloadView,
 )
-from ai.backend.runtime.process import cleaning, creation, measuring, runner_copy
+from ai.backend.runtime.process import cleaning, creation, measuring, room, runner_copy
 from ai.backend.runtime.process.channel import ShimChannel, ShimConnection
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.probe import Findings, probe
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory, exit_of
-from ai.backend.runtime.process.session_files import read_log_tail
+from ai.backend.runtime.process.session_files import read_log_tail, remove_tree
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor.crash_points import reach
 from ai.backend.runtime.process.zygote_client import Zygote
@@ -319,8 +319,13 @@ class ProcessRuntime(AbstractRuntime):
                 if await asyncio.to_thread(handle.directory.is_locked):
                     await asyncio.sleep(1.0)
                     continue
-                ended = await asyncio.to_thread(cleaning.bury, handle.record, handle.directory)
-                break
+                try:
+                    ended = await asyncio.to_thread(cleaning.bury, handle.record, handle.directory)
+                    break
+                except OSError as error:  # the disk is full; later it is not
+                    log.warning("the end of %s cannot be noted yet: %s", handle.record.key, error)
+                    await asyncio.sleep(1.0)
+                    continue
             try:
                 await connection.send({"t": "watch"})
                 while (message := await connection.receive()) is not None:
@@ -344,18 +349,45 @@ class ProcessRuntime(AbstractRuntime):
             self._events.put_nowait(WorkloadExited(key=handle.record.key, exit=ended))
 
     async def _guard_loop(self) -> None:
-        """Watched limits that the shims do not look after: the size of homes."""
+        """Watched limits that the shims do not look after: the size of homes, and what they leave to the platform."""
         while True:
             await asyncio.sleep(self.settings.watch_interval_s)
+            lacks_room = await asyncio.to_thread(room.lacks_room, self._state.homes, self.settings.reserved_bytes)
+            sizes: dict[WorkloadKey, int] = {}
             for handle in list(self._handles.values()):
                 limit = handle.record.home_bytes
-                if limit is None or handle.ended.is_set():
+                if handle.ended.is_set() or (limit is None and not lacks_room):
                     continue
-                used = await asyncio.to_thread(self._meter.home_size, handle.record, time.monotonic())
-                if used > limit:
+                used = sizes[handle.record.key] = await self._held(handle)
+                if limit is not None and used > limit:
                     log.warning("the home of %s holds %d bytes, over its limit of %d", handle.record.key, used, limit)
-                    with suppress(BackendError):
-                        await self._ask_to_end(handle.directory, 2.0, "shim-stop", "home-limit")
+                    await self._end_for_its_home(handle)
+            if lacks_room and sizes:
+                await self._make_room(max(sizes.items(), key=lambda item: item[1]))
+
+    async def _held(self, handle: _Handle) -> int:
+        size = await asyncio.to_thread(self._meter.home_size, handle.record, time.monotonic())
+        return size + await asyncio.to_thread(
+            room.unlinked_bytes, await self.pids(handle.record.key), Path(handle.record.home)
+        )
+
+    async def _make_room(self, largest: tuple[WorkloadKey, int]) -> None:
+        """End the workload that holds most, its home first: without space its shim could not even note the end."""
+        key, size = largest
+        handle = self._handles.get(key)
+        if handle is None or size < self.settings.reserved_bytes // 64:
+            return  # what fills the disk is none of ours
+        log.error("the disk of the homes is full; %s holds %d bytes of it and is ended", key, size)
+        async with self._lock(key):
+            for end in (self._end_for_its_home, None):  # what it writes meanwhile goes the second time
+                with suppress(OSError):
+                    await asyncio.to_thread(remove_tree, Path(handle.record.home))
+                if end is not None:
+                    await end(handle)
+
+    async def _end_for_its_home(self, handle: _Handle) -> None:
+        with suppress(BackendError):
+            await self._ask_to_end(handle.directory, 2.0, "shim-stop", "home-limit")
 
     def _view(self, handle: _Handle) -> WorkloadView:
         directory = handle.directory

@@ -43,6 +43,11 @@ class ProcessRuntimeSettings(BaseModel):
     tmp_bytes: int = Field(1 * GIB, ge=MIB, description="Size of the private /tmp, which is memory.")
     shmem_bytes: int = Field(64 * MIB, ge=MIB, description="Size of /dev/shm where the workload asks for none.")
     home_bytes: int | None = Field(None, ge=MIB, description="Size of a home where the workload asks for none.")
+    reserved_bytes: int = Field(
+        256 * MIB,
+        ge=0,
+        description="Disk space kept for the platform: when less is left, the session with the largest home is ended.",
+    )
     open_files: int = Field(65536, ge=256, description="Open files of one process.")
     log_bytes: int = Field(10 * MIB, ge=8192, description="Session log kept for a workload.")
     replay_bytes: int = Field(8 * MIB, ge=65536, description="Unacknowledged runner messages kept for the agent.")
