@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ai.backend.standalone.instance import write_atomically
+from ai.backend.infra.atomic_write import write_atomically
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Self
 import msgspec
 
 from ai.backend.common.errors import Conflict, InvalidInput
+from ai.backend.infra.atomic_write import write_atomically
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,18 +45,17 @@ def read_cluster_file(path: Path) -> ClusterFile | None:
         raise InvalidInput(f"{path} is damaged ({e}). Remove it and start again: no session is lost.") from None
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace a file: a reader sees the old or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(fd, "wb") as f:
-        f.write(content)
-    temporary.replace(path)
-
-
 def write_cluster_file(path: Path, cluster: ClusterFile) -> None:
     write_atomically(path, msgspec.json.format(msgspec.json.encode(cluster)) + b"\n", mode=0o644)
+
+
+def already_runs(root: Path, pid: int | str) -> Conflict:
+    """The error of a second ``up`` on one data directory."""
+    return Conflict(
+        f"A cluster already runs on {root} (process {pid}). "
+        "Use it, stop it with `backend.ai down`, or name another place with --data-dir.",
+        data={"pid": str(pid)},
+    )
 
 
 class InstanceLock:
@@ -73,11 +73,7 @@ class InstanceLock:
         except BlockingIOError:
             pid = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(fd)
-            raise Conflict(
-                f"A cluster already runs on {self._path.parent} (process {pid}). "
-                f"Use it, stop it with `backend.ai down`, or name another place with --data-dir.",
-                data={"pid": pid},
-            ) from None
+            raise already_runs(self._path.parent, pid) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         self._fd = fd
@@ -106,3 +102,12 @@ def running_pid(path: Path) -> int | None:
     finally:
         os.close(fd)
     return None
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or a zombie that waits for whoever started it."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
+    except OSError:
+        return True
+    return state in (b"Z", b"X")

@@ -18,17 +18,11 @@ from ai.backend.agent.adapters.journal import Journal
 from ai.backend.agent.model.kernel import RECORD_VERSION, KernelRecord, RunsRecord
 from ai.backend.common.errors import Conflict
 from ai.backend.common.wire.agent import KernelObservation
+from ai.backend.infra.atomic_write import write_atomically
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", KernelRecord, RunsRecord)
 _LARGE_OUTBOX = 1024 * 1024
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write so that a reader, or a successor after a crash, finds the old content or the new one."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
 
 
 class DataDirectory:
@@ -65,7 +59,7 @@ class DataDirectory:
             previous = int(path.read_text())
         except (FileNotFoundError, ValueError):
             previous = 0
-        replace_file(path, str(previous + 1).encode())
+        write_atomically(path, str(previous + 1).encode())
         return previous + 1
 
 
@@ -155,7 +149,7 @@ class FileOutbox:
             return
         self.close()
         content = b"".join(msgspec.json.encode(item) + b"\n" for item in observations)
-        replace_file(self._path, content)
+        write_atomically(self._path, content)
         self._size = len(content)
 
     def close(self) -> None:

@@ -13,6 +13,8 @@ import os
 import zlib
 from pathlib import Path
 
+from ai.backend.infra.atomic_write import write_atomically
+
 log = logging.getLogger(__name__)
 _SMALL = 1024 * 1024
 """Below this size a file is never rewritten."""
@@ -97,10 +99,7 @@ class Journal:
 
     def _rewrite(self) -> None:
         content = b"".join(_line(key, value) for key, value in self._values.items())
-        temporary = self._path.with_name(f".{self._path.name}.tmp")
-        temporary.write_bytes(content)
-        temporary.chmod(0o600)
-        temporary.replace(self._path)
+        write_atomically(self._path, content)
         self.close()
         self._live = sum(len(value) for value in self._values.values())
 

@@ -1,13 +1,9 @@
-"""Places in the life of a kernel where a test may kill the agent.
+"""The places in the life of a kernel at which a kill test may end the agent, see ``infra.crash_points``.
 
-``BACKENDAI_CRASH_POINT=<name>`` makes the process kill itself with SIGKILL on reaching that point; without it a point
-costs one comparison. ``CRASH_POINTS`` lists them all, in the order in which a kernel passes them.
+``CRASH_POINTS`` lists them all, in the order in which a kernel passes them.
 """
 
 from __future__ import annotations
-
-import os
-import signal
 
 CREATE_STEPS = ("devices", "hooks", "workload", "channel", "bootstrap", "post-create")
 """Names of the creation's steps in order; a destruction releases them in reverse."""
@@ -26,11 +22,3 @@ CRASH_POINTS: tuple[str, ...] = (
     "destroy.terminated.before",
     "destroy.terminated.after",
 )
-
-_ARMED = os.environ.get("BACKENDAI_CRASH_POINT", "")
-
-
-def crash_point(name: str) -> None:
-    """Kill this process here if this point is armed."""
-    if name == _ARMED:
-        os.kill(os.getpid(), signal.SIGKILL)

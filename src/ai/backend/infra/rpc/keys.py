@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -11,6 +10,7 @@ import zmq
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.names import check_slug
+from ai.backend.infra.atomic_write import write_atomically
 
 _KEY_CHARACTERS = 40
 
@@ -31,14 +31,6 @@ class AgentKeys(Protocol):
         ...
 
 
-def _write(path: Path, text: str, mode: int) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as f:
-        f.write(text)
-    temporary.replace(path)
-
-
 def generate_keypair(path: Path | None = None) -> KeyPair:
     """Make a key pair; with a path, write the secret there (0600) and the public half beside it (``.pub``).
 
@@ -48,8 +40,8 @@ def generate_keypair(path: Path | None = None) -> KeyPair:
     pair = KeyPair(public.decode(), secret.decode())
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write(path, f"{pair.public}\n{pair.secret}\n", 0o600)
-        _write(path.with_name(path.name + ".pub"), f"{pair.public}\n", 0o644)
+        write_atomically(path, f"{pair.public}\n{pair.secret}\n".encode())
+        write_atomically(path.with_name(path.name + ".pub"), f"{pair.public}\n".encode(), mode=0o644)
     return pair
 
 
@@ -88,7 +80,7 @@ class AgentKeyDirectory:
         if len(public_key) != _KEY_CHARACTERS:
             raise InvalidInput("not a public key", data={"public_key": "malformed"})
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _write(self._directory / f"{agent_id}.pub", f"{public_key}\n", 0o600)
+        write_atomically(self._directory / f"{agent_id}.pub", f"{public_key}\n".encode())
 
     def revoke(self, agent_id: str) -> None:
         (self._directory / f"{agent_id}.pub").unlink(missing_ok=True)

@@ -1,8 +1,7 @@
 """The one way of changing sessions.
 
-Keeps the sessions that this process wrote last, so that the next step need not read them: a write states the
-version that
-it is based on, hence a stale copy costs one more round and never correctness.
+Keeps the sessions that this process wrote last, so that the next step need not read them: a write states the version
+that it is based on, hence a stale copy costs one more round and never correctness.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from ai.backend.common.errors import SessionNotFound, StaleVersion
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.core.lifecycle.effects import DestroyKernels, Effect
 from ai.backend.infra.bus import Bus
+from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.services.crash_points import crash_point
 
 OUTBOX = "manager.outbox"
 """Bus topic: events were written."""

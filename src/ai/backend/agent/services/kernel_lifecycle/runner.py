@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
-from ai.backend.agent.services.crash_points import CREATE_STEPS, crash_point
+from ai.backend.agent.services.crash_points import CREATE_STEPS
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Step, Surroundings
 from ai.backend.agent.services.kernel_lifecycle.steps.bootstrap import Bootstrap
@@ -15,6 +15,7 @@ from ai.backend.agent.services.kernel_lifecycle.steps.devices import Devices
 from ai.backend.agent.services.kernel_lifecycle.steps.hooks import HookCalls, Hooks
 from ai.backend.agent.services.kernel_lifecycle.steps.post_create import PostCreate
 from ai.backend.agent.services.kernel_lifecycle.steps.workload import CreateWorkload
+from ai.backend.infra.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0

@@ -18,7 +18,6 @@ import msgspec
 
 from ai.backend.agent.model.kernel import Ending, KernelRecord, Phase
 from ai.backend.agent.services.batch import watch_batch
-from ai.backend.agent.services.crash_points import crash_point
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
 from ai.backend.agent.services.kernel_lifecycle.endings import ending_of, exit_code_of
@@ -40,6 +39,7 @@ from ai.backend.common.wire.agent import (
     KernelSpec,
     RestartKernel,
 )
+from ai.backend.infra.crash_points import crash_point
 from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
 

@@ -27,12 +27,12 @@ from ai.backend.common.states import KernelEventReason, KernelStatus, SessionSta
 from ai.backend.common.wire.agent import CreateKernels, RestartKernel
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
+from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Clock
-from ai.backend.manager.services.crash_points import crash_point
 from ai.backend.manager.services.kernel_spec import kernel_spec
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.transitions import advance

@@ -1,8 +1,7 @@
 """Ends kernels: what statuses call for, and older attempts that somebody left behind.
 
 A kernel in TERMINATING is asked to end until its agent reports that nothing is left. The end is forced when the
-deadline
-has passed, and the kernel is given up when its agent is lost or the deadline has passed three times.
+deadline has passed, and the kernel is given up when its agent is lost or the deadline has passed three times.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from ai.backend.common.states import AgentStatus, KernelEventReason, KernelStatu
 from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.core.lifecycle.effects import DestroyKernels, KernelTarget
 from ai.backend.core.lifecycle.events import KernelsAbandoned
+from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.config.settings import AgentSettings, SessionSettings
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Clock
-from ai.backend.manager.services.crash_points import crash_point
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.transitions import advance
 from ai.backend.manager.services.writer import SessionWriter

@@ -1,0 +1,18 @@
+"""Files that are replaced as a whole."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file: a reader, or a successor after a crash, finds the old content or the new, never half of it.
+
+    Not for two writers of one file at once. What a crash has left beside the file is overwritten by the next write.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+    temporary.replace(path)
