@@ -16,7 +16,7 @@ from ai.backend.infra.telemetry import configure_logging
 from ai.backend.standalone.daemons import AgentDaemon, ManagerDaemon, keys_of, listen
 from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.options import DEFAULT_PORT, UpOptions, agent_ids
+from ai.backend.standalone.options import DEFAULT_PORT, SESSIONS_GO_ON, UpOptions, agent_ids
 
 log = logging.getLogger(__name__)
 _READY_TIMEOUT_S = 30.0
@@ -53,7 +53,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
         await stop.wait()
         log.info("stopping")
     if ready_fd is None:
-        sys.stdout.write("\nStopped. Sessions go on running; the next `backend.ai up` finds them again.\n")
+        sys.stdout.write(f"\nStopped. {SESSIONS_GO_ON}\n")
 
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, socket.socket]:

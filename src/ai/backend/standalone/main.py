@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from ai.backend.common.errors import BackendError, Conflict, InvalidInput, Unavailable
-from ai.backend.standalone.instance import InstanceLock, running_pid
+from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
+from ai.backend.standalone.instance import InstanceLock, already_runs, has_ended, running_pid
 from ai.backend.standalone.layout import Layout, default_data_dir
-from ai.backend.standalone.options import UpOptions
+from ai.backend.standalone.options import SESSIONS_GO_ON, UpOptions
 
 _STOP_TIMEOUT_S = 30.0
 
@@ -28,7 +28,7 @@ data_dir_option = click.option(
 
 
 def _layout(data_dir: Path | None) -> Layout:
-    return Layout((data_dir or default_data_dir()).expanduser().absolute())
+    return Layout(Path(os.path.abspath((data_dir or default_data_dir()).expanduser())))  # noqa: PTH100  # drops `..`
 
 
 def _fail(error: BackendError) -> None:
@@ -102,10 +102,7 @@ def _detach(layout: Layout, options: UpOptions) -> None:
     import subprocess
 
     if (pid := running_pid(layout.lock)) is not None:
-        raise Conflict(
-            f"A cluster already runs on {layout.root} (process {pid}). "
-            f"Use it, stop it with `backend.ai down`, or name another place with --data-dir."
-        )
+        raise already_runs(layout.root, pid)
     reader, writer = os.pipe()
     log = layout.logs / "up.out"
     with log.open("ab") as output:
@@ -144,8 +141,9 @@ def down(data_dir: Path | None) -> None:
     except ProcessLookupError:
         pass
     deadline = time.monotonic() + _STOP_TIMEOUT_S
-    while running_pid(layout.lock) is not None:
+    # The lock is free a moment before the process has ended.
+    while running_pid(layout.lock) is not None or not has_ended(pid):
         if time.monotonic() > deadline:
             _fail(Unavailable(f"The cluster (process {pid}) does not stop; see {layout.logs}."))
         time.sleep(0.05)
-    click.echo(f"Stopped the cluster on {layout.root}.")
+    click.echo(f"Stopped the cluster on {layout.root}. {SESSIONS_GO_ON}")

@@ -11,6 +11,7 @@ from ai.backend.common.errors import InvalidInput
 DEFAULT_PORT = 8091
 DEFAULT_MOCK = "default"
 NO_MOCK = "none"
+SESSIONS_GO_ON = "Sessions go on running; the next `backend.ai up` finds them again."
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
