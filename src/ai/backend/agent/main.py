@@ -38,8 +38,8 @@ class Agent:
     """One agent.
 
     ``start`` returns once the node was probed and earlier kernels are known; workloads are adopted in the background.
-    ``stop``
-    leaves every workload running. ``commands`` may be handed to a link before ``start``; calls then raise Unavailable.
+    ``stop`` leaves every workload running. ``commands`` may be handed to a link before ``start``; calls then raise
+    Unavailable.
 
     Args:
         settings: the whole ``agent.toml``.

@@ -1,10 +1,8 @@
 """Files of the home directory for the client: written, listed and read without ever leaving the home.
 
 The user's own threads may replace any part of a path while it is used. So a path is resolved once as text, checked
-against the home,
-and then walked from a descriptor of the home, one component at a time and never through a symbolic link: what was
-swapped in the
-meantime fails with `denied`.
+against the home, and then walked from a descriptor of the home, one component at a time and never through a symbolic
+link: what was swapped in the meantime fails with `denied`.
 """
 
 from __future__ import annotations

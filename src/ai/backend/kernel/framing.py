@@ -1,8 +1,8 @@
 """The two framings: the channel to the agent (4-byte length + JSON) and the private pipes to an interpreter child.
 
 Frames of the private pipes are `kind` (1 byte), length of the payload (4 bytes, big endian), payload; a payload is a
-list of fields,
-each a 4-byte length and bytes. They need no JSON, so a fresh interpreter child starts without importing any module.
+list of fields, each a 4-byte length and bytes. They need no JSON, so a fresh interpreter child starts without importing
+any module.
 """
 
 from __future__ import annotations

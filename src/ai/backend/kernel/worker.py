@@ -1,9 +1,8 @@
 """The Python interpreter that runs the user's code. A fork of the supervisor: ready in about a millisecond, no
 import of its own.
 
-Nothing here is trusted by the supervisor: this process and all in it belong to the user, who may break it in any
-way. What is
-guarded against is guarded so that honest code survives a mistake (a closed stdout, emptied builtins, a replaced
+Nothing here is trusted by the supervisor: this process and all in it belong to the user, who may break it in any way.
+What is guarded against is guarded so that honest code survives a mistake (a closed stdout, emptied builtins, a replaced
 handler).
 """
 

@@ -126,8 +126,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
     """A run that nobody has fetched to its end.
 
     ``started``: the runner has confirmed it. ``consumed``: its frames up to there were given out. ``waiting``: it waits
-    for
-    input, with these options. ``deadline_at``: when it is cancelled, in seconds of the epoch.
+    for input, with these options. ``deadline_at``: when it is cancelled, in seconds of the epoch.
     """
 
     run_id: str

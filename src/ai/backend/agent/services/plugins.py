@@ -214,8 +214,7 @@ def find_plugins(allowed: Sequence[str], blocked: Sequence[str], intrinsic: Sequ
     """The plugins to load: the intrinsic ones and the allowed ones, less the blocked ones.
 
     A name is a package path, or the name of an entry point of the group ``backendai_accelerator_v30``; ``*`` allows
-    every
-    installed entry point.
+    every installed entry point.
     """
     installed = {ep.name: ep for ep in entry_points(group=ENTRY_POINT_GROUP)}
     wanted: dict[str, PluginSource] = {}

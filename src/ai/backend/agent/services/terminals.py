@@ -84,8 +84,7 @@ class Terminals:
     """All terminals of one kernel. A :class:`~ai.backend.agent.services.channel.FrameSink`.
 
     Terminals do not outlive the agent that opened them: their viewers were cut off with it, so those of an earlier life
-    are
-    closed when they first make themselves heard.
+    are closed when they first make themselves heard.
     """
 
     def __init__(self, channel: KernelChannel, *, prefix: str) -> None:

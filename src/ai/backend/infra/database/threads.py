@@ -1,9 +1,8 @@
 """Whole transactions in a thread.
 
 Every statement through an asyncio driver of SQLite is a journey to the driver's thread and back, and a transaction
-makes a
-dozen of them. Here the transaction is a plain function that runs in the thread as one piece: one journey, and nothing
-else can be awaited while the writer is held.
+makes a dozen of them. Here the transaction is a plain function that runs in the thread as one piece: one journey, and
+nothing else can be awaited while the writer is held.
 """
 
 from __future__ import annotations

@@ -41,8 +41,8 @@ class MemoryLink:
     """One manager and any number of agents in one process.
 
     ``link.manager`` is a :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`; ``link.agent_endpoint(agent_id)``
-    makes
-    :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`. Either side may start, stop and start again in any order.
+    makes :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint`. Either side may start, stop and start again in any
+    order.
     """
 
     def __init__(self, *, deadline_scale: float = 1.0) -> None:

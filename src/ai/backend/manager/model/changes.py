@@ -1,8 +1,7 @@
 """What one transaction changes.
 
-The slots of agents follow from the kernels alone: a store computes :func:`slot_deltas` of every change and applies
-them in the
-same transaction, so taking and returning slots cannot be forgotten and cannot drift.
+The slots of agents follow from the kernels alone: a store computes :func:`slot_deltas` of every change and applies them
+in the same transaction, so taking and returning slots cannot be forgotten and cannot drift.
 """
 
 from __future__ import annotations
@@ -20,9 +19,8 @@ from ai.backend.manager.model.session import Session
 class Change:
     """Replace ``old`` by ``new`` if the stored version is still that of ``old``; ``events`` tell the clients.
 
-    ``new.version`` is ignored: the store sets it to ``old.version + 1``. Side fields (``num_queries``,
-    ``last_stat``) that a
-    loop does not touch must be equal in both.
+    ``new.version`` is ignored: the store sets it to ``old.version + 1``. Side fields (``num_queries``, ``last_stat``)
+    that a loop does not touch must be equal in both.
     """
 
     old: Session

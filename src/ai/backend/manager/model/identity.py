@@ -48,9 +48,8 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What the signature check needs. ``caller`` is already resolved; ``is_active`` is False when either the
-    keypair or its
-    user is not active."""
+    """What the signature check needs. ``caller`` is already resolved; ``is_active`` is False when either the keypair or
+    its user is not active."""
 
     caller: Caller
     secret_key: str = field(repr=False)

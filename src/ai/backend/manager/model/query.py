@@ -1,8 +1,7 @@
 """Filters, orders and pages of lists, as data that every store understands.
 
-The API parses the filter mini-language of the client wire contract 3.1 into these; a store maps field names to
-columns and
-raises InvalidInput for a field that it does not know.
+The API parses the filter mini-language of the client wire contract 3.1 into these; a store maps field names to columns
+and raises InvalidInput for a field that it does not know.
 """
 
 from __future__ import annotations

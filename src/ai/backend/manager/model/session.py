@@ -177,8 +177,7 @@ class CreateSession:
     """A request for a session (spec 03-08, client wire contract 2.1.1).
 
     The API has checked shapes only; names, images, slots and rights are checked by the service, which names the
-    offending
-    wire field in its error.
+    offending wire field in its error.
 
     Attributes:
         name: also called clientSessionToken; None mints one.
@@ -239,8 +238,7 @@ class SessionMatch:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DestroyReply:
     """``stats`` is version 2 of the client wire contract 2.1.3: metric name -> metric of the main kernel, with
-    ``status``
-    and ``version`` beside them; ``session`` is as it is after the request was taken."""
+    ``status`` and ``version`` beside them; ``session`` is as it is after the request was taken."""
 
     session: Session
     stats: Mapping[str, Any]

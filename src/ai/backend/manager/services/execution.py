@@ -49,8 +49,7 @@ class RunRequest:
 
 def check_path(path: str) -> str:
     """A path inside the home directory, relative or below ``/home/work``; what ``..`` and links do is up to the
-    workload,
-    in which it is resolved.
+    workload, in which it is resolved.
 
     Raises:
         InvalidInput: empty, with a NUL, too long, or plainly outside.

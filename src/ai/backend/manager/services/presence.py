@@ -1,9 +1,8 @@
 """Comparing what an agent holds with what it should hold.
 
-Two sided: kernels that only the agent knows are orphans, which it is told to end; kernels that only the manager
-knows are
-missing. One heartbeat proves nothing, since commands and observations are on their way meanwhile: a kernel counts as
-missing after two heartbeats in a row and a grace.
+Two sided: kernels that only the agent knows are orphans, which it is told to end; kernels that only the manager knows
+are missing. One heartbeat proves nothing, since commands and observations are on their way meanwhile: a kernel counts
+as missing after two heartbeats in a row and a grace.
 """
 
 from __future__ import annotations

@@ -43,8 +43,7 @@ class Step(Protocol):
     """One thing that a kernel needs.
 
     ``acquire`` may be repeated after a crash with the same effect once. ``release`` is idempotent, safe without
-    ``acquire``, and
-    raises only if it must be tried again.
+    ``acquire``, and raises only if it must be tried again.
     """
 
     name: str

@@ -172,8 +172,7 @@ class RunBook:
         """Run a shell command of the platform's own to its end; its output is only in the session's log.
 
         The result stays in the book until :meth:`forget`, so that who follows it can be killed before it wrote the
-        result down,
-        and follow again without a second run.
+        result down, and follow again without a second run.
         """
         run = self._runs.get(run_id)
         if run is None:

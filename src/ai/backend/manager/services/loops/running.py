@@ -14,9 +14,8 @@ log = logging.getLogger(__name__)
 class Loop(ABC):
     """A level-triggered loop.
 
-    ``once`` loads what there is and does what is due; it may be run at any time, also twice, and may fail half-way.
-    A hint
-    (``wake``) makes it run sooner; a lost one costs at most ``period_s``.
+    ``once`` loads what there is and does what is due; it may be run at any time, also twice, and may fail half-way. A
+    hint (``wake``) makes it run sooner; a lost one costs at most ``period_s``.
     """
 
     period_s: float = 5.0
