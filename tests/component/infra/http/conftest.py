@@ -167,6 +167,7 @@ class Demo:
     port: int
     runner: web.AppRunner
     ready: dict[str, bool]
+    server: HttpServer
 
     def client(self, **how: Any) -> RawClient:
         return RawClient(**{"port": self.port, "access_key": ACCESS, "secret_key": SECRET, **how})
@@ -194,7 +195,7 @@ async def demo() -> AsyncIterator[Demo]:
     )
     runner, port = await serve(server.application(), "127.0.0.1", 0)
     try:
-        yield Demo(api, keys, trail, port, runner, ready)
+        yield Demo(api, keys, trail, port, runner, ready, server)
     finally:
         api.hold.set()
         await runner.cleanup()

@@ -10,6 +10,7 @@ from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 
 from ai.backend.infra.http import routes
+from ai.backend.infra.http.pot import Pot
 from tests.component.infra.http.conftest import Demo
 
 
@@ -75,6 +76,30 @@ async def test_odd_characters_in_a_path_get_a_problem(demo: Demo) -> None:
     reply = await asyncio.wait_for(_bytes(demo, b"GET /a%0d%0ab HTTP/1.1\r\nHost: x"), 5)
     assert reply.startswith(b"HTTP/1.1 404")
     assert b"application/problem+json" in reply
+
+
+async def test_bodies_of_strangers_share_a_bound(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strangers with large bodies wait for each other, not those who sign; nothing stays taken."""
+    monkeypatch.setattr(routes, "SMALL", 100)
+    pot = demo.server._unverified = Pot(1_000)
+    stranger = demo.client(secret_key="wrong")
+    head = stranger.head("POST", "/things", headers={"Content-Length": "900"})
+    writers = [(await stranger.send(head + b"{"))[1] for _ in range(3)]
+    await _left(pot, 100)
+    async with asyncio.timeout(5):
+        reply = await demo.client().request("POST", "/things", json={"name": "x" * 200})
+    assert reply.status != 503
+    for writer in writers:
+        writer.close()
+    await _left(pot, 1_000)
+
+
+async def _left(pot: Pot, amount: int) -> None:
+    for _ in range(500):
+        if pot.left == amount:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"{pot.left} are left, not {amount}")
 
 
 async def test_what_is_no_http_fills_no_log(demo: Demo, caplog: pytest.LogCaptureFixture) -> None:

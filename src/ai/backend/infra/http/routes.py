@@ -17,6 +17,7 @@ from aiohttp import web
 from typing_extensions import TypeVar
 
 from ai.backend.infra.http.errors import BodyTooSlow, MethodNotAllowed, PayloadTooLarge, RouteNotFound
+from ai.backend.infra.http.pot import SMALL, Pot
 
 MAX_JSON_BYTES = 1_048_576
 BODY_TIMEOUT_S = 120.0
@@ -65,10 +66,12 @@ class Call(Generic[B, Q]):
     __slots__ = (
         "body",
         "endpoint",
+        "held",
         "identity",
         "method",
         "owner_access_key",
         "params",
+        "pot",
         "query",
         "raw_body",
         "raw_query",
@@ -88,6 +91,8 @@ class Call(Generic[B, Q]):
         self.identity: Any = None
         self.owner_access_key: str | None = None
         self.raw_body: bytes | None = None
+        self.pot: Pot | None = None
+        self.held = 0
         self.body: B
         self.query: Q
 
@@ -97,18 +102,28 @@ class Call(Generic[B, Q]):
         Raises:
             PayloadTooLarge: it is longer.
             BodyTooSlow: it does not come within :data:`BODY_TIMEOUT_S`.
+            Unavailable: the memory for bodies is used up.
         """
         if self.raw_body is None:
             limit = self.endpoint.max_body
             length = self.request.content_length
             if length is not None and length > limit:
                 raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
+            expected = limit if length is None else length
+            if self.pot is not None and expected > SMALL:
+                self.held = await self.pot.take(expected)
             try:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
                     self.raw_body = await self._gather(limit)
             except TimeoutError:
                 raise BodyTooSlow from None
         return self.raw_body
+
+    def give_back(self) -> None:
+        """What the body held in the pot; the body stays."""
+        if self.pot is not None and self.held:
+            self.pot.give(self.held)
+            self.held = 0
 
     async def _gather(self, limit: int) -> bytes:
         chunks, size = [], 0

@@ -33,6 +33,7 @@ from ai.backend.infra.http.decode import (
 )
 from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge, RouteNotFound, problem_response, status_of
 from ai.backend.infra.http.paths import modern_path, split_target
+from ai.backend.infra.http.pot import UNVERIFIED_BYTES, VERIFIED_BYTES, Pot
 from ai.backend.infra.http.ratelimit import Allowance, RateLimiter
 from ai.backend.infra.http.routes import SAFE_METHODS, Call, Endpoint, Reply, RouteTable
 from ai.backend.infra.http.signature import Authenticator
@@ -106,6 +107,7 @@ class HttpServer:
         self._on_admitted = on_admitted
         self._options = options or HttpOptions()
         self._limiter = RateLimiter()
+        self._unverified, self._verified = Pot(UNVERIFIED_BYTES), Pot(VERIFIED_BYTES)
         self._queries: dict[str, QuerySchema[Any]] = {
             e.template: QuerySchema(e.query, reserved=_RESERVED) for e in self.table.endpoints
         }
@@ -175,6 +177,9 @@ class HttpServer:
             except Exception:
                 log.exception("%s failed", route)
                 response, outcome = problem_response(InternalError(), request_id=request_id), InternalError.code
+            finally:
+                if call is not None:
+                    call.give_back()
             if call is not None and call.endpoint.audited and self._audit is not None:
                 await self._audit.note(call, outcome)
         if not response.prepared:
@@ -200,6 +205,7 @@ class HttpServer:
             raise RouteNotFound from None
         call: Call[Any, Any] = Call(request, endpoint, params, query, request_id)
         call.method = method
+        call.pot = self._unverified
         return call
 
     async def _admit(self, call: Call[Any, Any]) -> Allowance | None:
@@ -217,6 +223,8 @@ class HttpServer:
             read_body=call.read_body,
         )
         call.identity = key.identity
+        call.give_back()
+        call.pot = self._verified
         if self._on_admitted is not None:
             self._on_admitted(access_key)
         return self._limiter.take(access_key, key.rate_limit, now=time.monotonic())

@@ -1,0 +1,48 @@
+"""A bound on the memory that requests hold together.
+
+A limit on one body is none on a thousand of them, and most of a body comes before anybody knows who sends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ai.backend.common.errors import Unavailable
+
+UNVERIFIED_BYTES = 64 << 20
+"""Of bodies whose sender has not proved anything: only signatures over the body itself need them to be read."""
+VERIFIED_BYTES = 512 << 20
+PATIENCE_S = 30.0
+SMALL = 65_536
+"""Bodies up to this size are not counted: their connections cost as much."""
+
+
+class Pot:
+    """So many bytes; whoever asks for more than is left waits."""
+
+    def __init__(self, size: int, *, patience_s: float = PATIENCE_S) -> None:
+        self.left = size
+        self._size = size
+        self._patience_s = patience_s
+        self._returned = asyncio.Event()
+
+    async def take(self, amount: int) -> int:
+        """What has been taken and must be given back: at most the whole pot.
+
+        Raises:
+            Unavailable: others did not give back enough in time.
+        """
+        amount = min(amount, self._size)
+        try:
+            async with asyncio.timeout(self._patience_s):
+                while self.left < amount:
+                    await self._returned.wait()
+        except TimeoutError:
+            raise Unavailable("Too many large requests at once; try again.") from None
+        self.left -= amount
+        return amount
+
+    def give(self, amount: int) -> None:
+        self.left += amount
+        self._returned.set()
+        self._returned = asyncio.Event()
