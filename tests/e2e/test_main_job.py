@@ -218,3 +218,19 @@ def test_the_keys_are_random_and_private(cluster: Cluster) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert listing.stdout == "", "the secret key is in no log"
+
+
+def test_agents_take_plugin_settings_from_the_shared_configuration(own_cluster: Cluster) -> None:
+    cluster = own_cluster
+    cluster.start()
+    key = "config/plugins/accelerator/mock"
+    settings = json.dumps({"allocation_mode": "fractional", "unit_mem": 2**30, "unit_proc": 4})
+    assert cluster.run("admin", "etcd", "set", key, settings).returncode != 0, "not for users"
+    cluster.run("admin", "etcd", "set", key, settings, admin=True, check=True)
+    assert cluster.stop() == 0
+    cluster.start()
+    done = cluster.run("run", "--rm", *RESOURCES, "-r", "mock.shares=0.5", "-c", "print('half')", "python")
+    assert "half" in done.stdout, done.stderr
+    done = cluster.run("run", "--rm", *RESOURCES, "-r", "mock.shares=0.001", "-c", "1", "python")
+    assert done.returncode == 125
+    assert "0.01" in done.stderr, "it names the smallest step"

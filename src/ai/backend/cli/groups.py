@@ -24,6 +24,7 @@ admin = LazyGroup(
         "keypair": Entry("ai.backend.cli.groups:admin_keypair", "Keypairs."),
         "session": Entry("ai.backend.cli.groups:admin_session", "Sessions of all users."),
         "manager": Entry("ai.backend.cli.groups:admin_manager", "The manager."),
+        "etcd": Entry("ai.backend.cli.groups:admin_etcd", "The shared configuration."),
     },
 )
 admin_agent = LazyGroup(
@@ -47,6 +48,15 @@ admin_session = LazyGroup(
 )
 admin_manager = LazyGroup(
     "manager", help="The manager.", entries={"status": Entry(_ADMIN + "manager_status", "Show its status.")}
+)
+admin_etcd = LazyGroup(
+    "etcd",
+    help="The shared configuration. In the embedded cluster it lies in the database.",
+    entries={
+        "get": Entry("ai.backend.cli.config_store_commands:get", "Show a key, or all below it."),
+        "set": Entry("ai.backend.cli.config_store_commands:set_", "Set a key, or several with a JSON object."),
+        "delete": Entry("ai.backend.cli.config_store_commands:delete", "Remove a key, or all below it."),
+    },
 )
 keypair = LazyGroup(
     "keypair", help="Your own keypair.", entries={"info": Entry(_ADMIN + "keypair_info", "Show your own keypair.")}

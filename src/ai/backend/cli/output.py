@@ -78,7 +78,8 @@ def cell(value: Any) -> str:
         return ", ".join(cell(item) for item in value)
     if isinstance(value, str) and _TIME.fullmatch(value):
         return readable_time(value)
-    return " ".join(str(value).split())
+    # Names and messages are what users wrote: a terminal must not obey them.
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in " ".join(str(value).split()))
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

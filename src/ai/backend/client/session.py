@@ -20,7 +20,15 @@ from ai.backend.client.func.admin import AsyncAdmin
 from ai.backend.client.func.bgtask import AsyncBackgroundTask
 from ai.backend.client.func.creation import CreateOptions
 from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions
-from ai.backend.client.func.system import AsyncAgent, AsyncAuth, AsyncKeyPair, AsyncManager, AsyncResource, AsyncSystem
+from ai.backend.client.func.system import (
+    AsyncAgent,
+    AsyncAuth,
+    AsyncEtcdConfig,
+    AsyncKeyPair,
+    AsyncManager,
+    AsyncResource,
+    AsyncSystem,
+)
 from ai.backend.client.portal import Facade, Portal, blocking, iterating
 from ai.backend.client.streams import ExecuteStream, PtyStream
 from ai.backend.client.transport import Transport
@@ -39,6 +47,7 @@ class AsyncSession:
         self.System = AsyncSystem(self.transport)
         self.Auth = AsyncAuth(self.transport)
         self.Manager = AsyncManager(self.transport)
+        self.EtcdConfig = AsyncEtcdConfig(self.transport)
         self.Agent = AsyncAgent(self.transport)
         self.KeyPair = AsyncKeyPair(self.transport)
         self.Resource = AsyncResource(self.transport)
@@ -192,6 +201,12 @@ class Manager(Facade[AsyncManager]):
     get_announcement = blocking(AsyncManager.get_announcement)
 
 
+class EtcdConfig(Facade[AsyncEtcdConfig]):
+    get = blocking(AsyncEtcdConfig.get)
+    set = blocking(AsyncEtcdConfig.set)
+    delete = blocking(AsyncEtcdConfig.delete)
+
+
 class Agent(Facade[AsyncAgent]):
     paginated_list = blocking(AsyncAgent.paginated_list)
     detail = blocking(AsyncAgent.detail)
@@ -229,6 +244,7 @@ class Session:
         self.System = System(self.portal, inner.System)
         self.Auth = Auth(self.portal, inner.Auth)
         self.Manager = Manager(self.portal, inner.Manager)
+        self.EtcdConfig = EtcdConfig(self.portal, inner.EtcdConfig)
         self.Agent = Agent(self.portal, inner.Agent)
         self.KeyPair = KeyPair(self.portal, inner.KeyPair)
         self.Resource = Resource(self.portal, inner.Resource)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.core.lifecycle.effects import DestroyKernels
 from ai.backend.infra.bus import Bus
+from ai.backend.infra.config_store import ConfigStore, MemoryConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database, upgrade
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
@@ -34,6 +35,7 @@ from ai.backend.manager.ports.stores import AgentStore, AuditStore, SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
 from ai.backend.manager.services.bundle import Services
 from ai.backend.manager.services.cluster import ClusterService
+from ai.backend.manager.services.config import ConfigService
 from ai.backend.manager.services.creation import SessionFactory
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.identity import IdentityService
@@ -67,6 +69,7 @@ class Stores:
     identities: IdentityStore
     tasks: TaskStore
     audit: AuditStore
+    config: ConfigStore = field(default_factory=MemoryConfigStore)
 
     @classmethod
     def sql(cls, database: Database) -> Stores:
@@ -77,6 +80,7 @@ class Stores:
             identities=SqlIdentityStore(database),
             tasks=journal,
             audit=journal,
+            config=SQLiteConfigStore(database),
         )
 
 
@@ -160,6 +164,7 @@ class Manager:
             events=EventService(kept.sessions, finder, self._bus),
             tasks=TaskService(kept.tasks, self._bus, clock, minter),
             audit=AuditService(kept.audit, clock),
+            config=ConfigService(kept.config),
         )
 
     def _make_loops(self, gateway: AgentGateway, clock: Clock) -> None:
@@ -202,6 +207,8 @@ class Manager:
         """Bring the schema up to date; nothing to do without a database."""
         if self._database is not None:
             await upgrade(self._database, MIGRATIONS, head=SCHEMA_HEAD)
+        if isinstance(self._stores.config, SQLiteConfigStore):
+            await self._stores.config.setup()
 
     async def start(self) -> None:
         """Migrate and run the loops. What a former life left half-way goes on at once."""

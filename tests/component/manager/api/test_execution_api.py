@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 from typing import Any
-from uuid import uuid4
 
 import aiohttp
 import pytest
@@ -372,7 +371,7 @@ async def test_resuming_after_the_last_event(api: Api) -> None:
         ("/events/session?lastEventId=x", 400),
         ("/events/background-task", 400),
         ("/events/background-task?task_id=x", 400),
-        (f"/events/background-task?taskId={uuid4()}", 404),
+        ("/events/background-task?taskId=3b7fc8d7-c670-4afa-96ac-5bcc7f1cefe9", 404),
     ],
 )
 async def test_bad_subscriptions(api: Api, target: str, status: int) -> None:

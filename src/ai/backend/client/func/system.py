@@ -102,6 +102,25 @@ class AsyncManager(_Area):
         await self._transport.request(Call(method="PUT", path="/manager/status", json=body, repeatable=True))
 
 
+class AsyncEtcdConfig(_Area):
+    """The shared configuration, for superadmins; in the embedded cluster no etcd is behind it."""
+
+    async def get(self, key: str, *, prefix: bool = False) -> Any:
+        """A value, None if there is none, or with ``prefix`` nested objects of all that is below the key."""
+        return (await self._ask("get", {"key": key, "prefix": prefix})).get("result")
+
+    async def set(self, key: str, value: Any) -> None:
+        """Set a key; an object sets every key in it."""
+        await self._ask("set", {"key": key, "value": value})
+
+    async def delete(self, key: str, *, prefix: bool = False) -> None:
+        await self._ask("delete", {"key": key, "prefix": prefix})
+
+    async def _ask(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+        call = Call(method="POST", path=f"/config/{verb}", json=body, repeatable=True)
+        return (await self._transport.request(call)).object()
+
+
 class AsyncAgent(_Area):
     """The agents, for administrators."""
 

@@ -17,6 +17,7 @@ from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.api.access import CallAudit, KeypairStore
 from ai.backend.manager.api.cluster import Announcement, ClusterApi
+from ai.backend.manager.api.config import ConfigApi
 from ai.backend.manager.api.events import EventsApi
 from ai.backend.manager.api.execution import ExecutionApi, FileLimits
 from ai.backend.manager.api.graphql.endpoint import GraphQLApi
@@ -80,6 +81,7 @@ def api_endpoints(
             ClusterApi(services.cluster, services.identity, sessions, Announcement(message=options.announcement)),
             tag="cluster",
         ),
+        *endpoints_of(ConfigApi(services.config), tag="config"),
         *endpoints_of(GraphQLApi(services), tag="graphql"),
         *endpoints_of(HealthApi(metrics, readiness or _always_ready, services.cluster.gauges), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ai.backend.manager.services.cluster import ClusterService
+from ai.backend.manager.services.config import ConfigService
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
@@ -20,3 +21,4 @@ class Services:
     events: EventService
     tasks: TaskService
     audit: AuditService
+    config: ConfigService

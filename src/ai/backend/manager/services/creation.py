@@ -18,12 +18,14 @@ from ai.backend.common.errors import (
     InvalidQuantity,
     LimitExceeded,
     NotFound,
+    ResourceError,
     UnsupportedResource,
 )
 from ai.backend.common.ids import AgentId, DomainName, KernelId, ResourceGroupName, SessionId, SlotName
 from ai.backend.common.names import check_env_name, check_session_name, check_slot_name
 from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
 from ai.backend.common.states import AgentStatus, ClusterMode, SessionStatus, SessionType
+from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.cluster import Agent, Image
 from ai.backend.manager.model.identity import Caller, Group
@@ -32,6 +34,7 @@ from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.images import merge_images, resolve_image
+from ai.backend.manager.services.snapshots import plugin_devices
 
 _DURATION = re.compile(r"\+?(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -65,6 +68,26 @@ def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, st
     if sum(len(k.encode()) + len(v.encode()) for k, v in environ.items()) > max_bytes:
         raise InvalidInput(f"environ exceeds {max_bytes} bytes", data={"config.environ": "too large"})
     return dict(environ)
+
+
+def _check_devices(agents: Sequence[Agent], slots: ResourceSlot) -> None:
+    """Refuse what fits the sums of an agent but never its devices (a part of a share, a share larger than a device).
+
+    Raises:
+        ResourceError: what the last of the agents says; none of them could take one kernel even if it were empty.
+    """
+    if all(name in _DEFAULTS for name in slots.nonzero()):
+        return
+    refusal: ResourceError | None = None
+    for agent in agents:
+        try:
+            NodeAllocator.from_devices(plugin_devices(agent)).allocate(slots)
+        except ResourceError as e:
+            refusal = e
+        else:
+            return
+    if refusal is not None:
+        raise refusal
 
 
 def _check_text(text: str | None, field: str, limit: int) -> str | None:
@@ -305,7 +328,9 @@ class SessionFactory:
             for a in place.agents
             if a.architecture == image.architecture and (not place.designated or a.id in place.designated)
         ]
-        if any(whole <= a.available_slots for a in candidates):
+        roomy = [a for a in candidates if whole <= a.available_slots]
+        if roomy:
+            _check_devices(roomy, slots)
             return
         if not candidates:
             raise ImageNotFound(f"No agent of {place.resource_group} can run {image.name} ({image.architecture}).")
