@@ -126,13 +126,17 @@ class Call(Generic[B, Q]):
             self.held = 0
 
     async def _gather(self, limit: int) -> bytes:
-        chunks, size = [], 0
-        async for chunk in self.request.content.iter_any():
-            size += len(chunk)
-            if size > limit:
-                raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
-            chunks.append(chunk)
-        return b"".join(chunks)
+        chunks: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in self.request.content.iter_any():
+                size += len(chunk)
+                if size > limit:
+                    raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
+                chunks.append(chunk)
+            return b"".join(chunks)
+        finally:
+            chunks.clear()  # the connection may keep the error, and so this frame, until the next collection
 
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Any]]

@@ -180,6 +180,7 @@ class HttpServer:
             finally:
                 if call is not None:
                     call.give_back()
+                    call.raw_body = None  # a traceback may keep the call until the next collection
             if call is not None and call.endpoint.audited and self._audit is not None:
                 await self._audit.note(call, outcome)
         if not response.prepared:
