@@ -388,6 +388,16 @@ async def test_no_process_without_the_filter_can_be_rewritten(bench: Bench) -> N
     await bench.end(key, talk)
 
 
+async def test_names_of_files_are_text_for_the_agent(bench: Bench) -> None:
+    key, talk = await bench.start()
+    await talk.run("open(b'\\xff', 'w').close(); open(b'.output/\\xfe', 'w').close()")
+    assert [file["name"].encode() for file in talk.frames[-1]["files"]] == ["\ufffd".encode()]
+    await talk.channel.send({"t": "file-list", "req": 7, "path": "."})
+    entries = (await talk.kind("reply"))["data"]["entries"]
+    assert sorted(entry["name"].encode() for entry in entries) == [b".output", "\ufffd".encode()]
+    await bench.end(key, talk)
+
+
 async def test_a_deep_and_closed_home_is_removed(bench: Bench) -> None:
     key, talk = await bench.start()
     code = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
@@ -20,6 +21,7 @@ from ai.backend.runtime.process.supervisor.framing import MAX_FRAME
 PROTOCOL = 1
 CONNECT_TIMEOUT_S = 5.0
 _decode = msgspec.json.decode
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _encode = msgspec.json.encode
 
 
@@ -114,7 +116,9 @@ def _parse(body: bytes) -> dict[str, Any] | None:
         message = _decode(body)
     except msgspec.DecodeError:
         try:
-            message = json.loads(body.decode("utf-8", errors="replace"))
+            # Names of files may have bytes that are no text; beyond this point nothing can encode them.
+            text = json.dumps(json.loads(body.decode("utf-8", errors="replace")), ensure_ascii=False)
+            message = json.loads(_SURROGATE.sub("\ufffd", text))
         except ValueError:
             return {"t": "malformed"}
     return message if isinstance(message, dict) else {"t": "malformed"}
