@@ -16,6 +16,7 @@ from ai.backend.cli.output import MutedScreen, OutputMode, Screen, cell, decoded
         (False, "no"),
         (True, "yes"),
         ("a\n b", "a b"),
+        ("\x1b[31mred\x07 \u202e", "\\x1b[31mred\\x07 \\u202e"),
         ([1, "x"], "1, x"),
         ({"a": 1, "b": None}, "a=1, b=-"),
     ],
