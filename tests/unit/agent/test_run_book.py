@@ -13,6 +13,7 @@ from ai.backend.agent.config.settings import RunSettings
 from ai.backend.agent.model.kernel import RunsRecord
 from ai.backend.agent.services.channel import KernelChannel
 from ai.backend.agent.services.runs.book import INFRASTRUCTURE_FAILED, RunBook
+from ai.backend.agent.services.runs.console import STREAM_LIMIT
 from ai.backend.common.errors import LimitExceeded, RunError
 from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.agent import Execute, RunResult
@@ -111,6 +112,15 @@ async def test_a_busy_program_is_continued(desk: Desk) -> None:
     assert (await desk.step(RunMode.CONTINUE)).console == [["stdout", "x"]]
     with pytest.raises(RunError, match="no run 'r'"):
         await desk.step(RunMode.CONTINUE)
+
+
+async def test_the_last_answer_tells_what_was_lost(desk: Desk) -> None:
+    desk.runner.say(t="console", id="r", items=[["stdout", "x" * (STREAM_LIMIT + 1)]])
+    desk.runner.say(t="truncated", id="r", stream="stdout", dropped=2)
+    desk.runner.say(t="truncated", id="r", stream="stderr", dropped=4)
+    desk.runner.say(t="finished", id="r", exitCode=0, raised=True)
+    result = await desk.step(RunMode.QUERY)
+    assert result.options == {"raised": True, "dropped": {"stdout": 3, "stderr": 4}}
 
 
 async def test_runs_take_turns(desk: Desk) -> None:

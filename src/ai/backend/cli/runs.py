@@ -226,8 +226,13 @@ class CaseRun:
         outcome.status = status
         code = int(result.get("exitCode") or 0)
         outcome.exit_code = code % 256 if code >= 0 else PLATFORM_FAILURE
-        if outcome.exit_code == 0 and (result.get("options") or {}).get("raised"):
+        options = result.get("options") or {}
+        if outcome.exit_code == 0 and options.get("raised"):
             outcome.exit_code = 1
+        for kind, count in (options.get("dropped") or {}).items():
+            self._renderer.finish()
+            what = f"characters of {kind}" if kind in {"stdout", "stderr"} else f"pieces of {kind}"
+            self._screen.note(f"\n{self._label}[{count} {what} were dropped: more than one call may print]")
         if status == "exec-timeout":
             outcome.exit_code = TIMED_OUT
             self._fail("the platform ended the run because it took too long")

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -155,6 +156,8 @@ class RunBook:
             mark = Mark(status=RunStatus.WAITING_INPUT, options=run.waiting)
         if run.over and not run.buffer.has_mark and mark is not None:
             self._runs.pop(run.run_id, None)
+            if run.buffer.dropped:
+                mark = replace(mark, options={**(mark.options or {}), "dropped": dict(run.buffer.dropped)})
         self._acknowledge()
         if mark is None:
             return RunResult(run_id=run.run_id, status=RunStatus.CONTINUED, console=items)
@@ -261,6 +264,8 @@ class RunBook:
         elif kind == "console":
             for item in frame.get("items", ()):
                 run.buffer.add(str(item[0]), item[1], seq)
+        elif kind == "truncated":
+            run.buffer.lose(str(frame.get("stream")), int(frame.get("dropped") or 0))
         elif kind == "waiting-input":
             run.note(waiting={"is_password": bool(frame.get("is_password"))})
             self._persist()

@@ -46,6 +46,10 @@ class ConsoleBuffer:
     _used: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
 
+    def lose(self, kind: str, count: int) -> None:
+        """Count characters of a stream, or rich items, that nobody will see."""
+        self.dropped[kind] = self.dropped.get(kind, 0) + count
+
     def add(self, kind: str, data: Any, seq: int) -> None:
         """Append one item; what exceeds the limit until the next fetch or mark is dropped and counted."""
         if kind not in _STREAMS:
@@ -54,7 +58,7 @@ class ConsoleBuffer:
         text = data if isinstance(data, str) else str(data)
         room = STREAM_LIMIT - self._used.get(kind, 0)
         if len(text) > room:
-            self.dropped[kind] = self.dropped.get(kind, 0) + len(text) - room
+            self.lose(kind, len(text) - room)
             text = text[:room]
         if not text:
             return
@@ -67,7 +71,7 @@ class ConsoleBuffer:
     def _add_rich(self, kind: str, data: Any, seq: int) -> None:
         size = len(str(data))
         if self._used.get("rich", 0) + size > RICH_LIMIT:
-            self.dropped[kind] = self.dropped.get(kind, 0) + 1
+            self.lose(kind, 1)
             return
         self._used["rich"] = self._used.get("rich", 0) + size
         self._entries.append(_Entry(seq, kind, data))
