@@ -121,7 +121,8 @@ def _for_each(
                         hint = " (another user's? administrators give --owner)"
                     screen.error(f"{name}: {error}{hint}")
                 return {"session": name, "ok": False, "error": str(error)}
-            screen.say(f"{name}: {done}")
+            ended = str(answer.get("status") or "").lower() if isinstance(answer, Mapping) else ""
+            screen.say(f"{name}: {'cancelled' if ended == 'cancelled' else done}")
             return {"session": name, "ok": True, **({"result": answer} if answer else {})}
 
         results = await asyncio.gather(*(one(name) for name in dict.fromkeys(sessions)))
