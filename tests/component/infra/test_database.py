@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, Table, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, StatementError
 
-from ai.backend.common.errors import Conflict
+from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import GUID, Database, JSONText, QuantityMap, UTCDateTime, current_revision, upgrade
 
@@ -163,3 +163,17 @@ async def test_transactions_of_both_kinds_lose_no_update(database: Database) -> 
 
     await asyncio.gather(*(database.run_write(add) for _ in range(20)), *(add_by_session() for _ in range(20)))
     assert await database.run_read(lambda c: c.execute(select(things.c.n)).scalar_one()) == 40
+
+
+async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    database = Database(f"sqlite+aiosqlite:///{tmp_path / 'full.db'}")
+
+    def fill(connection: Connection) -> None:
+        connection.exec_driver_sql("CREATE TABLE big (data BLOB)")
+        connection.exec_driver_sql("PRAGMA max_page_count = 10")
+        connection.exec_driver_sql("INSERT INTO big VALUES (zeroblob(1000000))")
+
+    with pytest.raises(Unavailable, match="full"):
+        await database.run_write(fill)
+    await database.run_write(lambda connection: connection.exec_driver_sql("CREATE TABLE small (data BLOB)").close())
+    await database.close()

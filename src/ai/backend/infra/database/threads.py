@@ -14,7 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
+
+from ai.backend.common.errors import Unavailable
 
 T = TypeVar("T")
 _READERS = 2
@@ -49,11 +52,16 @@ class SqliteThreads:
 
     def _run(self, work: Callable[[Connection], T], write: bool) -> T:
         connection = self._connection(write=write)
-        with connection.begin() as transaction:
-            result = work(connection)
-            if not write:
-                transaction.rollback()
-            return result
+        try:
+            with connection.begin() as transaction:
+                result = work(connection)
+                if not write:
+                    transaction.rollback()
+                return result
+        except OperationalError as error:
+            if "disk is full" in str(error.orig):
+                raise Unavailable("The disk of the database is full.") from error
+            raise
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, False)
