@@ -274,8 +274,7 @@ async def serve(settings: ManagerSettings, stop: asyncio.Event, *, ready: Callab
     Raises:
         OSError: an address cannot be bound.
     """
-    from aiohttp import web
-
+    from ai.backend.infra.http.server import make_runner, serve_on
     from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
     from ai.backend.manager.api.app import build_app
@@ -287,14 +286,11 @@ async def serve(settings: ManagerSettings, stop: asyncio.Event, *, ready: Callab
         agent_keys=AgentKeyDirectory(_agent_keys(settings)),
     )
     manager = Manager(settings, database, Bus(), endpoint)
-    runner = web.AppRunner(build_app(manager), access_log=None, handler_cancellation=True)
+    runner = make_runner(build_app(manager))
     try:
         await manager.start()
         await endpoint.start(manager.reports)
-        await runner.setup()
-        listen = settings.listen
-        await web.TCPSite(runner, listen.host, listen.port, backlog=1024).start()
-        host, port = runner.addresses[0][:2]
+        host, port = await serve_on(runner, (settings.listen.host, settings.listen.port))
         ready(f"the manager listens on http://{host}:{port} and for agents on {endpoint.address}")
         await stop.wait()
     finally:

@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aiohttp import web
-
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.main import Agent
 from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ScopeKind, SQLiteConfigStore
 from ai.backend.infra.database import Database
+from ai.backend.infra.http.server import make_runner, serve_on
 from ai.backend.infra.rpc.endpoints import AgentEndpoint, ManagerEndpoint
 from ai.backend.manager.api.app import build_app
 from ai.backend.manager.config.settings import ManagerSettings
@@ -67,17 +66,14 @@ class ManagerDaemon:
         self.bus = Bus()
         settings = ManagerSettings(data_dir=layout.database.parent)
         self.manager = Manager(settings, self.database, self.bus, endpoint)
-        self._runner = web.AppRunner(
-            build_app(self.manager, readiness=self._readiness), access_log=None, handler_cancellation=True
-        )
+        self._runner = make_runner(build_app(self.manager, readiness=self._readiness))
 
     async def start(self) -> None:
         await self.manager.migrate()
         await self._bootstrap()
         await self.manager.start()
         await self._endpoint.start(self.manager.reports)
-        await self._runner.setup()
-        await web.SockSite(self._runner, self._sock, backlog=1024).start()
+        await serve_on(self._runner, self._sock)
 
     async def _bootstrap(self) -> None:
         """Default identities, and env files with their keys, written again if they were lost."""

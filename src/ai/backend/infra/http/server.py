@@ -11,6 +11,7 @@ import itertools
 import logging
 import re
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -45,6 +46,9 @@ _JSON = "application/json"
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _METHOD = re.compile(r"[A-Z]{1,16}")
 _RESERVED = frozenset({"owner_access_key"})
+_BACKLOG = 1024
+_SHUTDOWN_S = 15.0
+"""How long requests may go on when the server stops; `backend.ai down` waits for twice that."""
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
@@ -305,10 +309,29 @@ def _foreign(error: web.HTTPException) -> BackendError:
     return InternalError(error.reason or "")
 
 
-async def serve(app: web.Application, host: str, port: int, *, backlog: int = 512) -> tuple[web.AppRunner, int]:
-    """Listen, and tell on which port (useful with port 0). ``await runner.cleanup()`` stops."""
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, handler_cancellation=True, shutdown_timeout=5.0)
+def make_runner(app: web.Application) -> web.AppRunner:
+    """How every daemon serves; ``await runner.cleanup()`` stops, also after a failed start."""
+    return web.AppRunner(
+        app, access_log=None, handle_signals=False, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S
+    )
+
+
+async def serve_on(runner: web.AppRunner, where: socket.socket | tuple[str, int]) -> tuple[str, int]:
+    """Serve on a bound socket, or on a host and port (0 is any), and tell which host and port that is.
+
+    Raises:
+        OSError: the address cannot be bound.
+    """
     await runner.setup()
-    site = web.TCPSite(runner, host, port, backlog=backlog)
-    await site.start()
-    return runner, int(runner.addresses[0][1])
+    if isinstance(where, socket.socket):
+        await web.SockSite(runner, where, backlog=_BACKLOG).start()
+    else:
+        await web.TCPSite(runner, *where, backlog=_BACKLOG).start()
+    host, port = runner.addresses[0][:2]
+    return str(host), int(port)
+
+
+async def serve(app: web.Application, host: str, port: int) -> tuple[web.AppRunner, int]:
+    """Both at once."""
+    runner = make_runner(app)
+    return runner, (await serve_on(runner, (host, port)))[1]
