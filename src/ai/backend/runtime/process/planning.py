@@ -70,7 +70,7 @@ def environment(spec: WorkloadSpec, image: ProcessImage, home: str, cookie: str)
     bubblewrap starts on the host, as root in one tier, and the runner holds the channel: none of a user's variables
     (``LD_PRELOAD``, ``GCONV_PATH`` ...) may mean anything to the loader of either.
     """
-    python_bin = os.path.dirname(image.runtime_path if image.runtime == "python" else image.interpreter)  # noqa: PTH120
+    python_bin = os.path.dirname(image.runtime_path if image.runtime == "python" else image.interpreter)  # noqa: PTH120  # text of PATH
     defaults = {
         "PATH": SANDBOX_PATH if python_bin in SANDBOX_PATH.split(":") else f"{python_bin}:{SANDBOX_PATH}",
         "LANG": "C.UTF-8",
