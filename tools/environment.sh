@@ -28,7 +28,8 @@ install_packages() {
 
 sync_with_uv() {
     if [ "$1" = dev ]; then set -- --inexact; else set -- --inexact --no-dev; fi
-    UV_PROJECT_ENVIRONMENT="$VENV" uv sync --locked --quiet "$@" >"$LOGS/environment.log" 2>&1
+    # Copied, not linked: uv would link the file that names this checkout into its cache, and thence into other checkouts.
+    UV_LINK_MODE=copy UV_PROJECT_ENVIRONMENT="$VENV" uv sync --locked --quiet "$@" >"$LOGS/environment.log" 2>&1
 }
 
 # Without uv: a plain venv, the locked versions are not enforced, the ranges of pyproject.toml are.
