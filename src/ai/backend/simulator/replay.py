@@ -15,27 +15,13 @@ from pathlib import Path
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import Plan
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
+from ai.backend.core.scheduling.report import describe
 from ai.backend.core.scheduling.snapshot import Snapshot, load_json
 
 
 def replay(snapshot: Snapshot, policy: Policy, *, now: datetime, seed: int = 0) -> Plan:
     """The plan that a manager would make; equal arguments give an equal plan."""
     return decide(snapshot, policy, now=now, rng=random.Random(seed))
-
-
-def describe(snapshot: Snapshot, plan: Plan) -> str:
-    """One line for each pending session: where it goes, or why not."""
-    names = {s.session_id: s.name for s in snapshot.pending}
-    lines = []
-    for placement in plan.placements:
-        kernels = []
-        for k in placement.kernels:
-            slots = [f"{slot} on {', '.join(sorted(per))}" for slot, per in sorted(k.devices.slots.items())]
-            kernels.append(f"{k.agent_id} ({'; '.join(slots)})")
-        lines.append(f"placed   {names[placement.session_id]}: {', '.join(kernels)}")
-    lines += [f"waiting  {names[s.session_id]}: {s.message} [{s.reason}]" for s in plan.skips]
-    lines += [f"unusable {agent_id}: {why}" for agent_id, why in plan.broken_agents]
-    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

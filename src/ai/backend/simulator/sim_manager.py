@@ -49,12 +49,13 @@ _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 class SimManager:
     """See the module."""
 
-    def __init__(self, world: World, agents: Mapping[AgentId, SimAgent]) -> None:
+    def __init__(self, world: World, agents: Mapping[AgentId, SimAgent], policy: Policy | None = None) -> None:
         self.sessions: dict[SessionId, SessionState] = {}
         self.taken: dict[KernelId, AgentId] = {}
         self.events: list[tuple[SessionId, str]] = []
         self._world = world
         self._agents = agents
+        self._policy = policy or Policy()
         self._slots: dict[KernelId, ResourceSlot] = {}
         self._plans: dict[KernelId, DeviceAllocation] = {}
         self._modes: dict[SessionId, ClusterMode] = {}
@@ -207,7 +208,11 @@ class SimManager:
 
     def _schedule(self) -> None:
         now = _EPOCH + timedelta(seconds=self._world.now)
-        plan = decide(self.snapshot(), Policy(), now=now, rng=self._world.rng)
+        snapshot = self.snapshot()
+        plan = decide(snapshot, self._policy, now=now, rng=self._world.rng)
+        told = [p.session_id for p in plan.placements] + [s.session_id for s in plan.skips if s.message]
+        if sorted(told) != sorted(s.session_id for s in snapshot.pending):
+            raise AssertionError("a pending session is neither placed nor explained, or both")
         for placement in plan.placements:
             self._plans.update({k.kernel_id: k.devices for k in placement.kernels})
             event = SessionScheduled(agents={k.kernel_id: k.agent_id for k in placement.kernels})

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from ai.backend.common.devices import DeviceAllocation
-from ai.backend.common.ids import SlotName
+from ai.backend.common.ids import DeviceId, SlotName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,14 +39,31 @@ class AbstractAllocMap(ABC):
         """What is free of every slot over healthy devices; a single request may get less, or nothing of a mixture."""
 
     @abstractmethod
-    def allocate(self, request: Mapping[SlotName, Decimal], *, hint: AffinityHint = NO_HINT) -> DeviceAllocation:
+    def allocate(
+        self,
+        request: Mapping[SlotName, Decimal],
+        *,
+        hint: AffinityHint = NO_HINT,
+        eligible: frozenset[DeviceId] | None = None,
+    ) -> DeviceAllocation:
         """Choose devices and take the quantities from them. Zero quantities ask for nothing.
+
+        Args:
+            request: slot -> quantity.
+            hint: where the kernel's other devices are.
+            eligible: only these devices may be given; None means any. Ids that are not there do no harm.
 
         Raises:
             UnsupportedResource: a slot that this map does not have.
             InvalidQuantity, NotMultipleOfQuantum: a quantity that cannot be had from any state of the devices.
             InsufficientResource: not now; ``data`` has slot, requested and available.
         """
+
+    def grant(
+        self, request: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
+    ) -> Mapping[SlotName, Mapping[DeviceId, Decimal]]:
+        """As :meth:`allocate`, in the form of ``DeviceAllocation.slots``."""
+        return self.allocate(request, hint=hint, eligible=eligible).slots
 
     @abstractmethod
     def apply(self, allocation: DeviceAllocation) -> None:

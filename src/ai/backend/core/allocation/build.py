@@ -23,4 +23,4 @@ def build_alloc_map(spec: AllocMapSpec, devices: Sequence[ComputeDevice]) -> Led
     kind = STOCK.get(spec.kind)
     if kind is None:
         raise InvalidInput(f"unknown kind of alloc map {spec.kind!r}; known are {', '.join(STOCK)}")
-    return kind(devices, strategy=spec.strategy, prefer_single_numa_node=spec.prefer_single_numa_node)
+    return kind(devices, strategy=spec.strategy, affinity_policy=spec.affinity_policy)

@@ -2,72 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ai.backend.common.devices import AllocationStrategy
-from ai.backend.core.allocation.alloc_map import AffinityHint
-from ai.backend.core.allocation.ledger import LedgerAllocMap, Parts, SlotBook
-from ai.backend.core.allocation.numa import Candidates, by_node
+from ai.backend.core.allocation.book import Parts, SlotBook, ranks
+from ai.backend.core.allocation.ledger import LedgerAllocMap
+from ai.backend.core.allocation.numa import level_out
 
 
 class DiscreteAllocMap(LedgerAllocMap):
-    """Serves a request from one NUMA node if one has enough, else from as few nodes as possible; on them:
+    """Divides a request over the devices of the place that :class:`LedgerAllocMap` found:
 
     * FILL: the devices with the most free first, so that it comes from as few devices as possible;
     * EVENLY: equal parts of every device (those with the most free give the remainder);
     * LEAST_FRAGMENTATION: the fullest device that still has room for all of it; else as FILL, but the last part comes
       from the fullest device that has room for it.
+
+    Among devices with equally much free links decide, then the plugin's order. INTERLEAVED: equal parts of every node,
+    each divided so. O(distinct free amounts + devices that give).
     """
 
-    def _choose(self, book: SlotBook, quanta: int, hint: AffinityHint) -> Parts:
-        candidates = self._candidates(book)
-        if sum(free for _, free in candidates) < quanta:
-            raise self._insufficient(book, quanta)
-        if self._prefer_single_numa_node:
-            candidates = self._narrow(candidates, quanta, hint)
+    def _pick(self, book: SlotBook, quanta: int, scope: int, largest: int) -> Parts | None:
+        if not scope & (scope - 1):
+            # One device, or none: there is nothing to divide.
+            rank = scope.bit_length() - 1
+            return [(rank, quanta)] if scope and book.free[rank] >= quanta else None
+        if book.order and book.order[-1] == 1:
+            # No device has more than one: every strategy takes one of each of so many devices.
+            mask = book.levels[1] & scope
+            return [(rank, 1) for rank in self._select(book, mask, quanta)] if mask.bit_count() >= quanta else None
         if self._strategy is AllocationStrategy.EVENLY:
-            return _evenly(candidates, quanta)
-        return _fill(candidates, quanta, tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION)
+            return self._evenly(book, quanta, scope)
+        return self._fill(book, quanta, scope, tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION)
 
-    def _narrow(self, candidates: Candidates, quanta: int, hint: AffinityHint) -> Candidates:
-        """The candidates of one NUMA node if one suffices, else of the fewest nodes that do."""
-        groups = by_node(candidates, hint, self._strategy)
-        room = [(sum(free for _, free in members), members) for members in groups]
-        for free, members in room:
-            if free >= quanta:
-                return members
-        chosen: Candidates = []
-        for free, members in sorted(room, key=lambda r: -r[0]):
-            chosen += members
-            quanta -= free
-            if quanta <= 0:
+    def _interleave(self, book: SlotBook, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+        found: list[tuple[int, int]] = []
+        for scope, share in zip(nodes, level_out([book.room(scope) for scope in nodes], quanta), strict=True):
+            found += (share and self._pick(book, share, scope, largest)) or ()
+        return found
+
+    def _evenly(self, book: SlotBook, quanta: int, scope: int) -> Parts | None:
+        """Water-fill: what has less free than the common level gives all of it."""
+        parts: list[tuple[int, int]] = []
+        here = [(level, mask) for level in book.order if (mask := book.levels[level] & scope)]
+        count = sum([mask.bit_count() for _, mask in here])
+        for i, (level, mask) in enumerate(here):
+            if level * count > quanta:
+                share, extra = divmod(quanta, count)
+                return parts + self._top(book, here[i:], share, extra)
+            parts += [(rank, level) for rank in ranks(mask)]
+            quanta -= level * mask.bit_count()
+            count -= mask.bit_count()
+        return None if quanta else parts
+
+    def _top(self, book: SlotBook, here: Sequence[tuple[int, int]], share: int, extra: int) -> list[tuple[int, int]]:
+        """``share`` of every device, and one more of the ``extra`` ones that have the most."""
+        larger: list[int] = []
+        for _, mask in reversed(here):
+            if len(larger) == extra:
                 break
-        return chosen
+            larger += self._select(book, mask, min(extra - len(larger), mask.bit_count()), larger)
+        parts = [(rank, share + 1) for rank in larger]
+        if share:
+            rest = set(larger)
+            parts += [(rank, share) for _, mask in here for rank in ranks(mask) if rank not in rest]
+        return parts
 
-
-def _evenly(candidates: Candidates, quanta: int) -> Parts:
-    """Water-fill: find the level at which ``sum(min(free, level))`` just covers the request. O(n log n)."""
-    ascending = sorted(candidates, key=lambda c: (c[1], -c[0].rank))
-    parts: list[tuple[int, int]] = []
-    left = quanta
-    for i, (_, free) in enumerate(ascending):
-        part = min(free, left // (len(ascending) - i))
-        parts.append((i, part))
-        left -= part
-    # Fewer than one unit per device is left; those with the most free come last in ``ascending``, so they round up.
-    return [(ascending[i][0], part) for i, part in reversed(parts) if part]
-
-
-def _fill(candidates: Candidates, quanta: int, *, tight: bool) -> Parts:
-    chosen: list[tuple[int, int]] = []
-    descending = sorted(candidates, key=lambda c: (-c[1], c[0].rank))
-    left = quanta
-    for i, (_, free) in enumerate(descending):
-        if tight and free >= left:
-            # The rest fits one device: the fullest such one. Those after it in the order have less free.
-            i = max(j for j, (_, room) in enumerate(descending[i:], i) if room >= left)
-            free = descending[i][1]
-        part = min(free, left)
-        chosen.append((i, part))
-        left -= part
-        if not left:
-            break
-    return [(descending[i][0], part) for i, part in chosen]
+    def _fill(self, book: SlotBook, quanta: int, scope: int, *, tight: bool) -> Parts | None:
+        chosen: list[int] = []
+        parts: list[tuple[int, int]] = []
+        for level in reversed(book.order):
+            if not (mask := book.levels[level] & scope):
+                continue
+            whole = min(mask.bit_count(), -(-quanta // level) - tight)
+            if whole:
+                selected = self._select(book, mask, whole, chosen)
+                chosen += selected
+                parts += [(rank, level) for rank in selected]
+                quanta -= whole * level
+            if quanta <= 0:
+                # The last device gives only what is left.
+                parts[-1] = (chosen[-1], level + quanta)
+                return parts
+            if tight and whole < mask.bit_count():
+                for rank in chosen:
+                    scope &= ~(1 << rank)
+                last = self._select(book, book.fullest(scope, quanta), 1, chosen)
+                return [*parts, (last[0], quanta)]
+        return None

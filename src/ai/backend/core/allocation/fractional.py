@@ -2,65 +2,105 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import chain, zip_longest
+
 from ai.backend.common.devices import AllocationStrategy
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.alloc_map import AffinityHint
-from ai.backend.core.allocation.ledger import LedgerAllocMap, Parts, SlotBook
-from ai.backend.core.allocation.numa import Candidates, by_node
+from ai.backend.core.allocation.book import Parts, SlotBook, ranks
+from ai.backend.core.allocation.ledger import LedgerAllocMap
 
 
 class FractionalAllocMap(LedgerAllocMap):
     """A request that one device could hold is never split; a larger one takes shares that differ by at most a quantum.
 
-    "Could hold" means the largest healthy device of the slot, whether or not it is free now: a program that asked for a
-    part of a device does not expect two. A larger request takes as few devices as possible, on one NUMA node if one can
-    serve it. EVENLY takes the devices with the most free, the other strategies the fullest ones that have room.
+    "Could hold" means the largest healthy device that may be given, whether or not it is free now: a program that asked
+    for a part of a device does not expect two. A larger request takes as few devices as possible. EVENLY takes the
+    devices with the most free, the other strategies the fullest ones that have room; unless others that have room too
+    are linked better. INTERLEAVED: the devices of a larger request come in turn from every
+    node. O(distinct free amounts + devices that give).
     """
 
-    def _choose(self, book: SlotBook, quanta: int, hint: AffinityHint) -> Parts:
-        candidates = self._candidates(book)
-        largest = max((c.amount for c in book.cells.values() if c.healthy), default=0)
-        if not candidates:
-            raise self._insufficient(book, quanta)
-        groups = by_node(candidates, hint, self._strategy)
+    def _pick(self, book: SlotBook, quanta: int, scope: int, largest: int) -> Parts | None:
         if quanta <= largest or book.slot_type is SlotType.UNIQUE:
-            return self._single(book, quanta, candidates, groups)
-        if self._prefer_single_numa_node:
-            for members in groups:
-                parts = self._spread(members, quanta, largest)
-                if parts is not None:
-                    return parts
-        parts = self._spread(candidates, quanta, largest)
-        if parts is None:
-            raise self._insufficient(book, quanta, largest=max((free for _, free in candidates), default=0))
+            return self._single(book, quanta, scope)
+        divided = _divide(book, quanta, scope, largest)
+        if divided is None:
+            return None
+        count, share, extra = divided
+        larger = self._several(book, scope, share + 1, extra, [])
+        for rank in larger:
+            scope &= ~(1 << rank)
+        rest = self._several(book, scope, share, count - extra, larger)
+        return [(rank, share + 1) for rank in larger] + [(rank, share) for rank in rest]
+
+    def _interleave(self, book: SlotBook, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+        if quanta <= largest or book.slot_type is SlotType.UNIQUE:
+            return next((p for scope in nodes if (p := self._single(book, quanta, scope)) is not None), None)
+        divided = _divide(book, quanta, sum(nodes), largest)
+        if divided is None:
+            return None
+        count, share, extra = divided
+        parts: list[tuple[int, int]] = []
+        for size, wanted in ((share + 1, extra), (share, count - extra)):
+            taken = {rank for rank, _ in parts}
+            per_node = (
+                [r for mask in self._levels(book, scope, size) for r in ranks(mask) if r not in taken]
+                for scope in nodes
+            )
+            in_turn = (r for r in chain.from_iterable(zip_longest(*per_node)) if r is not None)
+            parts += [(rank, size) for rank, _ in zip(in_turn, range(wanted), strict=False)]
         return parts
 
-    def _single(self, book: SlotBook, quanta: int, candidates: Candidates, groups: list[Candidates]) -> Parts:
-        for members in groups if self._prefer_single_numa_node else (candidates,):
-            fitting = [(cell, free) for cell, free in members if free >= quanta]
-            if fitting:
-                cell, _ = self._ordered(fitting)[0]
-                return [(cell, quanta)]
-        raise self._insufficient(book, quanta, largest=max((free for _, free in candidates), default=0))
+    def _single(self, book: SlotBook, quanta: int, scope: int) -> Parts | None:
+        if self._strategy is AllocationStrategy.EVENLY:
+            most = book.most(scope)
+            candidates = book.levels[most] & scope if most >= quanta else 0
+        else:
+            candidates = book.fullest(scope, quanta)
+        return [(self._select(book, candidates, 1)[0], quanta)] if candidates else None
 
-    def _ordered(self, candidates: Candidates) -> Candidates:
-        sign = -1 if self._strategy is AllocationStrategy.EVENLY else 1
-        return sorted(candidates, key=lambda c: (sign * c[1], c[0].rank))
+    def _several(self, book: SlotBook, scope: int, share: int, count: int, taken: Sequence[int]) -> Sequence[int]:
+        preferred: list[int] = []
+        for mask in self._levels(book, scope, share):
+            if len(preferred) == count:
+                break
+            wanted = min(count - len(preferred), mask.bit_count())
+            preferred += self._select(book, mask, wanted, [*taken, *preferred])
+        if self._links is None or count + len(taken) < 2:
+            return preferred
+        linked = self._select(book, book.with_room(scope, share), count, taken)
+        cost, least = (self._links.judge((*taken, *chosen), 0)[0] for chosen in (preferred, linked))
+        return preferred if cost <= least else linked
 
-    def _spread(self, candidates: Candidates, quanta: int, largest: int) -> Parts | None:
-        """Equal shares over the fewest devices that can hold them; None if no number of devices can."""
-        descending = sorted(candidates, key=lambda c: (-c[1], c[0].rank))
-        for count in range(-(-quanta // largest), len(descending) + 1):
-            share, extra = divmod(quanta, count)
-            if not share:
-                return None
-            # ``extra`` devices hold one quantum more.
-            if descending[count - 1][1] >= share and (not extra or descending[extra - 1][1] > share):
-                return self._shares(candidates, count, share, extra)
+    def _levels(self, book: SlotBook, scope: int, share: int) -> Iterator[int]:
+        """The devices that have room for a share, those with equally much together, as the strategy prefers them."""
+        levels = book.order[bisect_left(book.order, share) :]
+        if self._strategy is AllocationStrategy.EVENLY:
+            levels.reverse()
+        return (book.levels[level] & scope for level in levels)
+
+
+def _divide(book: SlotBook, quanta: int, scope: int, largest: int) -> tuple[int, int, int] | None:
+    """(devices, share, how many of them hold one quantum more) with the fewest devices; None if no number will do."""
+    if not largest:
         return None
+    # How many devices have at least so much free, for each amount that one has.
+    at_least: list[tuple[int, int]] = []
+    total = 0
+    for level in reversed(book.order):
+        if mask := book.levels[level] & scope:
+            total += mask.bit_count()
+            at_least.append((level, total))
+    for count in range(-(-quanta // largest), total + 1):
+        share, extra = divmod(quanta, count)
+        if not share:
+            return None
+        if _count(at_least, share) >= count and _count(at_least, share + 1) >= extra:
+            return count, share, extra
+    return None
 
-    def _shares(self, candidates: Candidates, count: int, share: int, extra: int) -> Parts:
-        larger = self._ordered([(c, free) for c, free in candidates if free > share])[:extra]
-        taken = {cell.rank for cell, _ in larger}
-        rest = self._ordered([(c, free) for c, free in candidates if free >= share and c.rank not in taken])
-        return [(cell, share + 1) for cell, _ in larger] + [(cell, share) for cell, _ in rest[: count - extra]]
+
+def _count(at_least: Sequence[tuple[int, int]], quanta: int) -> int:
+    return max([total for level, total in at_least if level >= quanta], default=0)

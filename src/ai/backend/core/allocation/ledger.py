@@ -1,245 +1,334 @@
-"""Book-keeping that the stock alloc maps share: integers in quanta, by slot and device.
+"""Book-keeping that the stock alloc maps share, and the order in which places are tried.
 
 Invariants, after every public call:
 
-* ``0 <= used <= amount`` of every cell;
+* ``0 <= used <= amount`` of every slot of every device;
 * of the slots of one device that name the same exclusive group, at most one is used.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from fractions import Fraction
+from typing import Self
 
-from ai.backend.common.devices import AllocationStrategy, ComputeDevice, DeviceAllocation, DeviceHealth, DeviceSlot
+from ai.backend.common.devices import (
+    AffinityPolicy,
+    AllocationStrategy,
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceHealth,
+    DeviceSlot,
+)
 from ai.backend.common.errors import (
     InsufficientResource,
     InvalidAllocation,
     InvalidQuantity,
     NotMultipleOfQuantum,
+    ResourceError,
     UnsupportedResource,
 )
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
+from ai.backend.core.allocation.book import MAX_DIGITS, MAX_QUANTA, ExclusiveGroup, Parts, SlotBook, lowest, ranks
+from ai.backend.core.allocation.links import links_of
+from ai.backend.core.allocation.numa import fewest, in_order, precedence
 
-_MAX_QUANTA = 10**24
-
-
-def to_quanta(value: Decimal, quantum: Decimal) -> int | None:
-    """How many quanta a quantity is; None if it lies off the grid. Exact for every finite decimal."""
-    n, d = value.as_integer_ratio()
-    qn, qd = quantum.as_integer_ratio()
-    quanta, rest = divmod(n * qd, d * qn)
-    return None if rest else quanta
-
-
-@dataclass(slots=True)
-class Cell:
-    """One slot of one device. ``rank`` is the device's place in the plugin's list: the last tie-break everywhere."""
-
-    device_id: DeviceId
-    rank: int
-    numa_node: int | None
-    group: str | None
-    healthy: bool
-    amount: int
-    used: int = 0
-
-
-@dataclass(slots=True)
-class SlotBook:
-    """All cells of one slot, in the order of the devices."""
-
-    name: SlotName
-    slot_type: SlotType
-    quantum: Decimal
-    cells: dict[DeviceId, Cell]
-
-    def quantity(self, quanta: int) -> Decimal:
-        return quanta * self.quantum
-
-
-Parts = Sequence[tuple[Cell, int]]
+Eligible = frozenset[DeviceId] | None
 
 
 class LedgerAllocMap(AbstractAllocMap):
-    """A map over the stock book-keeping; subclasses decide which cells a quantity comes from (:meth:`_choose`)."""
+    """A map over the stock book-keeping; subclasses decide how a quantity is divided (:meth:`_pick`).
+
+    Where to look is decided here. PREFER_SINGLE_NODE: on one NUMA node if one can serve the request, else on as few as
+    possible; where links between the devices are known, the place with the best-linked set wins, also across nodes, and
+    among equals the one that leaves the best links free. INTERLEAVED: subclasses divide over the nodes
+    (:meth:`_interleave`).
+    """
 
     def __init__(
         self,
         devices: Sequence[ComputeDevice],
         *,
         strategy: AllocationStrategy = AllocationStrategy.EVENLY,
-        prefer_single_numa_node: bool = True,
+        affinity_policy: AffinityPolicy = AffinityPolicy.PREFER_SINGLE_NODE,
     ) -> None:
         """
         Raises:
             InvalidAllocation: a device id occurs twice, or devices disagree about a slot's type or quantum.
         """
         self._strategy = strategy
-        self._prefer_single_numa_node = prefer_single_numa_node
+        self._affinity = affinity_policy
+        self._ids = [device.device_id for device in devices]
+        self._ranks = {device_id: rank for rank, device_id in enumerate(self._ids)}
+        if len(self._ranks) < len(self._ids):
+            twice = next(d for rank, d in enumerate(self._ids) if self._ranks[d] != rank)
+            raise InvalidAllocation(f"two devices have the id {twice!r}")
+        self._healthy = [device.health is DeviceHealth.HEALTHY for device in devices]
+        self._all = (1 << len(devices)) - 1
+        self._nodes: dict[int | None, int] = {}
+        self._links = links_of(devices)
         self._books: dict[SlotName, SlotBook] = {}
-        self._groups: dict[tuple[DeviceId, str], list[Cell]] = {}
-        seen: set[DeviceId] = set()
+        groups: dict[tuple[int, str], ExclusiveGroup] = {}
         for rank, device in enumerate(devices):
-            if device.device_id in seen:
-                raise InvalidAllocation(f"two devices have the id {device.device_id!r}")
-            seen.add(device.device_id)
+            self._nodes[device.numa_node] = self._nodes.get(device.numa_node, 0) | 1 << rank
             for slot in device.slots:
-                self._add(rank, device, slot)
+                book = self._add(rank, device, slot)
+                if slot.exclusive_group is not None:
+                    group = groups.setdefault((rank, slot.exclusive_group), ExclusiveGroup())
+                    book.join(rank, group)
+        for book in self._books.values():
+            book.seal()
 
-    def _add(self, rank: int, device: ComputeDevice, slot: DeviceSlot) -> None:
-        if not slot.quantum.is_finite() or slot.quantum <= 0 or not slot.amount.is_finite() or slot.amount < 0:
-            raise InvalidAllocation(f"device {device.device_id!r} offers a malformed amount of {slot.slot_name}")
-        book = self._books.setdefault(slot.slot_name, SlotBook(slot.slot_name, slot.slot_type, slot.quantum, {}))
-        if (book.slot_type, book.quantum) != (slot.slot_type, slot.quantum) or device.device_id in book.cells:
+    def _add(self, rank: int, device: ComputeDevice, slot: DeviceSlot) -> SlotBook:
+        book = self._books.get(slot.slot_name)
+        if book is None:
+            if not slot.quantum.is_finite() or slot.quantum <= 0:
+                raise InvalidAllocation(f"device {device.device_id!r} offers a malformed quantum of {slot.slot_name}")
+            book = SlotBook(slot.slot_name, slot.slot_type, slot.quantum, len(self._ids))
+            self._books[slot.slot_name] = book
+        if book.slot_type is not slot.slot_type or book.quantum != slot.quantum or book.offers >> rank & 1:
             raise InvalidAllocation(f"devices disagree about the type or quantum of {slot.slot_name}")
-        cell = Cell(
-            device_id=device.device_id,
-            rank=rank,
-            numa_node=device.numa_node,
-            group=slot.exclusive_group,
-            healthy=device.health is DeviceHealth.HEALTHY,
+        amount = book.quanta(slot.amount)
+        if amount is None and slot.amount.adjusted() <= MAX_DIGITS:
             # What is left over below one quantum can never be given away.
-            amount=int(slot.amount // slot.quantum),
-        )
-        book.cells[device.device_id] = cell
-        if slot.exclusive_group is not None:
-            self._groups.setdefault((device.device_id, slot.exclusive_group), []).append(cell)
+            amount = int(Fraction(slot.amount) / Fraction(slot.quantum))
+        if amount is None or not 0 <= amount <= MAX_QUANTA:
+            raise InvalidAllocation(f"device {device.device_id!r} offers a malformed amount of {slot.slot_name}")
+        book.add(rank, amount, healthy=self._healthy[rank])
+        return book
+
+    def clone(self) -> Self:
+        """A map of its own in the same state; what never changes is shared."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._books = {name: book.clone() for name, book in self._books.items()}
+        groups: dict[int, ExclusiveGroup] = {}
+        for name, book in self._books.items():
+            for rank, group in book.groups.items() if book.groups else ():
+                mine = groups.setdefault(id(group), ExclusiveGroup(users=group.users))
+                other._books[name].groups[rank] = mine
+                mine.books.append(other._books[name])
+        return other
 
     # ---- reading
 
     @property
+    def books(self) -> Mapping[SlotName, SlotBook]:
+        """By slot, to be read only."""
+        return self._books
+
+    @property
     def totals(self) -> Mapping[SlotName, Decimal]:
-        return {
-            name: book.quantity(sum(c.amount for c in book.cells.values() if c.healthy))
-            for name, book in self._books.items()
-        }
+        return {name: book.quantity(book.total) for name, book in self._books.items()}
 
     def available(self) -> Mapping[SlotName, Decimal]:
-        return {
-            name: book.quantity(sum(self._free(c) for c in book.cells.values())) for name, book in self._books.items()
-        }
+        return {name: book.quantity(book.total_free) for name, book in self._books.items()}
 
-    def _is_hidden(self, cell: Cell) -> bool:
-        """Whether another slot of the same exclusive group is taken on this device."""
-        if cell.group is None:
-            return False
-        return any(other.used for other in self._groups[cell.device_id, cell.group] if other is not cell)
-
-    def _free(self, cell: Cell) -> int:
-        return 0 if not cell.healthy or self._is_hidden(cell) else cell.amount - cell.used
-
-    def _candidates(self, book: SlotBook) -> list[tuple[Cell, int]]:
-        """Cells that have something to give, with how much."""
-        found = [(cell, self._free(cell)) for cell in book.cells.values()]
-        return [(cell, free) for cell, free in found if free > 0]
-
-    # ---- taking
+    # ---- choosing
 
     @abstractmethod
-    def _choose(self, book: SlotBook, quanta: int, hint: AffinityHint) -> Parts:
-        """The cells and quanta that serve a request, without taking them. Raises InsufficientResource."""
+    def _pick(self, book: SlotBook, quanta: int, scope: int, largest: int) -> Parts | None:
+        """The parts that serve a request from the devices of a mask; None if they cannot.
 
-    def allocate(self, request: Mapping[SlotName, Decimal], *, hint: AffinityHint = NO_HINT) -> DeviceAllocation:
-        taken: list[tuple[Cell, int]] = []
-        result: dict[SlotName, dict[DeviceId, Decimal]] = {}
+        ``largest`` is the size of the largest healthy device that may be given at all, free or not.
+        """
+
+    @abstractmethod
+    def _interleave(self, book: SlotBook, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+        """As :meth:`_pick`, in turn from the devices of each mask; the masks are in the order of preference."""
+
+    def _select(self, book: SlotBook, candidates: int, count: int, taken: Sequence[int] = ()) -> Sequence[int]:
+        """Of devices that are equal to the strategy: those that are linked best with each other and with ``taken``."""
+        if self._links is None or count == candidates.bit_count():
+            return lowest(candidates, count)
+        return self._links.choose(candidates, count, taken, book.some_free)
+
+    def _choose(self, book: SlotBook, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
+        scope, largest = self._all, book.largest
+        if eligible is not None:
+            scope = sum(1 << rank for d in eligible if (rank := self._ranks.get(d)) is not None)
+            largest = max((book.amounts[i] for i in ranks(scope & book.offers) if self._healthy[i]), default=0)
+        parts = None
+        if quanta <= (book.total_free if eligible is None else book.room(scope)):
+            if len(self._nodes) == 1:
+                parts = self._pick(book, quanta, scope, largest)
+            else:
+                parts = self._on_nodes(book, quanta, scope, largest, hint)
+        if parts is None:
+            raise self._insufficient(book, quanta, scope, largest, restricted=eligible is not None)
+        return parts
+
+    def _on_nodes(self, book: SlotBook, quanta: int, scope: int, largest: int, hint: AffinityHint) -> Parts | None:
+        """From the node that comes first, as :func:`in_order` says; most requests need to look no further."""
+        if self._links is None and self._affinity is AffinityPolicy.PREFER_SINGLE_NODE:
+            found: tuple[tuple[int, int, int], int] | None = None
+            for node, mask in self._nodes.items():
+                room = book.room(mask & scope)
+                if room >= quanta:
+                    key = precedence(node, room, hint, self._strategy)
+                    if found is None or key < found[0]:
+                        found = key, mask & scope
+            if found is not None and (parts := self._pick(book, quanta, found[1], largest)) is not None:
+                return parts
+        rooms = {node: room for node, mask in self._nodes.items() if (room := book.room(mask & scope))}
+        ordered = in_order(rooms, hint, self._strategy)
+        if self._affinity is AffinityPolicy.INTERLEAVED:
+            masks = [self._nodes[node] & scope for _, node in ordered]
+            return self._interleave(book, quanta, masks, largest)
+        places = [(close, self._nodes[node] & scope) for close, node in ordered if rooms[node] >= quanta]
+        if not places:
+            places.append((3, sum([self._nodes[node] & scope for node in fewest(rooms, quanta)])))
+        places.append((4, scope))
+        if self._links is None:
+            plans = (parts for _, place in places if (parts := self._pick(book, quanta, place, largest)) is not None)
+            return next(plans, None)
+        best: Parts | None = None
+        least: tuple[int, ...] = ()
+        for close, place in places:
+            parts = self._pick(book, quanta, place, largest)
+            if parts is not None:
+                cost, harm = self._links.judge(tuple([rank for rank, _ in parts]), book.some_free)
+                badness = (len(parts), cost, close, harm)
+                if best is None or badness < least:
+                    best, least = parts, badness
+        return best
+
+    # ---- the interface
+
+    def allocate(
+        self, request: Mapping[SlotName, Decimal], *, hint: AffinityHint = NO_HINT, eligible: Eligible = None
+    ) -> DeviceAllocation:
+        return DeviceAllocation(slots=self.grant(request, hint, eligible))
+
+    def grant(
+        self, request: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: Eligible
+    ) -> dict[SlotName, Mapping[DeviceId, Decimal]]:
+        """As :meth:`allocate`, in the form of ``DeviceAllocation.slots``."""
+        result: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
+        ids = self._ids
+        done: list[tuple[SlotBook, Parts]] = []
+        is_mixed = len(request) > 1
         try:
-            for name in sorted(name for name, quantity in request.items() if quantity):
-                book, quanta = self._read(name, request[name])
-                parts = self._choose(book, quanta, hint)
-                for cell, part in parts:
-                    cell.used += part
-                    taken.append((cell, part))
-                result[name] = {cell.device_id: book.quantity(part) for cell, part in parts}
-        except BaseException:
-            for cell, part in taken:
-                cell.used -= part
+            for name in self._scarce_first(request) if is_mixed else request:
+                if not (quantity := request[name]):
+                    continue
+                book, quanta = self._read(name, quantity)
+                parts = self._choose(book, quanta, hint, eligible)
+                book.change(parts, 1)
+                if is_mixed:
+                    done.append((book, parts))
+                    hint = self._near(parts, hint)
+                result[name] = {ids[rank]: book.quantity(part) for rank, part in parts}
+        except (ResourceError, InvalidQuantity):
+            for book, parts in done:
+                book.change(parts, -1)
             raise
-        return DeviceAllocation(slots=result)
+        return result
+
+    def _near(self, parts: Parts, hint: AffinityHint) -> AffinityHint:
+        """The hint for what else a kernel gets once it has these."""
+        chosen = sum([1 << rank for rank, _ in parts])
+        nodes = {node for node, mask in self._nodes.items() if node is not None and mask & chosen}
+        return AffinityHint(numa_nodes=hint.numa_nodes | nodes)
+
+    def _scarce_first(self, names: Iterable[SlotName]) -> list[SlotName]:
+        """Slots that few devices have choose before others could hide them there."""
+
+        def key(name: SlotName) -> tuple[int, SlotName]:
+            book = self._books.get(name)
+            return book.some_free.bit_count() if book is not None else 0, name
+
+        return sorted(names, key=key)
 
     def _read(self, name: SlotName, quantity: Decimal) -> tuple[SlotBook, int]:
         book = self._books.get(name)
         if book is None:
             raise UnsupportedResource(f"There is no slot {name} here.", data={"slot": name})
-        if not quantity.is_finite() or quantity < 0:
-            raise InvalidQuantity(f"{name}: not a quantity that a device can give", data={"slot": name})
-        quanta = to_quanta(quantity, book.quantum)
-        if quanta is None or quanta > _MAX_QUANTA:
+        quanta = book.quanta(quantity)
+        if quanta is None:
             raise NotMultipleOfQuantum(
                 f"{format_quantity(quantity)} {name} is not a multiple of {format_quantity(book.quantum)}.",
                 data={"slot": name, "quantum": format_quantity(book.quantum)},
             )
-        if book.slot_type is SlotType.UNIQUE and quanta != 1:
-            raise InvalidQuantity(f"{name} is unique: only one of it can be requested", data={"slot": name})
+        if quanta <= 0 or (quanta != 1 and book.slot_type is SlotType.UNIQUE):
+            only = (
+                " is unique: only one of it can be requested" if quanta > 0 else ": not a quantity that a device gives"
+            )
+            raise InvalidQuantity(f"{name}{only}", data={"slot": name})
         return book, quanta
 
-    def _insufficient(self, book: SlotBook, quanta: int, *, largest: int | None = None) -> InsufficientResource:
-        free = sum(self._free(c) for c in book.cells.values())
-        requested, available = (format_quantity(book.quantity(n)) for n in (quanta, free))
+    def _insufficient(
+        self, book: SlotBook, quanta: int, scope: int, largest: int, *, restricted: bool
+    ) -> InsufficientResource:
+        free, most = book.room(scope), book.most(scope)
+        requested, available, room = (format_quantity(book.quantity(n)) for n in (quanta, free, most))
         data = {"slot": book.name, "requested": requested, "available": available}
-        if largest is None or free < quanta:
-            return InsufficientResource(f"needs {requested} {book.name}; {available} free", data=data)
-        room = format_quantity(book.quantity(largest))
+        where = " on the devices that qualify" if restricted else ""
+        if free < quanta:
+            return InsufficientResource(f"needs {requested} {book.name}; {available} free{where}", data=data)
+        how = "on one device" if quanta <= largest else "in equal shares"
         return InsufficientResource(
-            f"needs {requested} {book.name} on one device; {available} free, at most {room} on one device",
+            f"needs {requested} {book.name} {how}; {available} free{where}, at most {room} on one device",
             data={**data, "largest": room},
         )
 
-    # ---- exact quantities
-
-    def _cells(self, allocation: DeviceAllocation) -> Iterator[tuple[SlotBook, Cell, int]]:
+    def _parts(self, allocation: DeviceAllocation) -> list[tuple[SlotBook, list[tuple[int, int]]]]:
+        found = []
         for name, per_device in allocation.slots.items():
             book = self._books.get(name)
+            parts = []
             for device_id, quantity in per_device.items():
-                cell = book.cells.get(device_id) if book else None
-                quanta = to_quanta(quantity, book.quantum) if book and quantity.is_finite() else None
-                if book is None or cell is None or quanta is None or quanta <= 0:
+                rank = self._ranks.get(device_id)
+                quanta = book.quanta(quantity) if book is not None else None
+                if book is None or rank is None or quanta is None or quanta <= 0 or not book.offers >> rank & 1:
                     raise InvalidAllocation(
                         f"there is no {format_quantity(quantity)} {name} on device {device_id!r}",
                         data={"slot": name, "device": device_id},
                     )
-                yield book, cell, quanta
+                parts.append((rank, quanta))
+            if book is not None:
+                found.append((book, parts))
+        return found
 
     def apply(self, allocation: DeviceAllocation) -> None:
-        done: list[tuple[Cell, int]] = []
-        try:
-            for book, cell, quanta in list(self._cells(allocation)):
-                if self._is_hidden(cell) or cell.used + quanta > cell.amount:
-                    raise InvalidAllocation(
-                        f"device {cell.device_id!r} has not {format_quantity(book.quantity(quanta))} {book.name} free",
-                        data={"slot": book.name, "device": cell.device_id},
-                    )
-                cell.used += quanta
-                done.append((cell, quanta))
-        except InvalidAllocation:
-            _undo(done)
-            raise
+        done: list[tuple[SlotBook, Parts]] = []
+        for book, parts in self._parts(allocation):
+            for rank, quanta in parts:
+                if book.used[rank] + quanta > book.amounts[rank] or book.is_hidden(rank):
+                    for earlier, given in done:
+                        earlier.change(given, -1)
+                    raise self._wrong(book, rank, quanta, "has not", " free")
+            book.change(parts, 1)
+            done.append((book, parts))
 
     def free(self, allocation: DeviceAllocation) -> None:
-        cells = list(self._cells(allocation))
-        for book, cell, quanta in cells:
-            if cell.used < quanta:
-                raise InvalidAllocation(
-                    f"device {cell.device_id!r} did not give {format_quantity(book.quantity(quanta))} {book.name}",
-                    data={"slot": book.name, "device": cell.device_id},
-                )
-        for _, cell, quanta in cells:
-            cell.used -= quanta
+        found = self._parts(allocation)
+        for book, parts in found:
+            for rank, quanta in parts:
+                if book.used[rank] < quanta:
+                    raise self._wrong(book, rank, quanta, "did not give", "")
+        for book, parts in found:
+            book.change(parts, -1)
+
+    def _wrong(self, book: SlotBook, rank: int, quanta: int, verb: str, tail: str) -> InvalidAllocation:
+        device_id, quantity = self._ids[rank], format_quantity(book.quantity(quanta))
+        return InvalidAllocation(
+            f"device {device_id!r} {verb} {quantity} {book.name}{tail}",
+            data={"slot": book.name, "device": device_id},
+        )
 
     def snapshot(self) -> dict[SlotName, tuple[int, ...]]:
-        return {name: tuple(c.used for c in book.cells.values()) for name, book in self._books.items()}
+        return {name: tuple(book.used) for name, book in self._books.items()}
 
-    def restore(self, snapshot: dict[SlotName, tuple[int, ...]]) -> None:
-        for name, used in snapshot.items():
-            for cell, quanta in zip(self._books[name].cells.values(), used, strict=True):
-                cell.used = quanta
-
-
-def _undo(done: Iterable[tuple[Cell, int]]) -> None:
-    for cell, quanta in done:
-        cell.used -= quanta
+    def restore(self, snapshot: Mapping[SlotName, tuple[int, ...]]) -> None:
+        for name, then in snapshot.items():
+            book = self._books[name]
+            used = tuple(book.used)
+            if used != then:
+                changed = zip(range(len(used)), used, then, strict=True)
+                book.change([(rank, before - now) for rank, now, before in changed if now != before], 1)

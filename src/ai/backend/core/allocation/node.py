@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation
+from ai.backend.common.devices import (
+    AllocMapSpec,
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceHealth,
+    VariantNamespace,
+    VariantProperty,
+)
 from ai.backend.common.errors import (
     InsufficientResource,
     InvalidAllocation,
@@ -22,8 +29,11 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
+from ai.backend.core.allocation.book import SlotBook
 from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.ledger import LedgerAllocMap
 from ai.backend.core.allocation.opaque import ANY_DEVICE, OpaqueAllocMap
+from ai.backend.core.allocation.variants import PluginVariants, Wanted, eligible_devices
 
 #: Accelerators choose before cores and memory follow them. A plugin that is not named comes after those that are, but
 #: before cpu and mem if these are not named either.
@@ -33,19 +43,31 @@ _LAST = ("cpu", "mem")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginDevices:
-    """One plugin's devices on a node. ``alloc_map`` None: the plugin has a map of its own."""
+    """One plugin's devices on a node. ``alloc_map`` None: the plugin has a map of its own.
+
+    ``namespaces`` says how the devices' variant properties are compared.
+    """
 
     name: DeviceName
     devices: tuple[ComputeDevice, ...]
     alloc_map: AllocMapSpec | None
+    namespaces: tuple[VariantNamespace, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A request as a make of node reads it: what is wanted of each plugin, and from which devices."""
+
+    wanted: Wanted
+    eligible: Mapping[str, frozenset[DeviceId]]
 
 
 def order_plugins(names: Iterable[str], order: Sequence[str]) -> list[str]:
-    """A total order: as named by ``order``, then the rest by name with cpu and mem last."""
-    places = {name: i for i, name in enumerate(order)}
+    """A total order: as named first by ``order``, then the rest by name with cpu and mem last."""
+    places = {name: i for i, name in reversed(list(enumerate(order)))}
 
     def key(name: str) -> tuple[int, int, str]:
-        return places.get(name, len(places)), _LAST.index(name) + 1 if name in _LAST else 0, name
+        return places.get(name, len(order)), _LAST.index(name) + 1 if name in _LAST else 0, name
 
     return sorted(names, key=key)
 
@@ -63,7 +85,9 @@ class NodeAllocator:
         """
         self._maps = {name: maps[name] for name in order_plugins(maps, order)}
         self._owners: dict[str, str] = {}
-        self._nodes: dict[DeviceId, dict[str, int]] = {}
+        self._nodes: dict[str, dict[DeviceId, int]] = {}
+        self._unhealthy: dict[str, set[DeviceId]] = {}
+        self._variants: dict[str, PluginVariants] = {}
         for name, alloc_map in self._maps.items():
             for slot in alloc_map.totals:
                 if slot in self._owners:
@@ -78,21 +102,35 @@ class NodeAllocator:
             if plugin.name in maps:
                 raise InvalidAllocation(f"two plugins are named {plugin.name}")
             if plugin.alloc_map is None:
-                maps[plugin.name] = OpaqueAllocMap(plugin.devices).pooled()
+                maps[plugin.name] = OpaqueAllocMap(plugin.devices)
             else:
                 maps[plugin.name] = build_alloc_map(plugin.alloc_map, plugin.devices)
         self = cls(maps, order=order)
         for plugin in plugins:
-            self.locate(plugin.name, plugin.devices)
+            self.locate(plugin.name, plugin.devices, plugin.namespaces)
         return self
 
-    def locate(self, plugin: str, devices: Iterable[ComputeDevice]) -> None:
-        """Say where a plugin's devices are, so that other plugins can follow them."""
-        for device in devices:
-            if device.numa_node is not None:
-                self._nodes.setdefault(device.device_id, {})[plugin] = device.numa_node
+    def locate(
+        self, plugin: str, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()
+    ) -> None:
+        """Say where a plugin's devices are and what they are, so that other plugins and requirements can follow."""
+        self._variants[plugin] = PluginVariants(devices, namespaces)
+        self._unhealthy[plugin] = {d.device_id for d in devices if d.health is not DeviceHealth.HEALTHY}
+        self._nodes[plugin] = {d.device_id: d.numa_node for d in devices if d.numa_node is not None}
+
+    def clone(self) -> NodeAllocator:
+        """An allocator of its own in the same state. Only for stock maps, which is what :meth:`from_devices` makes."""
+        other = object.__new__(NodeAllocator)
+        other.__dict__.update(self.__dict__)
+        other._maps = {name: m.clone() for name, m in self._maps.items() if isinstance(m, LedgerAllocMap)}
+        return other
 
     # ---- reading
+
+    def books(self) -> dict[str, SlotBook]:
+        """The books of the stock maps by slot, to be read only."""
+        maps = (m for m in self._maps.values() if isinstance(m, LedgerAllocMap))
+        return {slot: book for m in maps for slot, book in m.books.items()}
 
     @property
     def totals(self) -> ResourceSlot:
@@ -105,38 +143,74 @@ class NodeAllocator:
         """The NUMA nodes that an allocation touches, as far as they are known."""
         found = set()
         for slot, per_device in allocation.slots.items():
-            owner = self._owners.get(slot, "")
-            found |= {node for d in per_device if (node := self._nodes.get(d, {}).get(owner)) is not None}
+            nodes = self._nodes.get(self._owners.get(slot, ""))
+            if nodes:
+                found |= {nodes[d] for d in per_device if d in nodes}
         return frozenset(found)
 
     # ---- taking
 
-    def allocate(self, request: ResourceSlot) -> DeviceAllocation:
-        """Take a whole request, all of it on one NUMA node when that is possible.
+    def check_supported(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> None:
+        """Whether there are such slots and devices at all, free or not, healthy or not.
 
         Raises:
-            UnsupportedResource: a slot that no plugin of this node has, with a quantity other than zero.
+            UnsupportedResource: as :meth:`allocate`.
+        """
+        eligible_devices(self._split(request), self._variants, requirements)
+
+    def allocate(self, request: ResourceSlot, *, requirements: Sequence[VariantProperty] = ()) -> DeviceAllocation:
+        """Take a whole request, all of it on one NUMA node when that is possible.
+
+        Args:
+            request: slot -> quantity.
+            requirements: what the devices must be; each binds the requested slots of those plugins whose devices state
+                something in its namespace.
+
+        Raises:
+            UnsupportedResource: a slot that no plugin of this node has, with a quantity other than zero; a requirement
+                that no device of this node satisfies. The message says what there is.
             InsufficientResource, NotMultipleOfQuantum, InvalidQuantity: see :meth:`AbstractAllocMap.allocate`.
         """
+        return self.take(self.prepare(request, requirements))
+
+    def prepare(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> Recipe:
+        """What :meth:`allocate` reads of a request; good for every allocator with the same devices.
+
+        Raises:
+            UnsupportedResource: as :meth:`allocate`.
+        """
         wanted = self._split(request)
-        before = self.snapshot()
-        first = self._allocate(wanted, NO_HINT)
-        touched = self.numa_nodes(first)
-        if len(touched) <= 1:
+        return Recipe(wanted=wanted, eligible=eligible_devices(wanted, self._variants, requirements))
+
+    def take(self, recipe: Recipe) -> DeviceAllocation:
+        """As :meth:`allocate`; raises the same, but UnsupportedResource."""
+        wanted, eligible = recipe.wanted, recipe.eligible
+        touched: list[frozenset[int]] = []
+        first = self._allocate(wanted, NO_HINT, eligible, touched)
+        if not touched or touched.count(touched[0]) == len(touched):
             return first
-        taken = self.snapshot()
-        for node in sorted({n for nodes in self._nodes.values() for n in nodes.values()}):
-            self.restore(before)
+        if any(len(nodes) > 1 for nodes in touched):
+            # A map that prefers one node found none: no other choice brings them together.
+            return first
+        self.free(first)
+        for node in self._common_nodes(wanted):
             try:
-                other = self._allocate(wanted, AffinityHint(numa_nodes=frozenset({node})))
+                other = self._allocate(wanted, AffinityHint(numa_nodes=frozenset({node})), eligible)
             except InsufficientResource:
                 continue
             if self.numa_nodes(other) <= {node}:
                 return other
-        self.restore(taken)
+            self.free(other)
+        self.apply(first)
         return first
 
+    def _common_nodes(self, wanted: Wanted) -> list[int]:
+        """The NUMA nodes on which each of these plugins has devices, as far as they say where these are."""
+        nodes = [set(located.values()) for plugin in wanted if (located := self._nodes.get(plugin))]
+        return sorted(set.intersection(*nodes)) if nodes else []
+
     def _split(self, request: ResourceSlot) -> dict[str, dict[SlotName, Decimal]]:
+        """What is wanted of each plugin, in the order in which they choose."""
         wanted: dict[str, dict[SlotName, Decimal]] = {}
         for slot, quantity in request.nonzero().items():
             owner = self._owners.get(slot)
@@ -147,56 +221,71 @@ class NodeAllocator:
                     data={"slot": slot, "known": sorted(self._owners)},
                 )
             wanted.setdefault(owner, {})[SlotName(slot)] = quantity
-        return wanted
+        return {name: wanted[name] for name in self._maps if name in wanted} if len(wanted) > 1 else wanted
 
-    def _allocate(self, wanted: Mapping[str, Mapping[SlotName, Decimal]], hint: AffinityHint) -> DeviceAllocation:
-        before = self.snapshot()
+    def _allocate(
+        self,
+        wanted: Wanted,
+        hint: AffinityHint,
+        eligible: Mapping[str, frozenset[DeviceId]],
+        touched: list[frozenset[int]] | None = None,
+    ) -> DeviceAllocation:
+        """``touched`` is told the NUMA nodes that each located plugin gives devices of."""
         slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         try:
-            for name, alloc_map in self._maps.items():
-                if name in wanted:
-                    part = alloc_map.allocate(wanted[name], hint=hint)
-                    slots.update(part.slots)
-                    hint = AffinityHint(numa_nodes=hint.numa_nodes | self.numa_nodes(part))
+            for name in wanted:
+                part = self._maps[name].grant(wanted[name], hint, eligible.get(name))
+                slots.update(part)
+                if located := self._nodes.get(name):
+                    nodes = frozenset([located[d] for per in part.values() for d in per if d in located])
+                    if nodes:
+                        hint = AffinityHint(numa_nodes=hint.numa_nodes | nodes)
+                        if touched is not None:
+                            touched.append(nodes)
         except BaseException:
-            self.restore(before)
+            self.free(DeviceAllocation(slots=slots))
             raise
         return DeviceAllocation(slots=slots)
 
-    def _parts(self, allocation: DeviceAllocation) -> dict[str, DeviceAllocation]:
+    def _parts(self, allocation: DeviceAllocation) -> list[tuple[AbstractAllocMap, DeviceAllocation]]:
         parts: dict[str, dict[SlotName, Mapping[DeviceId, Decimal]]] = {}
         for slot, per_device in allocation.slots.items():
             owner = self._owners.get(slot)
             if owner is None:
                 raise InvalidAllocation(f"there is no slot {slot} here", data={"slot": slot})
             parts.setdefault(owner, {})[slot] = per_device
-        return {name: DeviceAllocation(slots=slots) for name, slots in parts.items()}
+        return [(self._maps[name], DeviceAllocation(slots=slots)) for name, slots in parts.items()]
 
     def apply(self, allocation: DeviceAllocation) -> None:
         """Take exactly this. Raises InvalidAllocation."""
-        before = self.snapshot()
-        try:
-            for name, part in self._parts(allocation).items():
-                self._maps[name].apply(part)
-        except BaseException:
-            self.restore(before)
-            raise
+        parts = self._parts(allocation)
+        for done, (alloc_map, part) in enumerate(parts):
+            try:
+                alloc_map.apply(part)
+            except BaseException:
+                for earlier, given in parts[:done]:
+                    earlier.free(given)
+                raise
 
     def free(self, allocation: DeviceAllocation) -> None:
         """Give exactly this back. Raises InvalidAllocation."""
-        before = self.snapshot()
-        try:
-            for name, part in self._parts(allocation).items():
-                self._maps[name].free(part)
-        except BaseException:
-            self.restore(before)
-            raise
+        parts = self._parts(allocation)
+        for done, (alloc_map, part) in enumerate(parts):
+            try:
+                alloc_map.free(part)
+            except BaseException:
+                for earlier, returned in parts[:done]:
+                    earlier.apply(returned)
+                raise
 
-    def verify_or_rebind(self, request: ResourceSlot, plan: DeviceAllocation) -> DeviceAllocation:
+    def verify_or_rebind(
+        self, request: ResourceSlot, plan: DeviceAllocation, *, requirements: Sequence[VariantProperty] = ()
+    ) -> DeviceAllocation:
         """Bind a plan that may be older than the devices are.
 
         The plan is taken as it is if it can be; what it leaves open is chosen here. If the devices have moved on,
-        equivalent ones are chosen for the whole request: a planned device is gone, taken or not healthy any more.
+        equivalent ones are chosen for the whole request: a planned device is gone, taken, not healthy any more, or not
+        what the requirements say.
 
         Raises:
             InvalidAllocation: the plan is not one of this request.
@@ -208,21 +297,28 @@ class NodeAllocator:
                 raise InvalidAllocation(
                     f"the plan has {plan.total(slot)} {slot}, the request {wanted[slot]}", data={"slot": slot}
                 )
-        before = self.snapshot()
-        offered = self.available()
+        rest = self._split(ResourceSlot({slot: q for slot, q in wanted.items() if slot not in plan.slots}))
+        eligible = eligible_devices(self._split(request), self._variants, requirements)
         try:
+            self._check_planned(plan, eligible)
             self.apply(plan)
-            left = self.available()
-            if any(offered[slot] - left[slot] != plan.total(slot) for slot in plan.slots):
-                # ``apply`` also takes from unhealthy devices, which offer nothing.
-                raise InvalidAllocation("a planned device is not healthy any more")
-            rest = ResourceSlot({slot: q for slot, q in wanted.items() if slot not in plan.slots})
-            hint = AffinityHint(numa_nodes=self.numa_nodes(plan))
-            open_part = self._allocate(self._split(rest), hint)
+        except InvalidAllocation:
+            return self.allocate(request, requirements=requirements)
+        try:
+            open_part = self._allocate(rest, AffinityHint(numa_nodes=self.numa_nodes(plan)), eligible)
         except (ResourceError, InvalidQuantity):
-            self.restore(before)
-            return self.allocate(request)
+            self.free(plan)
+            return self.allocate(request, requirements=requirements)
         return DeviceAllocation(slots={**plan.slots, **open_part.slots})
+
+    def _check_planned(self, plan: DeviceAllocation, eligible: Mapping[str, frozenset[DeviceId]]) -> None:
+        """Raises InvalidAllocation: a planned device is not healthy or not eligible, which :meth:`apply` ignores."""
+        for slot, per_device in plan.slots.items():
+            owner = self._owners.get(slot, "")
+            if not self._unhealthy.get(owner, set()).isdisjoint(per_device):
+                raise InvalidAllocation("a planned device is not healthy any more", data={"slot": slot})
+            if owner in eligible and not eligible[owner] >= per_device.keys():
+                raise InvalidAllocation("a planned device does not satisfy the requirements", data={"slot": slot})
 
     def adopt(self, held: ResourceSlot, allocation: DeviceAllocation) -> DeviceAllocation:
         """Count a workload that was there before this allocator, as well as the present devices allow.
@@ -246,7 +342,7 @@ class NodeAllocator:
             if left <= 0 or slot not in self._owners:
                 continue
             try:
-                more = self._allocate(self._split(ResourceSlot({slot: left})), NO_HINT)
+                more = self._allocate(self._split(ResourceSlot({slot: left})), NO_HINT, {})
             except (ResourceError, InvalidQuantity):
                 continue
             for device_id, part_quantity in more.slots[slot].items():

@@ -1,28 +1,50 @@
-"""In which order NUMA nodes are tried."""
+"""In which order NUMA nodes are tried, and how a quantity is interleaved over them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from ai.backend.common.devices import AllocationStrategy
 from ai.backend.core.allocation.alloc_map import AffinityHint
-from ai.backend.core.allocation.ledger import Cell
-
-Candidates = list[tuple[Cell, int]]
 
 
-def by_node(candidates: Candidates, hint: AffinityHint, strategy: AllocationStrategy) -> list[Candidates]:
-    """Group candidates by NUMA node, best node first.
+def precedence(node: int | None, room: int, hint: AffinityHint, strategy: AllocationStrategy) -> tuple[int, int, int]:
+    """Smaller comes first; the first part is the closeness to the hint.
 
     Nodes of the hint come first, then devices of no known node, then the rest. Among equals, EVENLY prefers the node
     with the most free, the other strategies the one with the least, so that whole nodes stay free.
     """
-    groups: dict[int | None, Candidates] = {}
-    for cell, free in candidates:
-        groups.setdefault(cell.numa_node, []).append((cell, free))
-    sign = -1 if strategy is AllocationStrategy.EVENLY else 1
+    closeness = 0 if node in hint.numa_nodes else 1 if node is None else 2
+    return closeness, -room if strategy is AllocationStrategy.EVENLY else room, -1 if node is None else node
 
-    def key(item: tuple[int | None, Candidates]) -> tuple[int, int, int]:
-        node, members = item
-        closeness = 0 if node in hint.numa_nodes else 1 if node is None else 2
-        return closeness, sign * sum(free for _, free in members), -1 if node is None else node
 
-    return [members for _, members in sorted(groups.items(), key=key)]
+def in_order(
+    rooms: Mapping[int | None, int], hint: AffinityHint, strategy: AllocationStrategy
+) -> list[tuple[int, int | None]]:
+    """(closeness, node) of each node, best first."""
+    keyed = {node: precedence(node, room, hint, strategy) for node, room in rooms.items()}
+    return [(keyed[node][0], node) for node in sorted(rooms, key=keyed.__getitem__)]
+
+
+def fewest(rooms: Mapping[int | None, int], quanta: int) -> list[int | None]:
+    """The nodes with the most free, as many as are needed for a quantity that no single one has."""
+    chosen: list[int | None] = []
+    for node in sorted(rooms, key=lambda node: (-rooms[node], -1 if node is None else node)):
+        chosen.append(node)
+        quanta -= rooms[node]
+        if quanta <= 0:
+            break
+    return chosen
+
+
+def level_out(rooms: Sequence[int], quanta: int) -> list[int]:
+    """Parts as equal as the rooms allow; a remainder goes to those with more room, then to the first.
+
+    The rooms have the quantity together. O(n log n).
+    """
+    parts = [0] * len(rooms)
+    ascending = sorted(range(len(rooms)), key=lambda i: (rooms[i], -i))
+    for done, i in enumerate(ascending):
+        parts[i] = min(rooms[i], quanta // (len(ascending) - done))
+        quanta -= parts[i]
+    return parts

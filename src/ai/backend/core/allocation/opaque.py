@@ -2,30 +2,54 @@
 
 from __future__ import annotations
 
-from ai.backend.common.ids import DeviceId
+from collections.abc import Sequence
+
+from ai.backend.common.devices import ComputeDevice, DeviceSlot
+from ai.backend.common.errors import InsufficientResource
+from ai.backend.common.ids import DeviceId, DeviceName
+from ai.backend.common.slots import format_quantity
 from ai.backend.core.allocation.alloc_map import AffinityHint
-from ai.backend.core.allocation.ledger import Cell, LedgerAllocMap, Parts, SlotBook
+from ai.backend.core.allocation.book import Parts, SlotBook
+from ai.backend.core.allocation.ledger import Eligible, LedgerAllocMap
 
 ANY_DEVICE = DeviceId("*")
 """Stands for devices that the agent will choose. Never leaves the planner."""
 
 
 class OpaqueAllocMap(LedgerAllocMap):
-    """Counts each slot's sum over healthy devices as one device, :data:`ANY_DEVICE`."""
+    """Counts each slot's sum over healthy devices as one device, :data:`ANY_DEVICE`.
 
-    def _choose(self, book: SlotBook, quanta: int, hint: AffinityHint) -> Parts:
-        cell = book.cells[ANY_DEVICE]
-        if self._free(cell) < quanta:
-            raise self._insufficient(book, quanta)
-        return [(cell, quanta)]
+    Who holds which device is not known, so a request that is restricted to some devices is held against their sizes
+    only.
+    """
 
-    def _pool(self, book: SlotBook) -> None:
-        amount = sum(c.amount for c in book.cells.values() if c.healthy)
-        book.cells = {ANY_DEVICE: Cell(ANY_DEVICE, 0, None, None, True, amount)}
+    def __init__(self, devices: Sequence[ComputeDevice]) -> None:
+        """Raises InvalidAllocation as :class:`LedgerAllocMap` does."""
+        super().__init__(devices)
+        self._sizes = {
+            name: {d: n for d, n, healthy in zip(self._ids, book.amounts, self._healthy, strict=True) if healthy}
+            for name, book in self._books.items()
+        }
+        slots = tuple(
+            DeviceSlot(slot_name=b.name, slot_type=b.slot_type, amount=b.quantity(b.total), quantum=b.quantum)
+            for b in self._books.values()
+        )
+        pool = ComputeDevice(device_name=DeviceName("pool"), device_id=ANY_DEVICE, hw_location="", slots=slots)
+        super().__init__([pool])
 
-    def pooled(self) -> OpaqueAllocMap:
-        """Merge the devices of every slot; call once, before anything is allocated."""
-        self._groups = {}
-        for book in self._books.values():
-            self._pool(book)
-        return self
+    def _choose(self, book: SlotBook, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
+        sizes = self._sizes[book.name]
+        most = book.total_free if eligible is None else sum(n for d, n in sizes.items() if d in eligible)
+        if quanta > min(book.total_free, most):
+            requested, available = (format_quantity(book.quantity(n)) for n in (quanta, min(book.total_free, most)))
+            raise InsufficientResource(
+                f"needs {requested} {book.name}; at most {available} free",
+                data={"slot": book.name, "requested": requested, "available": available},
+            )
+        return self._pick(book, quanta, self._all, book.largest)
+
+    def _pick(self, book: SlotBook, quanta: int, scope: int, largest: int) -> Parts:
+        return [(0, quanta)]
+
+    def _interleave(self, book: SlotBook, quanta: int, nodes: Sequence[int], largest: int) -> Parts:
+        return [(0, quanta)]

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TypeVar
 
+from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.states import FINAL_KERNEL_STATUSES, FINAL_SESSION_STATUSES, KernelStatus, SessionStatus
-from ai.backend.core.lifecycle import kernel, session
+from ai.backend.core.lifecycle import artifact, kernel, session
 from ai.backend.core.lifecycle.outcomes import Outcome
 
 _HEAD = """\
@@ -62,5 +63,9 @@ def render() -> str:
         _rules(kernel.__doc__),
         f"```mermaid\n{mermaid(kernel.TRANSITIONS, initial=KernelStatus.PENDING, final=FINAL_KERNEL_STATUSES)}\n```",
         _grid(kernel.TRANSITIONS),
+        "## Revision of an artifact",
+        _rules(artifact.__doc__),
+        f"```mermaid\n{mermaid(artifact.TRANSITIONS, initial=RevisionStatus.SCANNED, final=frozenset())}\n```",
+        _grid(artifact.TRANSITIONS),
     ]
     return "\n\n".join(parts) + "\n"

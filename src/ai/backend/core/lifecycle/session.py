@@ -260,10 +260,13 @@ class _Step:
             )
 
     def return_all(self, reason: KernelEventReason) -> None:
-        """Send the whole session back to the scheduler and end what the agents may have of it."""
+        """Send the whole session back to the scheduler and end what the agents may have of it.
+
+        By force: nobody has worked in it yet, and the next attempt must not find a slow end of this one in its way.
+        """
         holding = [k for k in self.state.kernels if k.status in HOLDING]
         self.move_kernels(lambda _: KernelStep(trigger=KernelTrigger.RETURNED, reason=reason))
-        self.destroy(holding, reason)
+        self.destroy(holding, reason, forced=True)
         self.move(T.KERNEL_RETURNED, reason)
 
     def settle(self, reason: KernelEventReason) -> None:
@@ -373,11 +376,12 @@ def _observed(now: _Step, event: KernelObserved) -> None:
         return
     status = event.status
     if status is KernelStatus.PENDING:
-        failed = SessionCreationFailed(
-            kernel_ids=frozenset({event.kernel_id}), reason=event.reason, retryable=kernel.status in PROGRESS
-        )
-        _creation_failed(now, failed)
-        return
+        if now.state.status in _STARTING:
+            ids, may_wait = frozenset({event.kernel_id}), kernel.status in PROGRESS
+            _creation_failed(now, SessionCreationFailed(kernel_ids=ids, reason=event.reason, retryable=may_wait))
+            return
+        # The agent has given it back, and the session cannot wait any more: it is being ended, or has run already.
+        status = KernelStatus.TERMINATED if kernel.status is KernelStatus.TERMINATING else KernelStatus.ERROR
     seen = KernelStep(
         trigger=KernelTrigger.observed(status), reason=event.reason, attempt=event.attempt, exit_code=event.exit_code
     )

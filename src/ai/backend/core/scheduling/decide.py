@@ -6,29 +6,38 @@ Rules:
 2. A session is placed whole or not at all. A single-node session goes to one agent, the kernels of a multi-node session
    go wherever each fits best.
 3. What no waiting can change for the better costs the others nothing: a session that is too early, waits for another
-one,
-   exceeds a quota, matches no agent or would not even fit empty agents is skipped, and those behind it are tried.
-4. Head of line: a session that only lacks free resources holds back every agent that could serve it once that is empty.
-   Those behind it may use the other agents only, so that small sessions cannot starve a large one, and a session that
-   waits for accelerators does not stop those that run elsewhere.
-5. Every session that is not placed gets a reason that its owner can read.
+   one, exceeds a quota, matches no agent, requires what no device is, or would not even fit empty agents is skipped,
+   and those behind it are tried.
+4. Head of line: the first session that only lacks free resources reserves what it will run on: the one agent that
+   lacks least of it (for a multi-node session as few agents as can hold it). Nobody else is put there. A session of
+   whose agents one is reserved already reserves nothing: its turn comes when it is the first.
+5. Where the policy preempts, a session that lacks free resources may end preemptible ones of smaller priority; their
+   place is reserved for it. See preemption.py.
+6. Every session that is not placed gets a reason that its owner can read.
+
+The argument why nobody starves, and what it costs, is in docs/decisions/0025-reserve-what-is-needed.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
-from ai.backend.common.errors import BackendError, InsufficientResource, InvalidInput
-from ai.backend.common.ids import AgentId
+from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import ClusterMode, SessionResult, SessionStatus
 from ai.backend.core.allocation.node import without_placeholders
-from ai.backend.core.scheduling import explain
-from ai.backend.core.scheduling.plan import KernelPlacement, Placement, Plan, Skip, SkipReason
-from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy, Rng, ordered
-from ai.backend.core.scheduling.snapshot import PendingKernel, PendingSession, Quota, Snapshot
-from ai.backend.core.scheduling.working import REFUSALS, Checkpoint, WorkingAgent
+from ai.backend.core.scheduling import gates, waiting
+from ai.backend.core.scheduling.entries import Entry, Shape, Shapes, Verdict
+from ai.backend.core.scheduling.fleet import Demand, Fleet
+from ai.backend.core.scheduling.gang import Seat, closest_agents, unseat
+from ai.backend.core.scheduling.placing import first
+from ai.backend.core.scheduling.plan import Eviction, KernelPlacement, Placement, Plan, SkipReason, Wait
+from ai.backend.core.scheduling.policy import ORDERS, Policy, Rng
+from ai.backend.core.scheduling.preemption import Victims
+from ai.backend.core.scheduling.queues import fifo_key
+from ai.backend.core.scheduling.slot_index import mask_of, members
+from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, Snapshot
 
 
 def decide(snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
@@ -39,269 +48,223 @@ def decide(snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Pl
     Raises:
         InvalidInput: the policy names an unknown order or placement.
     """
-    for name, table in ((policy.order, ORDERS), (policy.placement, PLACEMENTS)):
-        if name not in table:
-            raise InvalidInput(f"unknown scheduling policy {name!r}; known are {', '.join(table)}")
-    decision = _Decision(snapshot, policy, now=now, rng=rng)
-    for session in ORDERS[policy.order](snapshot):
-        decision.consider(session)
-    return Plan(
-        placements=tuple(decision.placements), skips=tuple(decision.skips), broken_agents=tuple(decision.broken)
-    )
+    policy.check()
+    return Board(snapshot).plan(policy, now=now, rng=rng)
 
 
-class _Decision:
-    """A decision in progress."""
+class Board:
+    """A snapshot that is kept up to date from one decision to the next, so that each costs what has changed.
 
-    def __init__(self, snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> None:
-        self._policy = policy
+    What a plan places is taken on the board. Deciding on a board is deciding on a snapshot of it.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.fleet = Fleet(snapshot)
+        if snapshot.last_agent is not None:
+            self.fleet.cursor = self.fleet.ranks.get(snapshot.last_agent, -1)
+        self.shapes = Shapes(self.fleet)
+        self.capacity = sum((make.totals * mask.bit_count() for make, mask in self.fleet.makes.items()), ResourceSlot())
+        self._entries: dict[SessionId, Entry] = {}
+        self._sorted: list[Entry] | None = None
+        for session in snapshot.pending:
+            self.enqueue(session)
+
+    @property
+    def entries(self) -> Sequence[Entry]:
+        """In the order of fifo."""
+        if self._sorted is None:
+            self._sorted = sorted(self._entries.values(), key=lambda e: fifo_key(e.session))
+        return self._sorted
+
+    def enqueue(self, session: PendingSession) -> None:
+        self._entries[session.session_id] = self.shapes.entry(session)
+        self._sorted = None
+
+    def withdraw(self, session_id: SessionId) -> None:
+        """A pending session is gone."""
+        if self._entries.pop(session_id, None) is not None:
+            self._sorted = None
+
+    def account(self, occupied: Mapping[str, ResourceSlot], used_lately: Mapping[str, ResourceSlot]) -> None:
+        """What the owners of sessions use has changed."""
+        self.snapshot = replace(self.snapshot, occupied=occupied, used_lately=used_lately)
+
+    def release(self, agent_id: AgentId, kernel_id: KernelId) -> None:
+        """A kernel that an agent held is over."""
+        self.fleet.release(self.fleet.ranks[agent_id], kernel_id)
+
+    def plan(self, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
+        """As :func:`decide`."""
+        made = Pass(self, policy, now=now, rng=rng).run()
+        for placement in made.placements:
+            self.withdraw(placement.session_id)
+        return made
+
+
+class Pass:
+    """One decision in progress. Agents only lose what they have free: who cannot be placed stays so."""
+
+    def __init__(self, board: Board, policy: Policy, *, now: datetime, rng: Rng) -> None:
+        self._fleet = board.fleet
+        self._choose = policy.choose
+        self._queue = ORDERS[policy.order](board.entries, board.snapshot, board.capacity)
         self._now = now
         self._rng = rng
-        self._agents: list[WorkingAgent] = []
-        self.broken: list[tuple[AgentId, str]] = []
-        for view in snapshot.agents:
-            if view.is_schedulable:
-                try:
-                    self._agents.append(WorkingAgent(view, snapshot.allocation_order))
-                except BackendError as e:
-                    self.broken.append((view.agent_id, e.message))
-        self._quotas = dict(snapshot.quotas)
-        self._fits_empty: dict[Hashable, bool] = {}
-        self._held_back: dict[AgentId, PendingSession] = {}
-        self.placements: list[Placement] = []
-        self.skips: list[Skip] = []
+        self._quotas = gates.Quotas(board.snapshot.quotas)
+        self._victims = Victims(self._fleet, board.snapshot.running) if policy.preempts else None
+        self._evictions: list[Eviction] = []
+        self._reserved = 0
+        self._holders: dict[int, PendingSession] = {}
+        self._placements: list[Placement] = []
+        self._waits: list[tuple[Verdict, list[SessionId]]] = []
+        for lane in board.shapes.lanes.values():
+            lane.group = None
+        for shape in board.shapes.shapes.values():
+            shape.stuck = shape.group = None
 
-    def consider(self, session: PendingSession) -> None:
-        """Place one session or say why not."""
-        skip = self._hindrance(session)
-        if skip is not None:
-            self.skips.append(skip)
-            return
-        matching = [a for a in self._agents if _matches_some(a, session)]
-        if not matching:
-            self._skip(session, *self._no_match(session))
-            return
-        usable = [a for a in matching if a.agent_id not in self._held_back]
-        kernels = self._place(session, usable)
-        if kernels is not None:
-            self.placements.append(Placement(session_id=session.session_id, kernels=kernels))
-            self._count(session)
-            return
-        self._wait(session, matching, usable)
-
-    def _skip(self, session: PendingSession, reason: SkipReason, message: str, *, is_final: bool = False) -> None:
-        skip = Skip(session_id=session.session_id, reason=reason, message=message, is_final=is_final)
-        self.skips.append(skip)
-
-    # ---- before any agent is looked at
-
-    def _hindrance(self, session: PendingSession) -> Skip | None:
-        found = self._timing(session) or self._dependency(session) or self._quota(session)
-        if found is None:
-            return None
-        reason, message = found
-        is_final = reason is SkipReason.DEPENDENCY_FAILED
-        return Skip(session_id=session.session_id, reason=reason, message=message, is_final=is_final)
-
-    def _timing(self, session: PendingSession) -> tuple[SkipReason, str] | None:
-        if session.starts_at is not None and session.starts_at > self._now:
-            return SkipReason.NOT_YET, f"starts at {session.starts_at.isoformat()}"
-        return None
-
-    def _dependency(self, session: PendingSession) -> tuple[SkipReason, str] | None:
-        for d in session.dependencies:
-            if d.status in (SessionStatus.ERROR, SessionStatus.CANCELLED) or d.result is SessionResult.FAILURE:
-                return SkipReason.DEPENDENCY_FAILED, f"depends on session {d.name}, which did not succeed"
-        for d in session.dependencies:
-            if d.status is not SessionStatus.TERMINATED:
-                return SkipReason.DEPENDENCY_UNFINISHED, f"waits for session {d.name}, which is {d.status}"
-        return None
-
-    def _quota(self, session: PendingSession) -> tuple[SkipReason, str] | None:
-        total = session.total
-        for quota in (self._quotas[name] for name in session.quotas if name in self._quotas):
-            if quota.max_sessions is not None and quota.sessions >= quota.max_sessions:
-                return SkipReason.QUOTA_EXCEEDED, f"{quota.label} may run {quota.max_sessions} sessions at once"
-            for slot, limit in quota.limit.items():
-                if total[slot] and quota.used[slot] + total[slot] > limit:
-                    text = (
-                        f"{quota.label} may use {explain.amount(slot, quota.limit)} and uses "
-                        f"{explain.amount(slot, quota.used)} already; this session needs {explain.amount(slot, total)}"
-                    )
-                    return SkipReason.QUOTA_EXCEEDED, text
-        return None
-
-    def _count(self, session: PendingSession) -> None:
-        for name in session.quotas:
-            q = self._quotas.get(name)
-            if q is not None:
-                self._quotas[name] = Quota(
-                    label=q.label,
-                    limit=q.limit,
-                    used=q.used + session.total,
-                    max_sessions=q.max_sessions,
-                    sessions=q.sessions + 1,
+    def run(self) -> Plan:
+        for entry in self._queue:
+            lane = entry.lane
+            group = lane.shape.group or lane.group
+            if group and not entry.is_gated:
+                group.append(entry.session.session_id)
+            else:
+                self._consider(entry)
+        agents = self._fleet.agents
+        return Plan(
+            placements=tuple(self._placements),
+            waits=tuple(
+                Wait(
+                    session_ids=tuple(ids),
+                    reason=reason,
+                    message=message,
+                    is_final=reason is SkipReason.DEPENDENCY_FAILED,
                 )
+                for (reason, message), ids in self._waits
+            ),
+            evictions=tuple(self._evictions),
+            reserved=tuple((agents[rank].agent_id, s.session_id) for rank, s in sorted(self._holders.items())),
+            broken_agents=tuple(self._fleet.broken),
+        )
+
+    def _consider(self, entry: Entry) -> None:
+        session, lane = entry.session, entry.lane
+        shape = lane.shape
+        if entry.is_gated and (gate := gates.timing(session, self._now) or gates.dependency(session)) is not None:
+            self._waits.append((gate, [session.session_id]))
+            return
+        if waiting_alike := shape.group or lane.group:
+            waiting_alike.append(session.session_id)
+            return
+        group = [session.session_id]
+        verdict = self._quotas.exceeded(session) if lane.quotas else None
+        if verdict is not None:
+            lane.group = group
+        elif self._place(entry):
+            return
+        else:
+            verdict = self._why(entry)
+            shape.group = group if shape.stuck is not None else None
+        self._waits.append((verdict, group))
 
     # ---- placing
 
-    def _place(self, session: PendingSession, agents: list[WorkingAgent]) -> tuple[KernelPlacement, ...] | None:
-        """Every kernel's placement, taken from the agents; None, with nothing taken, if they do not all fit."""
-        if session.cluster_mode is ClusterMode.SINGLE_NODE:
-            return self._place_together(session, agents)
-        return self._place_apart(session, agents)
+    def _place(self, entry: Entry) -> bool:
+        session, shape = entry.session, entry.lane.shape
+        if shape.never is not None:
+            return False
+        seats = self._seats(session, entry)
+        if seats is None:
+            return False
+        kernels = []
+        for kernel, seat in zip(session.kernels, seats, strict=True):
+            agent = self._fleet.agents[seat.rank]
+            devices = without_placeholders(seat.devices) if agent.make.has_pools else seat.devices
+            placed = KernelPlacement(
+                kernel_id=kernel.kernel_id,
+                agent_id=agent.agent_id,
+                generation=agent.view.generation,
+                devices=devices,
+            )
+            kernels.append(placed)
+        self._placements.append(Placement(session_id=session.session_id, kernels=tuple(kernels)))
+        if session.quotas:
+            self._quotas.count(session)
+        self._queue.placed(entry)
+        return True
 
-    def _place_together(
-        self, session: PendingSession, agents: list[WorkingAgent]
-    ) -> tuple[KernelPlacement, ...] | None:
-        total = session.total
-        fitting = [
-            a
-            for a in agents
-            if a.has_room(len(session.kernels))
-            and all(_matches(a, session, k) for k in session.kernels)
-            and total <= a.available
-        ]
-        for agent in ordered(fitting, session, total, self._policy, self._rng):
-            before = agent.checkpoint()
-            try:
-                return tuple(_take(agent, kernel) for kernel in session.kernels)
-            except REFUSALS:
-                agent.rollback(before)
-        return None
-
-    def _place_apart(self, session: PendingSession, agents: list[WorkingAgent]) -> tuple[KernelPlacement, ...] | None:
-        if not session.total <= sum((a.available for a in agents), ResourceSlot()):
-            return None
-        touched: list[tuple[WorkingAgent, Checkpoint]] = []
-        placed: list[KernelPlacement] = []
-        for kernel in session.kernels:
-            placement = self._place_kernel(session, kernel, agents, touched)
-            if placement is None:
-                for agent, checkpoint in reversed(touched):
-                    agent.rollback(checkpoint)
+    def _seats(self, session: PendingSession, entry: Entry) -> Sequence[Seat] | None:
+        shape, kernel_ids = entry.lane.shape, [k.kernel_id for k in session.kernels]
+        avoided = self._fleet.designated(session.avoided_agents) if session.avoided_agents else 0
+        if shape.whole is not None:
+            return self._seat(shape.whole, kernel_ids, avoided)
+        seats: list[Seat | None] = [None] * len(kernel_ids)
+        for i in shape.hardest:
+            found = self._seat(shape.parts[i], kernel_ids[i : i + 1], avoided)
+            if found is None:
+                unseat(self._fleet, shape, kernel_ids, seats)
                 return None
-            placed.append(placement)
-        return tuple(placed)
+            seats[i] = found[0]
+        return [seat for seat in seats if seat is not None]
 
-    def _place_kernel(
-        self,
-        session: PendingSession,
-        kernel: PendingKernel,
-        agents: list[WorkingAgent],
-        touched: list[tuple[WorkingAgent, Checkpoint]],
-    ) -> KernelPlacement | None:
-        fitting = [a for a in agents if a.has_room() and _matches(a, session, kernel) and kernel.slots <= a.available]
-        for agent in ordered(fitting, session, kernel.slots, self._policy, self._rng):
-            before = agent.checkpoint()
-            try:
-                placement = _take(agent, kernel)
-            except REFUSALS:
-                continue
-            touched.append((agent, before))
-            return placement
+    def _seat(self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int) -> list[Seat] | None:
+        """Seats on one agent, if any has room; those that just failed the session come last."""
+        fleet = self._fleet
+        fit = demand.fit() & ~self._reserved
+        for scope in (fit & ~avoided, fit & avoided) if avoided else (fit,):
+            while scope:
+                rank = self._choose(fleet, demand, scope, self._rng)
+                taken = fleet.take(rank, demand, kernel_ids)
+                if taken is not None:
+                    return [Seat(rank, devices) for devices in taken]
+                scope &= ~(1 << rank)
         return None
 
     # ---- not placed
 
-    def _no_match(self, session: PendingSession) -> tuple[SkipReason, str]:
-        if not self._agents:
-            return SkipReason.NO_AGENT, "no agent of this resource group is alive and schedulable"
-        if session.designated_agents:
-            named = ", ".join(session.designated_agents)
-            return SkipReason.NO_MATCHING_AGENT, f"the designated agent {named} is not there or cannot run this image"
-        architectures = sorted({k.architecture for k in session.kernels if k.architecture is not None})
-        present = sorted({a.view.architecture for a in self._agents})
-        if architectures and not set(architectures) & set(present):
-            text = f"needs an agent of architecture {', '.join(architectures)}; there are {', '.join(present)}"
-            return SkipReason.NO_MATCHING_AGENT, text
-        images = ", ".join(sorted({k.image for k in session.kernels}))
-        return SkipReason.NO_MATCHING_AGENT, f"no agent can start the image {images}"
-
-    def _wait(self, session: PendingSession, matching: list[WorkingAgent], usable: list[WorkingAgent]) -> None:
-        """Find out what an unplaced session waits for, and hold back the agents that could serve it."""
-        total = session.total
-        missing = explain.unsupported(total, matching)
-        if missing is not None:
-            self._skip(session, SkipReason.UNSUPPORTED_RESOURCE, missing)
-            return
-        together = session.cluster_mode is ClusterMode.SINGLE_NODE
-        refusals = {a.agent_id: _refusal_when_empty(a, session) for a in matching}
-        able = [a for a in matching if refusals[a.agent_id] is None]
-        largest = total if together else _largest(session)
-        if not able:
-            why = next(text for text in refusals.values() if text is not None)
-            self._skip(session, SkipReason.NEVER_FITS, explain.too_large(largest, matching, why))
-            return
-        if not together and not self._fits_when_empty(session, able):
-            text = f"needs {explain.amounts(total)} for {len(session.kernels)} kernels, more than all nodes have"
-            self._skip(session, SkipReason.NEVER_FITS, text)
-            return
-        blocker = next((self._held_back[a.agent_id] for a in able if a.agent_id in self._held_back), None)
-        open_ = [a for a in able if a in usable]
-        if blocker is not None and not open_:
-            self._skip(session, SkipReason.BEHIND_ANOTHER, f"waits behind session {blocker.name}, which came first")
-            return
-        for agent in open_:
-            self._held_back[agent.agent_id] = session
-        if together or not any(largest <= a.available for a in open_):
-            text = explain.shortage(largest, open_, kernels=len(session.kernels) if together else 1)
+    def _why(self, entry: Entry) -> Verdict:
+        """Find out what an unplaced session waits for, and reserve what it needs if it is the first to need it."""
+        session, shape, fleet = entry.session, entry.lane.shape, self._fleet
+        if not shape.is_judged:
+            shape.is_judged, shape.never = True, waiting.never(fleet, shape, session)
+        if shape.never is not None:
+            shape.stuck = shape.never
+            return shape.never
+        able = 0
+        for demand in shape.able_parts:
+            able |= fleet.able(demand)
+        if self._victims is not None and shape.whole is not None:
+            chosen = self._victims.choose(session, shape.whole, able & ~self._reserved)
+            if chosen is not None:
+                return self._preempt(session, *chosen)
+        behind = able & self._reserved
+        if behind and (behind == able or any(d.fit() & behind for d in shape.able_parts)):
+            holder = self._holders[first(behind)]
+            shape.stuck = SkipReason.BEHIND_ANOTHER, f"waits behind session {holder.name}, which came first"
+            return shape.stuck
+        verdict = SkipReason.INSUFFICIENT_RESOURCE, waiting.shortage(fleet, shape, able & ~behind)
+        if behind:
+            shape.stuck = verdict
         else:
-            text = explain.scattered(total, len(session.kernels), open_)
-        self._skip(session, SkipReason.INSUFFICIENT_RESOURCE, text)
+            self._reserve(session, shape, able)
+        return verdict
 
-    def _fits_when_empty(self, session: PendingSession, agents: list[WorkingAgent]) -> bool:
-        """Whether empty agents could hold all kernels of a multi-node session; asked once per kind of session."""
-        kernels = (tuple(sorted(k.slots.items())) for k in session.kernels)
-        key = (tuple(kernels), tuple(a.agent_id for a in agents))
-        if key not in self._fits_empty:
-            self._fits_empty[key] = self._try_empty(session, agents)
-        return self._fits_empty[key]
+    def _preempt(self, session: PendingSession, rank: int, victims: Sequence[RunningSession]) -> Verdict:
+        """Let sessions end, and keep their place for the one that takes it in a later pass."""
+        self._evictions += [Eviction(session_id=v.session_id, in_favour_of=session.session_id) for v in victims]
+        self._reserved |= 1 << rank
+        self._holders[rank] = session
+        agent_id = self._fleet.agents[rank].agent_id
+        if not victims:
+            return SkipReason.PREEMPTING, f"sessions on {agent_id} are ending, and their place is kept for it"
+        ending = "1 session" if len(victims) == 1 else f"{len(victims)} sessions"
+        return SkipReason.PREEMPTING, f"{ending} of smaller priority on {agent_id} will end for it"
 
-    def _try_empty(self, session: PendingSession, agents: list[WorkingAgent]) -> bool:
-        before = [(a, a.checkpoint()) for a in agents]
-        for agent in agents:
-            agent.clear()
-        try:
-            return self._place_apart(session, agents) is not None
-        finally:
-            for agent, checkpoint in before:
-                agent.rollback(checkpoint)
-
-
-def _matches(agent: WorkingAgent, session: PendingSession, kernel: PendingKernel) -> bool:
-    """What no allocation changes: architecture, image, designation."""
-    view = agent.view
-    return (
-        (kernel.architecture is None or kernel.architecture == view.architecture)
-        and (view.images is None or kernel.image in view.images)
-        and (not session.designated_agents or view.agent_id in session.designated_agents)
-    )
-
-
-def _matches_some(agent: WorkingAgent, session: PendingSession) -> bool:
-    matches = (_matches(agent, session, k) for k in session.kernels)
-    return all(matches) if session.cluster_mode is ClusterMode.SINGLE_NODE else any(matches)
-
-
-def _refusal_when_empty(agent: WorkingAgent, session: PendingSession) -> str | None:
-    """Why the session, or every kernel of a multi-node session, would not fit this agent if it were empty."""
-    if session.cluster_mode is ClusterMode.SINGLE_NODE:
-        return agent.refusal_when_empty([k.slots for k in session.kernels])
-    answers = [agent.refusal_when_empty([k.slots]) for k in session.kernels if _matches(agent, session, k)]
-    return None if None in answers else answers[0]
-
-
-def _largest(session: PendingSession) -> ResourceSlot:
-    """The union of the largest quantities that any one kernel needs."""
-    slots = {slot for k in session.kernels for slot in k.slots}
-    return ResourceSlot({slot: max(k.slots[slot] for k in session.kernels) for slot in slots})
-
-
-def _take(agent: WorkingAgent, kernel: PendingKernel) -> KernelPlacement:
-    if not agent.has_room():
-        raise InsufficientResource(f"{agent.agent_id} holds as many kernels as it may")
-    devices = without_placeholders(agent.take(kernel.slots))
-    return KernelPlacement(
-        kernel_id=kernel.kernel_id, agent_id=agent.agent_id, generation=agent.view.generation, devices=devices
-    )
+    def _reserve(self, session: PendingSession, shape: Shape, able: int) -> None:
+        if shape.whole is not None:
+            ranks: Sequence[int] = [self._fleet.closest(shape.whole, able)]
+        else:
+            ranks = closest_agents(self._fleet, shape, able) or members(able)
+        self._reserved |= mask_of(ranks, self._fleet.size)
+        self._holders.update(dict.fromkeys(ranks, session))

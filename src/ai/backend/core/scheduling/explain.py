@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+from ai.backend.common.devices import DeviceHealth, VariantFeature, VariantProperty
 from ai.backend.common.slots import BinarySize, ResourceSlot, format_quantity
+from ai.backend.core.allocation.variants import Key, ascending, by_feature, features_of, missing
 from ai.backend.core.scheduling.working import WorkingAgent
 
 
@@ -19,31 +22,73 @@ def amounts(request: ResourceSlot) -> str:
     return ", ".join(amount(slot, request) for slot in sorted(request.nonzero())) or "nothing"
 
 
-def unsupported(request: ResourceSlot, agents: Sequence[WorkingAgent]) -> str | None:
-    """Names the first slot that no agent has at all; None if every slot is somewhere."""
+def unsupported(requests: Iterable[ResourceSlot], agents: Sequence[WorkingAgent]) -> str | None:
+    """For the first request that no agent has all slots of: the slot that is nowhere, or what each agent lacks."""
     known = sorted({slot for agent in agents for slot in agent.totals})
-    missing = next((slot for slot in request.nonzero() if slot not in known), None)
-    return None if missing is None else f"no agent has the resource slot {missing}; there are {', '.join(known)}"
+    for request in requests:
+        slots = request.nonzero()
+        missing = next((slot for slot in slots if slot not in known), None)
+        if missing is not None:
+            return f"no agent has the resource slot {missing}; there are {', '.join(known)}"
+        lacks = sorted(
+            (len(lack), a.agent_id, lack) for a in agents if (lack := sorted(slots.keys() - a.totals.keys()))
+        )
+        if len(lacks) == len(agents):
+            told = some([f"{agent_id} lacks {', '.join(lack)}" for _, agent_id, lack in lacks], 3)
+            return f"no agent has all of {', '.join(sorted(slots))}; {told}"
+    return None
 
 
-def shortage(request: ResourceSlot, agents: Iterable[WorkingAgent], *, kernels: int = 1) -> str:
-    """What ``kernels`` kernels of one node are short of, and where most of it is free."""
-    where = "on one node"
-    candidates = list(agents)
-    for slot in sorted(request.nonzero()):
-        best = max(candidates, key=lambda a: (a.available[slot], a.agent_id))
-        if best.available[slot] < request[slot]:
-            most = format_quantity(best.available[slot]) if slot != "mem" else amount(slot, best.available).split()[0]
-            return f"needs {amount(slot, request)} {where}; most free is {most} on {best.agent_id}"
-    crowded = [f"{a.agent_id} {a.count}" for a in candidates if not a.has_room(kernels)]
-    if len(crowded) == len(candidates):
-        room = "another kernel" if kernels == 1 else f"{kernels} more kernels"
-        return f"needs room for {room}; no agent may hold so many ({', '.join(crowded)} now)"
-    closest = min(candidates, key=lambda a: (len(request.shortage(a.available)), a.agent_id))
-    lack = request.shortage(closest.available)
-    if lack:
-        return f"needs {amounts(request)} {where}; {closest.agent_id} comes closest and lacks {amounts(lack)}"
-    return f"needs {amounts(request)} {where}; what is free on {closest.agent_id} is scattered over too many devices"
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What the devices of some slots are.
+
+    ``stated``: feature -> value -> where it is. ``devices``: what each kind of device states. ``features``: how it is
+    compared.
+    """
+
+    stated: Mapping[Key, Mapping[str, Iterable[str]]]
+    devices: Sequence[Mapping[Key, Sequence[str]]]
+    features: Mapping[Key, VariantFeature]
+
+
+def survey(slots: Collection[str], agents: Iterable[WorkingAgent]) -> Survey:
+    features: dict[Key, VariantFeature] = {}
+    stated: dict[Key, dict[str, set[str]]] = {}
+    kinds: dict[tuple[VariantProperty, ...], Mapping[Key, Sequence[str]]] = {}
+    for agent in agents:
+        for plugin in agent.view.plugins:
+            features |= features_of(plugin.namespaces)
+            offering = (d for d in plugin.devices if any(s.slot_name in slots for s in d.slots))
+            for properties in {d.properties for d in offering}:
+                kinds.setdefault(properties, by_feature(properties))
+                for p in properties:
+                    places = stated.setdefault((p.namespace, p.feature), {}).setdefault(p.value, set())
+                    places.add(f"{plugin.name} on {agent.agent_id}")
+    return Survey(stated, list(kinds.values()), features)
+
+
+def unmatched(requirements: Iterable[VariantProperty], found: Survey) -> str:
+    """For requirements that no device of the requested slots satisfies: what there is instead."""
+    named, needs = missing(found.devices, by_feature(requirements), found.features)
+    return f"no agent has a device with {needs}; {'; '.join(_instead(key, found.stated) for key in named)}"
+
+
+def _instead(key: Key, stated: Mapping[Key, Mapping[str, Iterable[str]]]) -> str:
+    """The values of a feature and where they are; else the features of its namespace; else the namespaces."""
+    if key in stated:
+        values = [f"{v} ({some(sorted(stated[key][v]), 3)})" for v in ascending(stated[key])]
+        return f"of {'::'.join(key)} there {'is' if len(values) == 1 else 'are'} {some(values, 8)}"
+    features = sorted({feature for namespace, feature in stated if namespace == key[0]})
+    if features:
+        return f"{key[0]} has no such feature, but {some(features, 12)}"
+    namespaces = sorted({namespace for namespace, _ in stated})
+    return f"no requested slot is of the namespace {key[0]}; there are {some(namespaces, 12) or 'none'}"
+
+
+def some(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    left = len(texts) - most
+    return between.join(texts[:most]) + (f" and {left} more" if left > 0 else "")
 
 
 def scattered(total: ResourceSlot, kernels: int, agents: Iterable[WorkingAgent]) -> str:
@@ -51,6 +96,18 @@ def scattered(total: ResourceSlot, kernels: int, agents: Iterable[WorkingAgent])
     free = sum((a.available for a in agents), ResourceSlot())
     wanted = ResourceSlot({slot: free[slot] for slot in total.nonzero()})
     return f"needs {amounts(total)} for {kernels} kernels at once; free on all nodes together is {amounts(wanted)}"
+
+
+def failed(request: ResourceSlot, agents: Iterable[WorkingAgent]) -> str:
+    """For what would fit if these agents' failed devices were well: which have failed, and why."""
+    sick = [
+        f"{device.device_id} on {agent.agent_id}" + (f" ({device.health_reason:.80})" if device.health_reason else "")
+        for agent in agents
+        for plugin in agent.view.plugins
+        for device in plugin.devices
+        if device.health is not DeviceHealth.HEALTHY and any(request[slot.slot_name] for slot in device.slots)
+    ]
+    return f"needs {amounts(request)}; devices for it have failed: {some(sick, 3)}"
 
 
 def too_large(request: ResourceSlot, agents: Iterable[WorkingAgent], why: str) -> str:

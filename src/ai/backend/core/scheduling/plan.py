@@ -19,9 +19,12 @@ class SkipReason(StrEnum):
     NO_AGENT = "no-agent"
     NO_MATCHING_AGENT = "no-matching-agent"
     UNSUPPORTED_RESOURCE = "unsupported-resource"
+    NO_MATCHING_DEVICE = "no-matching-device"
+    DEVICES_FAILED = "devices-failed"
     NEVER_FITS = "never-fits"
     INSUFFICIENT_RESOURCE = "insufficient-resource"
     BEHIND_ANOTHER = "behind-another"
+    PREEMPTING = "preempting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,16 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Sessions that wait for one and the same reason, in the order of the queue; the rest is as in :class:`Skip`."""
+
+    session_ids: tuple[SessionId, ...]
+    reason: SkipReason
+    message: str
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
     """A running session to end so that another one fits."""
 
@@ -62,15 +75,26 @@ class Eviction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All and only the pending sessions appear, each once, in ``placements`` or in ``skips``.
+    """All and only the pending sessions appear, each once, in ``placements`` or in ``waits``.
 
-    ``broken_agents`` names agents whose reported devices contradict each other, with the reason; they got nothing.
+    ``reserved`` are agents that were held back for sessions that lack free resources. ``broken_agents`` names agents
+    whose reported devices contradict each other, with the reason; they got nothing.
     """
 
     placements: tuple[Placement, ...] = ()
-    skips: tuple[Skip, ...] = ()
+    waits: tuple[Wait, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    reserved: tuple[tuple[AgentId, SessionId], ...] = ()
     broken_agents: tuple[tuple[AgentId, str], ...] = ()
+
+    @property
+    def skips(self) -> tuple[Skip, ...]:
+        """Every session that waits."""
+        return tuple(
+            Skip(session_id=session_id, reason=w.reason, message=w.message, is_final=w.is_final)
+            for w in self.waits
+            for session_id in w.session_ids
+        )
 
     def skip_of(self, session_id: SessionId) -> Skip | None:
         return next((s for s in self.skips if s.session_id == session_id), None)

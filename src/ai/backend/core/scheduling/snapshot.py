@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.common.devices import DeviceAllocation
+from ai.backend.common.devices import DeviceAllocation, VariantProperty
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
@@ -57,12 +57,13 @@ class AgentView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingKernel:
-    """``architecture`` None: the image says nothing, any will do."""
+    """``architecture`` None: the image says nothing, any will do. ``requirements``: what its devices must be."""
 
     kernel_id: KernelId
     slots: ResourceSlot
     image: str
     architecture: str | None = None
+    requirements: tuple[VariantProperty, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +87,7 @@ class PendingSession:
         designated_agents: only these, if there are any.
         avoided_agents: they just failed it; taken only if nothing else fits.
         quotas: keys of ``Snapshot.quotas`` that count it.
+        scope: whose it is, the widest first: domain, project, user.
     """
 
     session_id: SessionId
@@ -100,10 +102,25 @@ class PendingSession:
     designated_agents: tuple[AgentId, ...] = ()
     avoided_agents: tuple[AgentId, ...] = ()
     quotas: tuple[str, ...] = ()
+    scope: tuple[str, ...] = ()
 
     @property
     def total(self) -> ResourceSlot:
+        if len(self.kernels) == 1:
+            return self.kernels[0].slots
         return sum((k.slots for k in self.kernels), ResourceSlot())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningSession:
+    """A session that may have to make way. ``kernels``: (agent, kernel) of those that hold anything."""
+
+    session_id: SessionId
+    priority: int
+    started_at: datetime
+    kernels: tuple[tuple[AgentId, KernelId], ...]
+    is_preemptible: bool = True
+    is_ending: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,13 +139,32 @@ class Quota:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """``allocation_order`` names plugins whose devices choose their NUMA node first."""
+    """One resource group.
+
+    Scopes are written as ``domain/project/user``, ``domain/project``, ``domain``.
+
+    Attributes:
+        running: sessions that may be preempted; empty where the policy does not.
+        allocation_order: plugins whose devices choose their NUMA node first.
+        occupied: what the sessions of a scope hold now.
+        used_lately: the same as an average over time in which the past counts less; see
+            :func:`ai.backend.core.scheduling.usage.decayed`.
+        weights: how much a scope should have, relative to its siblings; 1 where it is not named.
+        workload: what is usually requested, and how often; what is held and what waits, if it is empty.
+        last_agent: the one that the placement before chose; round-robin goes on after it.
+    """
 
     resource_group: str
     agents: tuple[AgentView, ...] = ()
     pending: tuple[PendingSession, ...] = ()
+    running: tuple[RunningSession, ...] = ()
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     allocation_order: tuple[str, ...] = DEFAULT_ORDER
+    occupied: Mapping[str, ResourceSlot] = field(default_factory=dict)
+    used_lately: Mapping[str, ResourceSlot] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    workload: tuple[tuple[ResourceSlot, int], ...] = ()
+    last_agent: AgentId | None = None
     format: int = FORMAT
 
 

@@ -1,0 +1,296 @@
+"""The free amounts of one slot, indexed so that a request touches only the devices it gets.
+
+Devices are numbered by their place in the plugin's list (``rank``); a set of devices is an ``int`` with a bit for each.
+So a NUMA node, the eligible devices and the devices that have exactly so much free are masks, and their intersection is
+one operation; see docs/decisions/0051-levels-of-masks.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from fractions import Fraction
+
+from ai.backend.common.ids import SlotName
+from ai.backend.common.states import SlotType
+
+MAX_QUANTA = 10**24
+MICRO = 10**6
+_MAX_MEMO = 1024
+MAX_DIGITS = 40
+
+
+Parts = Sequence[tuple[int, int]]
+"""(rank of a device, quanta) of each device that gives something; each device once."""
+
+
+def to_quanta(value: Decimal, quantum: Decimal) -> int | None:
+    """How many quanta a quantity is; None if it lies off the grid. Exact for every finite decimal in range."""
+    if abs(value.adjusted()) > MAX_DIGITS:
+        return None
+    n, d = value.as_integer_ratio()
+    qn, qd = quantum.as_integer_ratio()
+    quanta, rest = divmod(n * qd, d * qn)
+    return None if rest else quanta
+
+
+def ranks(mask: int) -> Iterator[int]:
+    """The devices of a mask, lowest rank first."""
+    while mask:
+        bit = mask & -mask
+        yield bit.bit_length() - 1
+        mask ^= bit
+
+
+def lowest(mask: int, count: int) -> list[int]:
+    """The first ``count`` devices of a mask."""
+    found = []
+    while count:
+        bit = mask & -mask
+        found.append(bit.bit_length() - 1)
+        mask ^= bit
+        count -= 1
+    return found
+
+
+@dataclass(slots=True)
+class ExclusiveGroup:
+    """The slots of one device that hide each other. ``users``: how many of them are taken, at most one at rest."""
+
+    users: int = 0
+    books: list[SlotBook] = field(default_factory=list)
+
+
+class SlotBook:
+    """One slot of every device, in quanta.
+
+    Invariants: ``0 <= used <= amounts`` for each device; ``free`` is what a request may take of it now (0 if it is
+    unhealthy or hidden); ``levels`` maps each positive ``free`` to the mask of the devices that have exactly that, and
+    ``order`` are its keys, ascending; ``total_free`` is the sum of ``free``.
+    """
+
+    __slots__ = (
+        "_quanta",
+        "_quantities",
+        "amounts",
+        "free",
+        "groups",
+        "healthy",
+        "largest",
+        "levels",
+        "micro",
+        "name",
+        "offers",
+        "order",
+        "quantum",
+        "slot_type",
+        "special",
+        "total",
+        "total_free",
+        "used",
+    )
+
+    def __init__(self, name: SlotName, slot_type: SlotType, quantum: Decimal, devices: int) -> None:
+        self.name = name
+        self.slot_type = slot_type
+        self.quantum = quantum
+        micro = Fraction(quantum) * MICRO
+        self.micro = int(micro) if micro.denominator == 1 else micro
+        """A quantum in millionths, the grid on which the planner compares quantities of different agents."""
+        self.amounts = [0] * devices
+        self.used = [0] * devices
+        self.free = [0] * devices
+        self.offers = 0
+        """The mask of the devices that have this slot at all."""
+        self.healthy = 0
+        """The mask of those of them that are healthy."""
+        self.special = 0
+        """The mask of those that are unhealthy or in an exclusive group."""
+        self.groups: dict[int, ExclusiveGroup] = {}
+        self.levels: dict[int, int] = {}
+        self.order: list[int] = []
+        self.total = self.total_free = self.largest = 0
+        """``total`` and ``largest`` are of healthy devices, taken or not."""
+        self._quantities: dict[int, Decimal] = {}
+        self._quanta: dict[Decimal, int] = {}
+
+    def clone(self) -> SlotBook:
+        """A book of its own that says the same. The caller makes it join the copies of its exclusive groups.
+
+        Lists of amounts and memos are shared: the former never change after :meth:`seal`.
+        """
+        other = SlotBook.__new__(SlotBook)
+        other.name, other.slot_type, other.quantum, other.micro = self.name, self.slot_type, self.quantum, self.micro
+        other.amounts, other.offers, other.healthy, other.special = (
+            self.amounts,
+            self.offers,
+            self.healthy,
+            self.special,
+        )
+        other.total, other.total_free, other.largest = self.total, self.total_free, self.largest
+        other._quantities, other._quanta = self._quantities, self._quanta
+        other.used, other.free, other.order = self.used.copy(), self.free.copy(), self.order.copy()
+        other.levels, other.groups = self.levels.copy(), {}
+        return other
+
+    # ---- quantities
+
+    @property
+    def free_micro(self) -> int:
+        """What is free, in millionths, rounded down."""
+        return int(self.total_free * self.micro)
+
+    @property
+    def most_micro(self) -> int:
+        """What one device has free at most, in millionths, rounded down."""
+        return int(self.order[-1] * self.micro) if self.order else 0
+
+    @property
+    def whole(self) -> int:
+        """How many devices have as much free as the largest one has."""
+        return self.levels.get(self.largest, 0).bit_count()
+
+    def quantity(self, quanta: int) -> Decimal:
+        found = self._quantities.get(quanta)
+        if found is None:
+            if len(self._quantities) >= _MAX_MEMO:
+                self._quantities.clear()
+            found = self._quantities[quanta] = quanta * self.quantum
+        return found
+
+    def quanta(self, quantity: Decimal) -> int | None:
+        """How many quanta a quantity is, -1 if it is negative or not a number; None if it lies off the grid."""
+        try:
+            found = self._quanta.get(quantity)
+        except TypeError:  # a signaling NaN has no hash
+            return -1
+        if found is None:
+            if not quantity.is_finite() or quantity < 0:
+                return -1
+            found = to_quanta(quantity, self.quantum)
+            if found is not None and found > MAX_QUANTA:
+                return None
+            if found is not None:
+                if len(self._quanta) >= _MAX_MEMO:
+                    self._quanta.clear()
+                self._quanta[quantity] = found
+        return found
+
+    # ---- the index
+
+    def add(self, rank: int, amount: int, *, healthy: bool) -> None:
+        """Enter a device that has this slot; each once, and then :meth:`seal` before anything else."""
+        bit = 1 << rank
+        self.amounts[rank] = amount
+        self.offers |= bit
+        if not healthy:
+            self.special |= bit
+            return
+        self.healthy |= bit
+        self.total += amount
+        if amount:
+            self.free[rank] = amount
+            self.levels[amount] = self.levels.get(amount, 0) | bit
+
+    def seal(self) -> None:
+        """All devices are entered."""
+        self.order = sorted(self.levels)
+        self.largest = self.order[-1] if self.order else 0
+        self.total_free = self.total
+
+    def join(self, rank: int, group: ExclusiveGroup) -> None:
+        """Let other slots of a device hide this one."""
+        self.groups[rank] = group
+        self.special |= 1 << rank
+        group.books.append(self)
+
+    def change(self, parts: Parts, sign: int) -> None:
+        """Take these parts (1) or give them back (-1). The caller has checked that they are there."""
+        used, free, special = self.used, self.free, self.special
+        total = source = target = moved = 0
+        for rank, part in parts:
+            quanta = part * sign
+            used[rank] += quanta
+            if special >> rank & 1:
+                self._change_special(rank, quanta)
+                continue
+            before = free[rank]
+            free[rank] = now = before - quanta
+            total += quanta
+            if before != source or now != target:
+                if moved:
+                    self._move(moved, source, target)
+                source, target, moved = before, now, 0
+            moved |= 1 << rank
+        if moved:
+            self._move(moved, source, target)
+        self.total_free -= total
+
+    def _change_special(self, rank: int, quanta: int) -> None:
+        """An unhealthy device offers nothing, and a slot that begins or ceases to be used hides or shows others."""
+        group = self.groups.get(rank)
+        if group is not None:
+            group.users += bool(self.used[rank]) - bool(self.used[rank] - quanta)
+        for book in group.books if group is not None else (self,):
+            offered = book.healthy >> rank & 1 and not book.is_hidden(rank)
+            book.set_free(rank, book.amounts[rank] - book.used[rank] if offered else 0)
+
+    def set_free(self, rank: int, now: int) -> None:
+        """Note what a request may take of a device."""
+        before = self.free[rank]
+        if before != now:
+            self.free[rank] = now
+            self.total_free += now - before
+            self._move(1 << rank, before, now)
+
+    def _move(self, mask: int, before: int, now: int) -> None:
+        levels = self.levels
+        if before:
+            if rest := levels[before] ^ mask:
+                levels[before] = rest
+            else:
+                del levels[before]
+                del self.order[bisect_left(self.order, before)]
+        if now:
+            if (others := levels.get(now)) is not None:
+                levels[now] = others | mask
+            else:
+                levels[now] = mask
+                insort(self.order, now)
+
+    def is_hidden(self, rank: int) -> bool:
+        """Whether another slot of the same exclusive group is taken on this device."""
+        group = self.groups.get(rank)
+        return group is not None and group.users > bool(self.used[rank])
+
+    def room(self, scope: int) -> int:
+        """What the devices of a mask have free together. O(distinct free amounts)."""
+        return sum([level * (mask & scope).bit_count() for level, mask in self.levels.items()])
+
+    def most(self, scope: int) -> int:
+        """The most that one device of a mask has free."""
+        return next((level for level in reversed(self.order) if self.levels[level] & scope), 0)
+
+    @property
+    def some_free(self) -> int:
+        """The devices that have anything free."""
+        found = 0
+        for mask in self.levels.values():
+            found |= mask
+        return found
+
+    def with_room(self, scope: int, quanta: int) -> int:
+        """The devices of a mask that have so much free."""
+        found = 0
+        for level in self.order[bisect_left(self.order, quanta) :]:
+            found |= self.levels[level]
+        return found & scope
+
+    def fullest(self, scope: int, quanta: int) -> int:
+        """Of the devices that have so much free, those that have the least."""
+        for level in self.order[bisect_left(self.order, quanta) :]:
+            if mask := self.levels[level] & scope:
+                return mask
+        return 0

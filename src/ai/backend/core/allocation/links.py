@@ -1,0 +1,209 @@
+"""Which devices belong together: the best-linked set for a request, and the least harm to what stays free.
+
+Objective and bounds: docs/decisions/0050-link-affinity.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import combinations
+from math import comb
+from typing import TypeVar
+
+from ai.backend.common.devices import ComputeDevice, DeviceLink, LinkKind
+from ai.backend.core.allocation.book import ranks
+
+EXACT_SETS = 2000
+"""Up to so many sets all are compared: every choice among 11 devices, 4 of 16, 2 of 63."""
+_STARTS = 16
+_STEPS = 100_000
+_MAX_MEMO = 4096
+T = TypeVar("T")
+_MAX_BANDWIDTH = 2**20
+_ORDER = list(LinkKind)
+_NUMA, _SYSTEM = _ORDER.index(LinkKind.NUMA), _ORDER.index(LinkKind.SYSTEM)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """``cost``: how badly two devices are linked. ``harm``: how much is lost where they are parted. ``scale`` is more
+    than any sum of harms."""
+
+    cost: list[list[int]]
+    harm: list[list[int]]
+    scale: int
+
+
+@lru_cache(maxsize=512)
+def _of_topology(nodes: tuple[int | None, ...], links: tuple[tuple[int, int, LinkKind, int], ...]) -> Links:
+    """Machines of one make share what was found out about them."""
+    return Links(nodes, links)
+
+
+def _width(link: DeviceLink) -> int:
+    """The bandwidth in 1/16 GiB/s; 0 if it is not known, or no number."""
+    bandwidth = link.bandwidth_gib_s or 0.0
+    return int(min(bandwidth * 16, _MAX_BANDWIDTH)) if bandwidth > 0 else 0
+
+
+def links_of(devices: Sequence[ComputeDevice]) -> Links | None:
+    """The links between devices; None if no device names one, so that all devices are alike."""
+    if not any(device.links for device in devices):
+        return None
+    places = {device.device_id: i for i, device in enumerate(devices)}
+    named = (
+        (i, j, link.kind, _width(link))
+        for i, device in enumerate(devices)
+        for link in device.links
+        if (j := places.get(link.peer, i)) != i
+    )
+    return _of_topology(tuple(device.numa_node for device in devices), tuple(named))
+
+
+class Links:
+    """The links between one plugin's devices as weights of pairs, lower is better.
+
+    A pair that no device names is of kind NUMA if both are on one known node, else SYSTEM. If the two ends disagree,
+    the better one counts.
+
+    A set is judged by (number of its pairs of the worst kind, of the second worst, ..., missing bandwidth, pairs across
+    NUMA nodes): the slowest link of a set is what collective communication waits for. Among equal sets the one is
+    taken that leaves the best links among the devices that stay free; then the one of lowest rank. Each part is a sum
+    over pairs, so the whole is one integer per pair, exact.
+
+    What is found is the optimum where at most :data:`EXACT_SETS` sets exist. Beyond that sets grow from up to 16
+    starts, always by the device that costs least, and single devices are exchanged while that helps: a local optimum,
+    in about :data:`_STEPS` steps, and never less than one set grown (devices * count). Answers are remembered.
+    """
+
+    def __init__(self, nodes: Sequence[int | None], named: Sequence[tuple[int, int, LinkKind, int]]) -> None:
+        """``named``: (device, device, kind, bandwidth in 1/16 GiB/s) as either end says."""
+        self._nodes = nodes
+        self._named = named
+        self._memo: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._judged: dict[tuple[int, ...], tuple[int, int]] = {}
+
+    @cached_property
+    def _pairs(self) -> _Pairs:
+        """Computed when it is first needed: most maps of a planner never give two linked devices."""
+        n = len(self._nodes)
+        stated: dict[tuple[int, int], tuple[int, int]] = {}
+        for i, j, link, wide in self._named:
+            best = min(stated.get((j, i), (_SYSTEM + 1, 0)), (_ORDER.index(link), -wide))
+            stated[i, j] = stated[j, i] = best
+        pairs, widest = n * n, 2 * _MAX_BANDWIDTH
+        # No sum over the pairs of one set reaches the next larger unit.
+        across, missing = 1, pairs
+        of_kind = [0, *(missing * widest * pairs**rank for rank in range(1, _SYSTEM + 1))]
+        harms = [widest * pairs ** (_SYSTEM - rank) for rank in range(_SYSTEM + 1)]
+        scale = 4 * pairs * (harms[0] + widest)
+        cost, harm = [[0] * n for _ in range(n)], [[0] * n for _ in range(n)]
+        shared: dict[tuple[int, int, bool], tuple[int, int]] = {}
+        for i, a in enumerate(self._nodes):
+            for j, b in enumerate(self._nodes[:i]):
+                same = a == b
+                kind, negative = stated.get((i, j), (_NUMA if same and a is not None else _SYSTEM, 0))
+                lack = _MAX_BANDWIDTH + negative
+                key = (kind, negative, same)
+                if key not in shared:
+                    shared[key] = (of_kind[kind] + lack * missing + (not same) * across, harms[kind] - negative)
+                cost[i][j], harm[i][j] = cost[j][i], harm[j][i] = shared[key]
+        return _Pairs(cost, harm, scale)
+
+    # ---- judging
+
+    def judge(self, chosen: tuple[int, ...], free: int) -> tuple[int, int]:
+        """How badly a set is linked, comparable between sets of one size; and how good the links are that taking it
+        cuts from the other free devices."""
+        key = (*chosen, -1, free)
+        found = self._judged.get(key)
+        if found is None:
+            for i in chosen:
+                free &= ~(1 << i)
+            cost, harm, rest = self._pairs.cost, self._pairs.harm, list(ranks(free))
+            found = (
+                sum([cost[i][j] for i, j in combinations(chosen, 2)]),
+                sum([harm[i][j] for i in chosen for j in rest]),
+            )
+            _remember(self._judged, key, found)
+        return found
+
+    # ---- choosing
+
+    def choose(self, candidates: int, count: int, taken: Sequence[int], free: int) -> Sequence[int]:
+        """The ``count`` candidates that go best with each other and with what is taken, lowest rank first.
+
+        ``free`` are the devices that could serve others; the candidates are among them.
+        """
+        key = (candidates, count, free, *taken)
+        found = self._memo.get(key)
+        if found is None:
+            found = _Search(self._pairs, candidates, count, taken, free).best()
+            _remember(self._memo, key, found)
+        return found
+
+
+def _remember(memo: dict[tuple[int, ...], T], key: tuple[int, ...], value: T) -> None:
+    if len(memo) >= _MAX_MEMO:
+        memo.clear()
+    memo[key] = value
+
+
+class _Search:
+    """One choice: the set with the least ``sum(single) + sum(weight of each pair)``."""
+
+    def __init__(self, pairs: _Pairs, candidates: int, count: int, taken: Sequence[int], free: int) -> None:
+        self._pairs = pairs
+        self._count = count
+        self._pool = list(ranks(candidates))
+        for i in taken:
+            free &= ~(1 << i)
+        cost, harm, rest = pairs.cost, pairs.harm, list(ranks(free))
+        self._single = {
+            i: sum([harm[i][j] for j in rest]) + sum([cost[i][j] * pairs.scale - harm[i][j] for j in taken])
+            for i in self._pool
+        }
+
+    def _pair(self, i: int, j: int) -> int:
+        """Two chosen devices are linked so badly, and neither of them is what the other one is parted from."""
+        return self._pairs.cost[i][j] * self._pairs.scale - 2 * self._pairs.harm[i][j]
+
+    def _weight(self, chosen: Sequence[int]) -> int:
+        return sum([self._single[i] for i in chosen]) + sum([self._pair(i, j) for i, j in combinations(chosen, 2)])
+
+    def best(self) -> tuple[int, ...]:
+        if comb(len(self._pool), self._count) <= EXACT_SETS:
+            return min(combinations(self._pool, self._count), key=self._weight)
+        step = len(self._pool) * self._count
+        half = max(1, min(_STARTS, _STEPS // (2 * step)) // 2)
+        # Half of the starts are those that are best linked with all others, half the first ones.
+        starts = sorted(self._pool, key=lambda i: (-self._single[i], i))[:half]
+        starts += [i for i in self._pool if i not in starts][:half]
+        rounds = min(self._count, _STEPS // (2 * step * len(starts)))
+        found = (tuple(sorted(self._improved(self._grown(start), rounds))) for start in starts)
+        return min(found, key=lambda chosen: (self._weight(chosen), chosen))
+
+    def _grown(self, start: int) -> list[int]:
+        added = self._single.copy()
+        chosen = [start]
+        while len(chosen) < self._count:
+            del added[chosen[-1]]
+            for i in added:
+                added[i] += self._pair(chosen[-1], i)
+            chosen.append(min(added, key=lambda i: (added[i], i)))
+        return chosen
+
+    def _improved(self, chosen: list[int], rounds: int) -> list[int]:
+        """Exchange single devices while that helps."""
+        load = {i: self._single[i] + sum([self._pair(i, j) for j in chosen if j != i]) for i in self._pool}
+        for _ in range(rounds):
+            outside = [i for i in self._pool if i not in chosen]
+            gain, out, into = min((load[b] - self._pair(a, b) - load[a], a, b) for a in chosen for b in outside)
+            if gain >= 0:
+                break
+            chosen[chosen.index(out)] = into
+            for i in self._pool:
+                load[i] += (i != into and self._pair(i, into)) - (i != out and self._pair(i, out))
+        return chosen

@@ -1,0 +1,201 @@
+"""Which devices satisfy what a session requires of them, as ``namespace::feature::value``.
+
+Source: BEP-1000, second revision (peer facts 1.1); see docs/decisions/0052-variants-are-a-constraint.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import cached_property
+
+from ai.backend.common.devices import (
+    ComputeDevice,
+    VariantFeature,
+    VariantMatchMode,
+    VariantNamespace,
+    VariantProperty,
+)
+from ai.backend.common.errors import UnsupportedResource
+from ai.backend.common.ids import DeviceId, SlotName
+
+_VERSION = re.compile(r"[vV]?([0-9]+(?:\.[0-9]+)*)")
+_UNKNOWN = (0,)
+_SIGNS = {VariantMatchMode.EXACT: "=", VariantMatchMode.MINIMUM: ">=", VariantMatchMode.COMPATIBLE: "compatible with"}
+
+Key = tuple[str, str]
+Wanted = Mapping[str, Mapping[SlotName, Decimal]]
+"""What is requested: plugin -> slot -> quantity."""
+
+
+def version_of(text: str) -> tuple[int, ...]:
+    """The leading dotted numbers of a version, trailing zeros dropped, so that 8 and 8.0 are equal.
+
+    A text that is no version is older than every version: ``(0,)``.
+    """
+    match = _VERSION.match(text.strip())
+    if match is None:
+        return _UNKNOWN
+    numbers = [int(part) for part in match[1].split(".")]
+    while len(numbers) > 1 and not numbers[-1]:
+        numbers.pop()
+    return tuple(numbers)
+
+
+def features_of(namespaces: Iterable[VariantNamespace]) -> dict[Key, VariantFeature]:
+    """Every described feature by (namespace, name)."""
+    return {(n.namespace, f.name): f for n in namespaces for f in n.features}
+
+
+def by_feature(properties: Iterable[VariantProperty]) -> dict[Key, list[str]]:
+    """The values of each feature, in their order."""
+    found: dict[Key, list[str]] = {}
+    for p in properties:
+        found.setdefault((p.namespace, p.feature), []).append(p.value)
+    return found
+
+
+def satisfies(stated: Sequence[str], required: Sequence[str], feature: VariantFeature) -> bool:
+    """Whether a device that states these values of one feature has what is required of it.
+
+    A required value is met by any of the stated ones. A multi-value feature needs one of the required values, another
+    one all of them; for MINIMUM the largest of them counts in both cases, and one that is no version is compared
+    exactly. Where nothing is stated nothing is met.
+    """
+    if feature.match_mode is VariantMatchMode.MINIMUM and (versions := [r for r in required if _VERSION.match(r)]):
+        enough = max(map(version_of, stated), default=()) >= max(map(version_of, versions))
+        return enough and all(r in stated for r in required if r not in versions)
+    if feature.match_mode is VariantMatchMode.COMPATIBLE:
+        met = (any(s == r or s.startswith(f"{r}.") for s in stated) for r in required)
+    else:
+        met = (r in stated for r in required)
+    return any(met) if feature.multi_value else all(met)
+
+
+def matches(
+    device: ComputeDevice, requirements: Iterable[VariantProperty], namespaces: Iterable[VariantNamespace]
+) -> bool:
+    """Whether a device satisfies every requirement. Never raises; a feature not described is compared exactly."""
+    return not unmet(by_feature(device.properties), by_feature(requirements), features_of(namespaces))
+
+
+def unmet(
+    stated: Mapping[Key, Sequence[str]], required: Mapping[Key, Sequence[str]], features: Mapping[Key, VariantFeature]
+) -> list[Key]:
+    """The required features that the stated values do not satisfy."""
+    return [
+        key
+        for key, values in required.items()
+        if not satisfies(stated.get(key, ()), values, features.get(key) or VariantFeature(name=key[1]))
+    ]
+
+
+def wording(key: Key, required: Sequence[str], feature: VariantFeature | None) -> str:
+    """``nvidia::compute_capability >= 8.0``."""
+    feature = feature or VariantFeature(name=key[1])
+    shown = [max(required, key=version_of)] if feature.match_mode is VariantMatchMode.MINIMUM else required
+    return f"{'::'.join(key)} {_SIGNS[feature.match_mode]} {(' or ' if feature.multi_value else ' and ').join(shown)}"
+
+
+def ascending(values: Iterable[str]) -> list[str]:
+    """Values in the order of a reader: by version, then by text."""
+    return sorted(values, key=lambda v: (version_of(v), v))
+
+
+def missing(
+    had: Iterable[Mapping[Key, Sequence[str]]],
+    wanted: Mapping[Key, Sequence[str]],
+    features: Mapping[Key, VariantFeature],
+) -> tuple[list[Key], str]:
+    """Which required features to name, at most four, where no device satisfies them all, and what is needed in words.
+
+    Only features that no device satisfies are named; if each is satisfied by some device, those that are required
+    together are.
+    """
+    failing = set(wanted)
+    for stated in had:
+        failing &= set(unmet(stated, wanted, features))
+    named = [key for key in wanted if key in failing] or list(wanted)
+    words = [wording(key, wanted[key], features.get(key)) for key in named]
+    more = f" and {len(words) - 4} more" if len(words) > 4 else ""
+    return named[:4], " together with ".join(words[:4]) + more
+
+
+def explain(
+    devices: Iterable[ComputeDevice],
+    requirements: Iterable[VariantProperty],
+    namespaces: Iterable[VariantNamespace],
+    *,
+    slot: str,
+) -> str:
+    """One sentence why none of these devices of a slot satisfies the requirements, and what they have instead."""
+    wanted, features = by_feature(requirements), features_of(namespaces)
+    had = [by_feature(d.properties) for d in devices]
+    named, needs = missing(had, wanted, features)
+    has = []
+    for key in named:
+        found = ascending({v for stated in had for v in stated.get(key, ())})
+        listed = ", ".join(found) or "none"
+        has.append(listed if len(named) == 1 else f"{'::'.join(key)} {listed}")
+    return f"no device of {slot} has {needs}; this node has {'; '.join(has)}"
+
+
+class PluginVariants:
+    """One plugin's devices as requirements see them; what they state is read once."""
+
+    def __init__(self, devices: Sequence[ComputeDevice], namespaces: Sequence[VariantNamespace] = ()) -> None:
+        self.devices = tuple(devices)
+        self.namespaces = tuple(namespaces)
+
+    @cached_property
+    def stated(self) -> frozenset[str]:
+        """The namespaces in which the plugin or a device of it says something."""
+        return frozenset(
+            {n.namespace for n in self.namespaces} | {p.namespace for d in self.devices for p in d.properties}
+        )
+
+    def offering(self, slot: SlotName) -> list[ComputeDevice]:
+        return [device for device in self.devices if any(s.slot_name == slot for s in device.slots)]
+
+
+def eligible_devices(
+    wanted: Wanted, variants: Mapping[str, PluginVariants], requirements: Sequence[VariantProperty]
+) -> dict[str, frozenset[DeviceId]]:
+    """By plugin, the devices that satisfy the requirements; a plugin that none concerns is not named.
+
+    A requirement concerns each plugin with a requested slot that states something in its namespace.
+    Each must concern one.
+
+    Raises:
+        UnsupportedResource: no device of a requested slot satisfies what concerns it, or a requirement concerns none.
+    """
+    found: dict[str, frozenset[DeviceId]] = {}
+    if not requirements:
+        return found
+    open_ = list(requirements)
+    for plugin, slots in wanted.items():
+        if (known := variants.get(plugin)) is None:
+            continue
+        concerning = [r for r in requirements if r.namespace in known.stated]
+        if not concerning:
+            continue
+        open_ = [r for r in open_ if r.namespace not in known.stated]
+        fitting = frozenset(d.device_id for d in known.devices if matches(d, concerning, known.namespaces))
+        for slot in slots:
+            offering = known.offering(slot)
+            if not any(device.device_id in fitting for device in offering):
+                raise UnsupportedResource(
+                    explain(offering, concerning, known.namespaces, slot=slot),
+                    data={"slot": slot, "requirements": [str(r) for r in concerning]},
+                )
+        found[plugin] = fitting
+    if open_:
+        asked = ", ".join(sorted(slot for slots in wanted.values() for slot in slots)) or "nothing"
+        known_here = sorted({name for plugin in wanted if plugin in variants for name in variants[plugin].stated})
+        raise UnsupportedResource(
+            f"no device of {asked} states anything in the namespace of {open_[0]}; "
+            f"known namespaces are {', '.join(known_here) or 'none'}",
+            data={"requirements": [str(r) for r in open_]},
+        )
+    return found

@@ -1,0 +1,300 @@
+"""The agents of a resource group with indexes over what they have free: which agents fit a demand is a few operations
+on masks, whatever the number of agents.
+
+Agents are numbered in the order of their ids (``rank``). Invariant: every index says what the agents' allocators say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+from ai.backend.common.devices import DeviceAllocation
+from ai.backend.common.errors import BackendError, InsufficientResource
+from ai.backend.common.ids import AgentId, KernelId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.allocation.node import Recipe
+from ai.backend.core.scheduling.fragmentation import Gradient, Usual, usual
+from ai.backend.core.scheduling.slot_index import SlotIndex, mask_of, members, micro
+from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
+from ai.backend.core.scheduling.working import REFUSALS, Make, Wish, WorkingAgent, make_of
+
+K = TypeVar("K", bound=Hashable)
+Need = tuple[SlotIndex, int]
+_PLENTY = 10**9
+_LAST = {"cpu": 1, "mem": 2}
+
+
+def scarcity(slot: str) -> tuple[int, str]:
+    """Accelerators are scarcer than cores, cores than memory."""
+    return _LAST.get(slot, 0), slot
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Demand:
+    """What one agent must give at once: one kernel, or all kernels of a single-node session.
+
+    Attributes:
+        wishes: by kernel.
+        total: their sum.
+        matching: agents of its architecture that can start its images and that it may use.
+        supporting: those of them that have such slots and devices at all, free or not.
+        order: the requested slots, the scarcest first.
+        ranked: the same, each with the amount in millionths.
+        tiers: ``supporting``, in parts by how many kinds of slots it would leave unused there, the fewest first.
+        gradient: what least-fragmentation remembers of it.
+        refused: agents whose allocator refused it since they last gained something.
+    """
+
+    wishes: tuple[Wish, ...]
+    total: ResourceSlot
+    matching: int
+    supporting: int
+    needs: tuple[Need, ...]
+    order: tuple[str, ...]
+    ranked: tuple[Need, ...]
+    tiers: tuple[int, ...]
+    refused: int = 0
+    recipes: dict[Make, tuple[Recipe, ...]] = field(default_factory=dict)
+    able: int | None = None
+    gradient: Gradient | None = None
+
+    def fit(self) -> int:
+        """The agents that seem to have room now: never too few; their allocators have the last word."""
+        found = self.supporting & ~self.refused
+        for index, amount in self.needs:
+            if not found:
+                return 0
+            found &= index.masks[amount]
+        return found
+
+
+class Fleet:
+    """See the module. ``broken`` names agents whose devices contradict each other; they are left out."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.broken: list[tuple[AgentId, str]] = []
+        self.agents: list[WorkingAgent] = []
+        for view in sorted(snapshot.agents, key=lambda a: a.agent_id):
+            if view.is_schedulable:
+                try:
+                    self.agents.append(WorkingAgent(view, make_of(view.plugins, snapshot.allocation_order)))
+                except BackendError as e:
+                    self.broken.append((view.agent_id, e.message))
+        self.size = len(self.agents)
+        self.changes: list[int] = []
+        """The ranks of agents in the order in which they changed."""
+        self._snapshot = snapshot
+        self.everyone = (1 << self.size) - 1
+        self.ranks = {a.agent_id: rank for rank, a in enumerate(self.agents)}
+        self.cursor = -1
+        """The agent that was chosen last; round-robin goes on after it."""
+        self.makes = self._group((a.make, rank) for rank, a in enumerate(self.agents))
+        self._starters = self._group(((a.view.architecture, a.view.images), rank) for rank, a in enumerate(self.agents))
+        self._matching: dict[tuple[str, str | None], int] = {}
+        self._demands: dict[Hashable, Demand] = {}
+        self.indexes: dict[str, SlotIndex] = {}
+        self._largest: dict[str, SlotIndex] = {}
+        self._whole: dict[str, SlotIndex] = {}
+        self._grain: dict[str, int] = {}
+        for slot in sorted({slot for make in self.makes for slot in make.books}):
+            self._index(slot)
+        self._room: SlotIndex | None = None
+        rooms = [a.room for a in self.agents]
+        if any(room is not None for room in rooms):
+            free = [_PLENTY if room is None else room for room in rooms]
+            self._room = SlotIndex(free, max(a.view.kernel_limit or 0 for a in self.agents))
+
+    def _group(self, keyed: Iterable[tuple[K, int]]) -> dict[K, int]:
+        found: dict[K, list[int]] = {}
+        for key, rank in keyed:
+            found.setdefault(key, []).append(rank)
+        return {key: mask_of(ranks, self.size) for key, ranks in found.items()}
+
+    def _index(self, slot: str) -> None:
+        books = [a.books.get(slot) for a in self.agents]
+        most = max((int(b.total * b.micro) for m in self.makes if (b := m.books.get(slot))), default=0)
+        self.indexes[slot] = SlotIndex([b.free_micro if b else 0 for b in books], most)
+        if any(slot in make.shared for make in self.makes):
+            largest = [int(b.largest * b.micro) for m in self.makes if (b := m.books.get(slot)) and b.largest]
+            self._grain[slot] = min(largest, default=0)
+            self._largest[slot] = SlotIndex([b.most_micro if b else 0 for b in books], max(largest, default=0))
+            self._whole[slot] = SlotIndex([b.whole if b else 0 for b in books], 0)
+
+    @cached_property
+    def usual(self) -> dict[str, Usual]:
+        """What is usually requested: as the snapshot says, else what is held and what waits."""
+        known: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
+        if not known:
+            held = (h.slots for view in self._snapshot.agents for h in view.held)
+            pending = (k.slots for s in self._snapshot.pending for k in s.kernels)
+            for slots in (*held, *pending):
+                known[slots] = known.get(slots, 0.0) + 1
+        return usual(known.items())
+
+    # ---- demands
+
+    def matching(self, kernel: PendingKernel) -> int:
+        """The agents of its architecture that can start its image."""
+        key = kernel.image, kernel.architecture
+        if key not in self._matching:
+            found = 0
+            for (architecture, images), mask in self._starters.items():
+                if kernel.architecture in (None, architecture) and (images is None or kernel.image in images):
+                    found |= mask
+            self._matching[key] = found
+        return self._matching[key]
+
+    def designated(self, agents: Iterable[AgentId]) -> int:
+        return mask_of((self.ranks[a] for a in agents if a in self.ranks), self.size)
+
+    def demand(self, kernels: Sequence[PendingKernel], scope: int) -> Demand:
+        """What one agent of a mask must give to hold all of these; equal ones are one object."""
+        matching = scope
+        for kernel in kernels:
+            matching &= self.matching(kernel)
+        wishes: tuple[Wish, ...] = tuple((k.slots, k.requirements) for k in kernels)
+        key = wishes, matching
+        found = self._demands.get(key)
+        if found is None:
+            found = self._demands[key] = self._new_demand(wishes, matching)
+        return found
+
+    def _new_demand(self, wishes: tuple[Wish, ...], matching: int) -> Demand:
+        total = sum((slots for slots, _ in wishes), ResourceSlot()).nonzero()
+        supporting = 0
+        recipes: dict[Make, tuple[Recipe, ...]] = {}
+        unused: dict[int, int] = {}
+        for make, mask in self.makes.items():
+            here = mask & matching
+            if not here:
+                continue
+            read = tuple(recipe for wish in wishes if (recipe := make.recipe(wish)) is not None)
+            if len(read) == len(wishes):
+                recipes[make] = read
+                supporting |= here
+                left = len(make.kinds - total.keys())
+                unused[left] = unused.get(left, 0) | here
+        ranked: list[Need] = []
+        needs: list[Need] = []
+        order = tuple(sorted(total, key=scarcity)) if supporting else ()
+        if supporting:
+            for slot in order:
+                amount = micro(total[slot])
+                ranked.append((self.indexes[slot], amount))
+                needs.append((self.indexes[slot], self.indexes[slot].register(amount)))
+                needs += self._whole_device_needs(slot, wishes)
+            if self._room is not None:
+                needs.append((self._room, self._room.register(len(wishes))))
+        return Demand(
+            wishes=wishes,
+            total=total,
+            matching=matching,
+            supporting=supporting,
+            needs=tuple(needs),
+            order=order,
+            ranked=tuple(ranked),
+            tiers=tuple(unused[left] for left in sorted(unused)),
+            recipes=recipes,
+        )
+
+    def _whole_device_needs(self, slot: str, wishes: tuple[Wish, ...]) -> list[Need]:
+        """A part of a device must come from one device; so many whole devices must be free."""
+        grain = self._grain.get(slot)
+        if not grain:
+            return []
+        amounts = [micro(slots[slot]) for slots, _ in wishes]
+        found = []
+        if (part := max((a for a in amounts if a <= grain), default=0)) > 0:
+            found.append((self._largest[slot], self._largest[slot].register(part)))
+        largest = int(max(m.books[slot].largest * m.books[slot].micro for m in self.makes if slot in m.books))
+        if largest == grain and (whole := sum(a // grain for a in amounts if a % grain == 0)) > 0:
+            found.append((self._whole[slot], self._whole[slot].register(whole)))
+        return found
+
+    def able(self, demand: Demand) -> int:
+        """The supporting agents that could serve a demand if they held nothing else."""
+        if demand.able is None:
+            found = 0
+            for make, mask in self.makes.items():
+                if mask & demand.supporting and make.refusal(demand.wishes) is None:
+                    found |= mask & demand.supporting
+            if self._room is not None:
+                limits = (a.view.kernel_limit for a in self.agents)
+                tight = [r for r, limit in enumerate(limits) if limit is not None and limit < len(demand.wishes)]
+                found &= ~mask_of(tight, self.size)
+            demand.able = found
+        return demand.able
+
+    # ---- taking
+
+    def take(self, rank: int, demand: Demand, kernel_ids: Sequence[KernelId]) -> tuple[DeviceAllocation, ...] | None:
+        """The devices of each kernel; None, with nothing taken, if the agent refuses."""
+        agent = self.agents[rank]
+        done: list[DeviceAllocation] = []
+        try:
+            for index, amount in demand.ranked:
+                if index.free[rank] < amount:
+                    raise InsufficientResource("the mask was too wide")
+            for kernel_id, recipe in zip(kernel_ids, demand.recipes[agent.make], strict=True):
+                done.append(agent.take(kernel_id, recipe))
+        except REFUSALS:
+            for kernel_id in kernel_ids[: len(done)]:
+                agent.give_back(kernel_id)
+            demand.refused |= 1 << rank
+            return None
+        self._changed(rank, demand.order)
+        self.cursor = rank
+        return tuple(done)
+
+    def undo(self, rank: int, kernel_ids: Iterable[KernelId], demands: Iterable[Demand]) -> None:
+        """Give back what was taken a moment ago; only these demands were tried since."""
+        agent = self.agents[rank]
+        for kernel_id in kernel_ids:
+            agent.give_back(kernel_id)
+        self._changed(rank, agent.books)
+        for demand in demands:
+            demand.refused &= ~(1 << rank)
+
+    def release(self, rank: int, kernel_id: KernelId) -> None:
+        """A kernel that an agent held is over."""
+        self.agents[rank].give_back(kernel_id)
+        self._changed(rank, self.agents[rank].books)
+        for demand in self._demands.values():
+            demand.refused &= ~(1 << rank)
+
+    def _changed(self, rank: int, slots: Iterable[str]) -> None:
+        agent = self.agents[rank]
+        agent.version += 1
+        self.changes.append(rank)
+        books, grain = agent.books, self._grain
+        for slot in slots if not agent.make.hides else books:
+            if book := books.get(slot):
+                self.indexes[slot].change(rank, int(book.total_free * book.micro))
+                if slot in grain:
+                    self._largest[slot].change(rank, book.most_micro)
+                    self._whole[slot].change(rank, book.whole)
+        if self._room is not None and (room := agent.room) is not None:
+            self._room.change(rank, room)
+
+    # ---- reading
+
+    def members(self, mask: int) -> list[WorkingAgent]:
+        return [self.agents[rank] for rank in members(mask)]
+
+    def with_room(self, scope: int, kernels: int) -> int:
+        """The agents of a mask that may hold so many more kernels."""
+        return scope if self._room is None else scope & self._room.masks[self._room.register(kernels)]
+
+    def closest(self, demand: Demand, scope: int) -> int:
+        """The agent of a mask that lacks least: of the scarcest slot, then of the next one; the first of equals.
+
+        While nobody else is put on it, what it lacks never grows; so the least lack never grows either.
+        """
+        for index, amount in demand.ranked:
+            scope = scope & index.masks[index.register(amount)] or index.emptiest(scope)
+        if self._room is not None:
+            scope = self.with_room(scope, len(demand.wishes)) or self._room.emptiest(scope)
+        return (scope & -scope).bit_length() - 1

@@ -1,0 +1,47 @@
+"""What a scope used lately: an average over time in which the past counts half as much after each half-life.
+
+A scope that uses the same all the time tends to exactly that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+
+from ai.backend.common.slots import ResourceSlot
+
+_DIGITS = Decimal("0.000001")
+
+
+def prefixes(scope: tuple[str, ...]) -> list[str]:
+    """``domain``, ``domain/project``, ``domain/project/user``."""
+    return ["/".join(scope[: i + 1]) for i in range(len(scope))]
+
+
+def occupied(holdings: Iterable[tuple[tuple[str, ...], ResourceSlot]]) -> dict[str, ResourceSlot]:
+    """The sum of what each scope holds, its narrower scopes included."""
+    found: dict[str, ResourceSlot] = {}
+    for scope, slots in holdings:
+        for name in prefixes(scope):
+            found[name] = found.get(name, ResourceSlot()) + slots
+    return found
+
+
+def decayed(
+    before: Mapping[str, ResourceSlot],
+    now: Mapping[str, ResourceSlot],
+    *,
+    elapsed_s: float,
+    half_life_s: float,
+) -> dict[str, ResourceSlot]:
+    """The average after ``elapsed_s`` more seconds in which the scopes held what they hold now."""
+    kept = Decimal(2.0 ** (-max(0.0, elapsed_s) / half_life_s)) if half_life_s > 0 else Decimal(0)
+    found = {}
+    for scope in before.keys() | now.keys():
+        old, new = before.get(scope, ResourceSlot()), now.get(scope, ResourceSlot())
+        mixed = {
+            slot: (old[slot] * kept + new[slot] * (1 - kept)).quantize(_DIGITS) for slot in old.keys() | new.keys()
+        }
+        if slots := ResourceSlot(mixed).nonzero():
+            found[scope] = slots
+    return found

@@ -1,0 +1,250 @@
+"""A day of a cluster in simulated time: sessions arrive and end, agents fail and come back, one policy decides.
+
+Usage: python -m ai.backend.simulator.trace SNAPSHOT.json TRACE.json [--order NAME] [--placement NAME] [--fail HOURS]
+
+A trace is a list of ``{"at": seconds, "runs": seconds, "slots": {slot: quantity}}``, with ``"scope": [domain, project,
+user]`` and ``"priority"`` where they matter. The snapshot gives the agents. What an agent ran when it failed is
+requested again at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import random
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.scheduling.decide import Board
+from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, SHARED_ORDERS, Policy
+from ai.backend.core.scheduling.snapshot import HeldKernel, PendingKernel, PendingSession, Snapshot, load_json
+from ai.backend.core.scheduling.usage import decayed, occupied
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_HALF_LIFE_S = 86_400.0
+_REPAIR_S = 3_600.0
+
+
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a trace; times in seconds."""
+
+    at: float
+    runs: float
+    slots: dict[str, str]
+    scope: tuple[str, ...] = ()
+    priority: int = 10
+
+
+@dataclass(slots=True)
+class Outcome:
+    """``waits``: seconds from the (last) request of each session that ran to its start. ``killed``: by failing agents.
+    ``stuck``: sessions that were never placed."""
+
+    waits: list[float] = field(default_factory=list)
+    done: int = 0
+    killed: int = 0
+    failures: int = 0
+    stuck: int = 0
+    ended_at: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        waits = sorted(self.waits)
+        middle = waits[len(waits) // 2] if waits else 0.0
+        return {
+            "done": self.done,
+            "killed": self.killed,
+            "failures": self.failures,
+            "stuck": self.stuck,
+            "median wait, s": middle,
+            "longest wait, s": waits[-1] if waits else 0.0,
+            "simulated, s": self.ended_at,
+        }
+
+
+@dataclass(slots=True)
+class _Running:
+    session: PendingSession
+    job: Job
+    agent_id: AgentId
+    held: HeldKernel
+
+
+class Replay:
+    """The cluster between two events. The same seed tells the same story."""
+
+    def __init__(self, cluster: Snapshot, policy: Policy, *, seed: int, fail_every_s: float = 0.0) -> None:
+        self._cluster = replace(cluster, pending=(), running=())
+        self._policy = policy
+        self._rng = random.Random(seed)
+        self._fail_every_s = fail_every_s
+        self._events: list[tuple[float, int, str, Any]] = []
+        self._count = 0
+        self._down: set[AgentId] = set()
+        self._running: dict[SessionId, _Running] = {}
+        self._waiting: dict[SessionId, tuple[PendingSession, Job, float]] = {}
+        self._used: dict[str, ResourceSlot] = {}
+        self._amounts: dict[tuple[str, str, str], Decimal] = {
+            (a.agent_id, str(s.slot_name), str(d.device_id)): s.amount
+            for a in cluster.agents
+            for p in a.plugins
+            for d in p.devices
+            for s in d.slots
+        }
+        self._board = self._new_board()
+        self.outcome = Outcome()
+
+    def _at(self, time: float, what: str, value: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (time, self._count, what, value))
+
+    def _new_board(self) -> Board:
+        """The board after agents have come or gone."""
+        held: dict[AgentId, list[HeldKernel]] = {}
+        for r in self._running.values():
+            held.setdefault(r.agent_id, []).append(r.held)
+        agents = tuple(
+            replace(a, held=(*a.held, *held.get(a.agent_id, ())), is_schedulable=a.agent_id not in self._down)
+            for a in self._cluster.agents
+        )
+        pending = tuple(session for session, _, _ in self._waiting.values())
+        return Board(replace(self._cluster, agents=agents, pending=pending))
+
+    def run(self, trace: Sequence[Job]) -> Outcome:
+        """Until all have run, or nothing can change for those that wait.
+
+        Raises:
+            AssertionError: an agent would hold more than it has.
+        """
+        for job in trace:
+            self._at(job.at, "arrive", job)
+        if self._fail_every_s:
+            self._at(self._rng.expovariate(1 / self._fail_every_s), "fail", None)
+        arriving, last = len(trace), 0.0
+        while self._events and (arriving or self._running or (self._waiting and self._down)):
+            now, _, what, value = heapq.heappop(self._events)
+            held = occupied((r.session.scope, r.session.total) for r in self._running.values())
+            self._used = decayed(self._used, held, elapsed_s=now - last, half_life_s=_HALF_LIFE_S)
+            arriving, last = arriving - (what == "arrive"), now
+            match what:
+                case "arrive":
+                    self._request(now, value)
+                case "end":
+                    self._end(value)
+                case "fail":
+                    self._fail(now)
+                case "repair":
+                    self._down.discard(value)
+                    self._board = self._new_board()
+            self._decide(now)
+        self.outcome.stuck, self.outcome.ended_at = len(self._waiting), last
+        return self.outcome
+
+    def _request(self, now: float, job: Job) -> None:
+        self._count += 1
+        number = UUID(int=self._count)
+        session = PendingSession(
+            session_id=SessionId(number),
+            name=f"job-{self._count}",
+            kernels=(PendingKernel(kernel_id=KernelId(number), slots=ResourceSlot.parse(job.slots), image="any"),),
+            enqueued_at=EPOCH + timedelta(seconds=now),
+            priority=job.priority,
+            scope=job.scope,
+        )
+        self._waiting[session.session_id] = session, job, now
+        self._board.enqueue(session)
+
+    def _end(self, session_id: SessionId) -> None:
+        ended = self._running.pop(session_id, None)
+        if ended is not None:
+            self._board.release(ended.agent_id, ended.held.kernel_id)
+            self.outcome.done += 1
+
+    def _fail(self, now: float) -> None:
+        self._at(now + self._rng.expovariate(1 / self._fail_every_s), "fail", None)
+        up = [a.agent_id for a in self._cluster.agents if a.agent_id not in self._down]
+        if not up:
+            return
+        failed = up[int(self._rng.random() * len(up))]
+        self._down.add(failed)
+        self._at(now + _REPAIR_S, "repair", failed)
+        self.outcome.failures += 1
+        lost = [r for r in self._running.values() if r.agent_id == failed]
+        for r in lost:
+            del self._running[r.session.session_id]
+        self._board = self._new_board()
+        for r in lost:
+            self.outcome.killed += 1
+            self._request(now, r.job)
+
+    def _decide(self, now: float) -> None:
+        if self._policy.order in SHARED_ORDERS:
+            held = occupied((r.session.scope, r.session.total) for r in self._running.values())
+            self._board.account(held, self._used)
+        plan = self._board.plan(self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
+        for placement in plan.placements:
+            session, job, since = self._waiting.pop(placement.session_id)
+            (kernel,) = placement.kernels
+            if kernel.agent_id in self._down:
+                raise AssertionError(f"{session.name} was placed on {kernel.agent_id}, which is down")
+            held_kernel = HeldKernel(kernel_id=kernel.kernel_id, slots=session.total, devices=kernel.devices)
+            self._running[session.session_id] = _Running(session, job, kernel.agent_id, held_kernel)
+            self.outcome.waits.append(now - since)
+            self._at(now + job.runs, "end", session.session_id)
+        self._check()
+
+    def _check(self) -> None:
+        taken: dict[tuple[str, str, str], Decimal] = {}
+        for r in self._running.values():
+            for slot, devices in r.held.devices.slots.items():
+                for device, quantity in devices.items():
+                    key = r.agent_id, slot, device
+                    taken[key] = taken.get(key, Decimal(0)) + quantity
+        over = [key for key, quantity in taken.items() if quantity > self._amounts[key]]
+        if over:
+            raise AssertionError(f"{over[0]} gives more than it has")
+
+
+def read_trace(data: bytes) -> list[Job]:
+    """
+    Raises:
+        InvalidInput: it is not a trace.
+    """
+    try:
+        return msgspec.json.decode(data, type=list[Job])
+    except msgspec.MsgspecError as e:
+        raise InvalidInput(f"not a trace: {e}") from None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run a trace in simulated time on the agents of a snapshot.")
+    parser.add_argument("snapshot", type=Path)
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--order", choices=sorted(ORDERS), default=Policy().order)
+    parser.add_argument("--placement", choices=sorted(PLACEMENTS), default=Policy().placement)
+    parser.add_argument("--fail", type=float, default=0.0, metavar="HOURS", help="mean time between failures of agents")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    replay = Replay(
+        load_json(args.snapshot.read_bytes()),
+        Policy(order=args.order, placement=args.placement),
+        seed=args.seed,
+        fail_every_s=args.fail * 3600,
+    )
+    sys.stdout.write(json.dumps(replay.run(read_trace(args.trace.read_bytes())).as_dict(), indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
