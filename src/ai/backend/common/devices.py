@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+from typing import Self
 
+from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 
@@ -83,8 +85,48 @@ class VariantProperty:
     feature: str
     value: str
 
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``namespace::feature::value``.
+
+        Raises:
+            InvalidInput: it is not of that form, or a part is empty or longer than 128 characters.
+        """
+        parts = [part.strip() for part in text.split("::", 2)]
+        if len(parts) != 3 or not all(0 < len(part) <= 128 for part in parts):
+            raise InvalidInput(f"{text[:200]!r} is not a variant property; write namespace::feature::value")
+        return cls(namespace=parts[0], feature=parts[1], value=parts[2])
+
     def __str__(self) -> str:
         return f"{self.namespace}::{self.feature}::{self.value}"
+
+
+class VariantMatchMode(StrEnum):
+    """How a device's value satisfies a required one (BEP-1000)."""
+
+    EXACT = "exact"
+    MINIMUM = "minimum"
+    """As a version: the device's is the same or newer."""
+    COMPATIBLE = "compatible"
+    """The device's begins with the required one, at a boundary of its dotted parts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantFeature:
+    """One feature of a namespace; ``ordered_values`` lists known values, the most preferred first."""
+
+    name: str
+    match_mode: VariantMatchMode = VariantMatchMode.EXACT
+    multi_value: bool = False
+    ordered_values: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariantNamespace:
+    """The features that a plugin states of its devices. A feature that is not described is compared exactly."""
+
+    namespace: str
+    features: tuple[VariantFeature, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,12 +158,22 @@ class ComputeDevice:
     processing_units: int = 0
     model_name: str | None = None
     health: DeviceHealth = DeviceHealth.HEALTHY
+    health_reason: str = ""
     memory_spec: MemorySpec | None = None
     compute_units: tuple[ComputeUnit, ...] = ()
     precision_support: tuple[ComputePrecisionSupport, ...] = ()
     partitioning_support: tuple[PartitioningCapability, ...] = ()
     links: tuple[DeviceLink, ...] = ()
     variant_properties: tuple[VariantProperty, ...] = ()
+
+    @property
+    def properties(self) -> tuple[VariantProperty, ...]:
+        """What a session may require: what the plugin states, and ``<device name>::model::<model name>`` of every
+        device that has a model."""
+        if not self.model_name:
+            return self.variant_properties
+        model = VariantProperty(namespace=self.device_name, feature="model", value=self.model_name)
+        return self.variant_properties if model in self.variant_properties else (*self.variant_properties, model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +209,15 @@ class AllocationStrategy(StrEnum):
     LEAST_FRAGMENTATION = "least-fragmentation"
 
 
+class AffinityPolicy(StrEnum):
+    """What the NUMA nodes mean for a request's devices."""
+
+    PREFER_SINGLE_NODE = "prefer-single-node"
+    """All from one node if one has enough, else from as few as possible."""
+    INTERLEAVED = "interleaved"
+    """In turn from every node that has some, for programs that want the bandwidth of all."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocMapSpec:
     """A stock alloc map as data, so that the manager can plan with it without the vendor's package.
@@ -167,4 +228,4 @@ class AllocMapSpec:
 
     kind: str
     strategy: AllocationStrategy = AllocationStrategy.EVENLY
-    prefer_single_numa_node: bool = True
+    affinity_policy: AffinityPolicy = AffinityPolicy.PREFER_SINGLE_NODE

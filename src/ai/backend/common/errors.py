@@ -3,16 +3,26 @@
     BackendError
     ├── InvalidInput            the caller's request is malformed or out of range
     │   ├── InvalidQuantity         a resource quantity
-    │   └── InvalidName             a slug, token or session name
+    │   ├── InvalidName             a slug, token or session name
+    │   │   └── FolderAlreadyExists     the owner has a live folder of that name (spec 03-08: 400)
+    │   ├── InvalidPath             a path in a folder that is malformed or leaves it
+    │   ├── ArtifactRejected        an artifact whose names, sizes or counts are not taken
+    │   └── WrongKindOfFile         a directory where a file is needed, or the other way round
     ├── AuthenticationFailed    no, wrong, stale or inactive credentials
     ├── Forbidden               known caller, not allowed
+    │   └── AddressRefused          a URL that the platform does not follow
     ├── NotFound                there is no such object, or none that the caller may know of
+    │   └── VolumeNotFound, QuotaScopeNotFound, FolderNotFound, NoSuchFile, UploadNotFound, ArtifactNotFound
     ├── Conflict                the object's present state does not admit this
     │   ├── SessionAlreadyExists
     │   ├── TooManySessionsMatched
-    │   └── StaleVersion            somebody else changed it first; load again
+    │   ├── StaleVersion            somebody else changed it first; load again
+    │   ├── FileAlreadyExists, UploadOffsetMismatch, UploadIsBeingWritten, ChecksumMismatch
+    │   └── ArtifactChanged, ArtifactDamaged, ArtifactIncomplete, StaleAttempt
     ├── LimitExceeded           a size, count or rate limit
-    │   └── RateLimitExceeded
+    │   ├── RateLimitExceeded
+    │   ├── StorageFull             the disk has no room
+    │   └── QuotaExceeded           the quota scope has no room
     ├── ResourceError           allocation cannot be had
     │   ├── UnsupportedResource     the agent or cluster knows no such slot
     │   ├── InsufficientResource    known, but not enough is free
@@ -23,8 +33,10 @@
     ├── WorkloadError           the runtime failed on one workload
     ├── RunError                a run of user code cannot go on
     ├── PluginError             a plugin misbehaved
+    ├── PeerRefused             a service outside of the platform does not let us do it
+    │   └── RegistryRefused, ObjectStorageRefused, BucketNotFound
     ├── Unavailable             a peer does not answer; try again
-    │   └── DeadlineExceeded
+    │   └── DeadlineExceeded, RegistryUnavailable, ObjectStorageUnavailable
     └── InternalError           our own fault
 
 Errors cross daemons as (code, message, data) and come out as the same class, see :func:`from_wire`. HTTP statuses are
@@ -33,6 +45,7 @@ not known here: ``infra.http`` holds the only table.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -88,6 +101,26 @@ class InvalidName(InvalidInput):
     title = "A name is malformed."
 
 
+class FolderAlreadyExists(InvalidName):
+    code = "vfolder-already-exists"
+    title = "There is a virtual folder of this name already."
+
+
+class InvalidPath(InvalidInput):
+    code = "invalid-path"
+    title = "A path is malformed, or leaves its folder."
+
+
+class WrongKindOfFile(InvalidInput):
+    code = "wrong-kind-of-file"
+    title = "There is a directory where a file is needed, or the other way round."
+
+
+class ArtifactRejected(InvalidInput):
+    code = "artifact-rejected"
+    title = "The artifact has names, sizes or counts that are not taken."
+
+
 class AuthenticationFailed(BackendError):
     code = "auth-failed"
     title = "The credentials are missing, wrong or expired."
@@ -98,6 +131,11 @@ class Forbidden(BackendError):
     code = "forbidden"
     title = "This operation is not allowed for you."
     blame = Blame.CALLER
+
+
+class AddressRefused(Forbidden):
+    code = "address-refused"
+    title = "A URL leads where the platform does not go."
 
 
 class NotFound(BackendError):
@@ -114,6 +152,36 @@ class SessionNotFound(NotFound):
 class ImageNotFound(NotFound):
     code = "image-not-found"
     title = "There is no such image."
+
+
+class FolderNotFound(NotFound):
+    code = "vfolder-not-found"
+    title = "There is no such virtual folder."
+
+
+class VolumeNotFound(NotFound):
+    code = "volume-not-found"
+    title = "There is no such volume."
+
+
+class QuotaScopeNotFound(NotFound):
+    code = "quota-scope-not-found"
+    title = "There is no such quota scope on this volume."
+
+
+class NoSuchFile(NotFound):
+    code = "file-not-found"
+    title = "There is no such file or directory."
+
+
+class UploadNotFound(NotFound):
+    code = "upload-not-found"
+    title = "There is no such upload: it was ended, or it has expired."
+
+
+class ArtifactNotFound(NotFound):
+    code = "artifact-not-found"
+    title = "There is no such artifact, revision or file of one."
 
 
 class Conflict(BackendError):
@@ -143,6 +211,56 @@ class StaleVersion(Conflict):
     retryable = True
 
 
+class FileAlreadyExists(Conflict):
+    code = "file-already-exists"
+    title = "A file or directory of this name exists already."
+
+
+class UploadOffsetMismatch(Conflict):
+    """``data.offset`` is where the upload goes on."""
+
+    code = "upload-offset-mismatch"
+    title = "The upload goes on at another offset."
+
+
+class UploadIsBeingWritten(Conflict):
+    code = "upload-is-being-written"
+    title = "Somebody else writes to this upload at this moment."
+    retryable = True
+
+
+class ChecksumMismatch(Conflict):
+    code = "checksum-mismatch"
+    title = "The bytes do not have the checksum that was sent with them."
+    retryable = True
+
+
+class ArtifactChanged(Conflict):
+    code = "artifact-changed"
+    title = "The artifact is another one than when it was scanned."
+
+
+class ArtifactDamaged(Conflict):
+    """``data.files`` names some of the files in question."""
+
+    code = "artifact-damaged"
+    title = "The bytes are not those that the source announced."
+    blame = Blame.CLUSTER
+    retryable = True
+
+
+class ArtifactIncomplete(Conflict):
+    """``data.missing`` names some of the files in question."""
+
+    code = "artifact-incomplete"
+    title = "Files of the artifact were not uploaded yet."
+
+
+class StaleAttempt(Conflict):
+    code = "stale-attempt"
+    title = "A newer attempt at this is known."
+
+
 class LimitExceeded(BackendError):
     code = "limit-exceeded"
     title = "A limit is exceeded."
@@ -153,6 +271,19 @@ class RateLimitExceeded(LimitExceeded):
     code = "rate-limit-exceeded"
     title = "Too many requests."
     retryable = True
+
+
+class StorageFull(LimitExceeded):
+    code = "storage-full"
+    title = "The disk has no room for this."
+    blame = Blame.CLUSTER
+
+
+class QuotaExceeded(LimitExceeded):
+    """``data`` has limit_bytes, used_bytes (with what uploads have reserved) and wanted_bytes."""
+
+    code = "quota-exceeded"
+    title = "The storage quota has no room for this."
 
 
 class ResourceError(BackendError):
@@ -191,6 +322,15 @@ class CreationDenied(BackendError):
     blame = Blame.CLUSTER
 
 
+def waiting_time(asked: object) -> float:
+    """Seconds to wait as a plugin asked for them; one where it asked for what is no time."""
+    try:
+        seconds = float(asked)  # type: ignore[arg-type]  # whatever it is
+    except (TypeError, ValueError, OverflowError):
+        return 1.0
+    return seconds if 0 <= seconds < math.inf else 1.0
+
+
 class CreationDeferred(BackendError):
     """``data.retry_after`` is in seconds."""
 
@@ -200,11 +340,11 @@ class CreationDeferred(BackendError):
     retryable = True
 
     def __init__(self, message: str = "", *, retry_after: float = 1.0, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message, data={"retry_after": retry_after, **(data or {})})
+        super().__init__(message, data={"retry_after": waiting_time(retry_after), **(data or {})})
 
     @property
     def retry_after(self) -> float:
-        return float(self.data.get("retry_after", 1.0))
+        return waiting_time(self.data.get("retry_after"))
 
 
 class WorkloadError(BackendError):
@@ -225,6 +365,35 @@ class PluginError(BackendError):
     blame = Blame.CLUSTER
 
 
+class PeerRefused(BackendError):
+    code = "peer-refused"
+    title = "A service outside of the platform refused."
+    blame = Blame.CLUSTER
+
+
+class RegistryRefused(PeerRefused):
+    code = "registry-refused"
+    title = "The registry does not take the credentials, or they have expired."
+
+
+class ObjectStorageRefused(PeerRefused):
+    code = "object-storage-refused"
+    title = "The object storage does not let us do that: look at its credentials."
+
+
+class BucketNotFound(PeerRefused):
+    code = "bucket-not-found"
+    title = "The object storage has no such bucket."
+
+
+class NotSupported(BackendError):
+    """An operation that this server, or what it is set up with, does not offer."""
+
+    code = "not-supported"
+    title = "This server does not offer that operation."
+    blame = Blame.CALLER
+
+
 class Unavailable(BackendError):
     code = "unavailable"
     title = "A part of the platform does not answer; try again."
@@ -235,6 +404,16 @@ class Unavailable(BackendError):
 class DeadlineExceeded(Unavailable):
     code = "deadline-exceeded"
     title = "A part of the platform did not answer in time."
+
+
+class RegistryUnavailable(Unavailable):
+    code = "registry-unavailable"
+    title = "The registry does not answer, or not sensibly; try again."
+
+
+class ObjectStorageUnavailable(Unavailable):
+    code = "object-storage-unavailable"
+    title = "The object storage does not answer; try again."
 
 
 def _tree(cls: type[BackendError]) -> dict[str, type[BackendError]]:

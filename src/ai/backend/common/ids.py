@@ -32,3 +32,13 @@ TaskId = NewType("TaskId", UUID)
 """A background task."""
 RunId = NewType("RunId", str)
 """One run of user code inside a session (spec 03-08, "Code Execution Model")."""
+FolderId = NewType("FolderId", UUID)
+"""A virtual folder, unique for ever."""
+InvitationId = NewType("InvitationId", UUID)
+"""An invitation to use somebody's virtual folder."""
+RegistryId = NewType("RegistryId", UUID)
+"""A registry that artifacts come from (spec 03-17)."""
+ArtifactId = NewType("ArtifactId", UUID)
+"""A model, package or image of a registry."""
+RevisionId = NewType("RevisionId", UUID)
+"""One version of an artifact."""

@@ -6,7 +6,7 @@ Source: spec 03-07 ("Resource Slot Object"), 01 (a missing key is zero; operands
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Context, Decimal, DecimalException, Inexact
 from typing import Self
 
@@ -183,20 +183,28 @@ class ResourceSlot(Mapping[str, Decimal]):
     def __mul__(self, factor: int) -> ResourceSlot:
         return ResourceSlot._adopt({name: value * factor for name, value in self._data.items()})
 
-    def _all(self, other: ResourceSlot, holds: Callable[[Decimal, Decimal], bool]) -> bool:
-        mine, theirs = self._data, other._data
-        return all(holds(v, theirs.get(k, _ZERO)) for k, v in mine.items()) and all(
-            holds(_ZERO, v) for k, v in theirs.items() if k not in mine
-        )
-
     def __eq__(self, other: object) -> bool:
-        return self._all(other, Decimal.__eq__) if isinstance(other, ResourceSlot) else NotImplemented
+        if not isinstance(other, ResourceSlot):
+            return NotImplemented
+        mine, theirs = self._data, other._data
+        if mine == theirs:
+            return True
+        return mine.keys() != theirs.keys() and self.nonzero()._data == other.nonzero()._data
 
     def __hash__(self) -> int:
         return hash(frozenset((k, v) for k, v in self._data.items() if v))
 
     def __le__(self, other: ResourceSlot) -> bool:
-        return self._all(other, Decimal.__le__)
+        mine, theirs = self._data, other._data
+        shared = 0
+        for name, value in mine.items():
+            if name in theirs:
+                if value > theirs[name]:
+                    return False
+                shared += 1
+            elif value > 0:
+                return False
+        return shared == len(theirs) or all(v >= 0 for k, v in theirs.items() if k not in mine)
 
     def __lt__(self, other: ResourceSlot) -> bool:
         """Smaller or equal in every slot and smaller in at least one."""

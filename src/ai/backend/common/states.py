@@ -98,6 +98,13 @@ class UserRole(StrEnum):
     MONITOR = "monitor"
 
 
+class GroupType(StrEnum):
+    """A model store is read, and its models are cloned, by everybody (spec 03-18, "Model Store")."""
+
+    GENERAL = "GENERAL"
+    MODEL_STORE = "MODEL_STORE"
+
+
 class RunMode(StrEnum):
     QUERY = "query"
     BATCH = "batch"
@@ -143,6 +150,7 @@ class KernelEventReason(StrEnum):
     NOT_FOUND_IN_MANAGER = "not-found-in-manager"
     SIBLING_FAILED = "sibling-failed"
     DEPENDENCY_FAILED = "dependency-failed"
+    PREEMPTED = "preempted"
 
 
 class Enforcement(StrEnum):

@@ -20,6 +20,8 @@ from ai.backend.plugin.accelerator import Measurement, WorkloadConfig
 
 SPI_VERSION = 1
 ENTRY_POINT_GROUP = "backendai_runtime_v1"
+HOME = "/home/work"
+"""Where the home of a session is in every workload."""
 
 
 class WorkloadState(StrEnum):
@@ -147,6 +149,20 @@ class RunnerChannel(ABC):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessView:
+    """One process. ``pid`` is the host's; with ``started``, of any origin, it is never another process's.
+
+    ``shown_pid`` is its number as the workload itself sees it.
+    """
+
+    pid: int
+    started: int
+    shown_pid: int
+    command: str
+    measurements: Sequence[Measurement]
+
+
 class AbstractRuntime(ABC):
     """See the module for the contract."""
 
@@ -171,7 +187,9 @@ class AbstractRuntime(ABC):
         """Prepare and start. Returns once the workload's runner process exists; readiness comes over the channel.
 
         Raises:
-            CreationDenied: it can never work here (no such image, bad mount).
+            CreationDenied: it can never work here (no such image, bad mount). Where one item of ``spec.config`` is
+                the reason, ``data`` names its ``field`` and its ``key``: the target of a mount, the CDI name or target
+                of a device, the name of a call.
             WorkloadError: it failed; nothing is left behind.
         """
 
@@ -208,8 +226,13 @@ class AbstractRuntime(ABC):
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
         """Statistics of the runtime's own knowledge.
 
-        Keys: cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids.
+        Keys: cpu_used, cpu_util, mem, io_read, io_write, net_rx, net_tx, io_scratch_size, pids. What cannot be told
+        truthfully is left out, as the network of a workload that shares the host's.
         """
 
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...
+
+    async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
+        """The workload's processes; none where the runtime cannot see them. Keys: cpu_used, mem, io_read, io_write."""
+        return ()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import tomllib
 from decimal import Decimal
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
-from ai.backend.common.errors import InvalidQuantity
+from ai.backend.common.errors import InvalidInput, InvalidQuantity, PluginError
 from ai.backend.common.slots import BinarySize, parse_quantity
+
+_MAX_FILE = 1 << 20
+_PLAIN = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
 
 
 def _kebab(name: str) -> str:
@@ -19,6 +24,35 @@ class PluginSettings(BaseModel):
     """Immutable, kebab-case (snake_case is read too), and an unknown key is an error that names it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """A file of settings, of at most 1 MiB.
+
+    Raises:
+        PluginError: it cannot be read, is no regular file (a device or a pipe may have no end), or is too large.
+        InvalidInput: it is not TOML.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise PluginError(f"cannot read {path}: it is no regular file")
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE + 1)
+        if len(content) > _MAX_FILE:
+            raise PluginError(f"cannot read {path}: it is larger than 1 MiB")
+        return tomllib.loads(content.decode())
+    except OSError as e:
+        raise PluginError(f"cannot read {path}: {e.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
+        raise InvalidInput(f"{path} is not TOML: {e}") from None
+
+
+def problems_of(error: ValidationError) -> dict[str, str]:
+    """What is wrong with each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
+    return {
+        ".".join(map(str, problem["loc"])): _PLAIN.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
+        for problem in error.errors()
+    }
 
 
 def _size(value: object) -> object:

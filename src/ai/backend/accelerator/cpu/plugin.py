@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from ai.backend.accelerator.cpu.host import CpuHost, CpuTimes
 from ai.backend.common.devices import (
+    AffinityPolicy,
     AllocationStrategy,
     AllocMapSpec,
     ComputeDevice,
@@ -41,6 +42,10 @@ class CPUSettings(PluginSettings):
     """Settings of the plugin, ``[plugins.cpu]`` of agent.toml."""
 
     reserved_cpu: int = Field(default=0, ge=0, description="How many cores, the first ones, sessions never get.")
+    affinity_policy: AffinityPolicy = Field(
+        default=AffinityPolicy.PREFER_SINGLE_NODE,
+        description="A session's cores are of one NUMA node where they can be, or in turn of every node.",
+    )
 
 
 class CPUHook(AbstractLifecycleHook):
@@ -58,6 +63,7 @@ class CPUPlugin(AbstractComputePlugin):
 
     key: ClassVar[DeviceName] = DeviceName("cpu")
     version: ClassVar[str] = "1"
+    verified_on: ClassVar[str | None] = "every machine that runs its tests: they read the one they run on"
     settings_model: ClassVar[type[BaseModel] | None] = CPUSettings
 
     def __init__(self, settings: BaseModel | None = None, *, host: CpuHost | None = None) -> None:
@@ -98,7 +104,11 @@ class CPUPlugin(AbstractComputePlugin):
         return {SLOT: Decimal(0)} | slot_totals(await self.list_devices())
 
     def alloc_map_spec(self) -> AllocMapSpec:
-        return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.EVENLY)
+        return AllocMapSpec(
+            kind="discrete",
+            strategy=AllocationStrategy.EVENLY,
+            affinity_policy=self._config.affinity_policy,
+        )
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from ai.backend.accelerator.mem.host import MemoryHost
 from ai.backend.common.devices import (
+    AffinityPolicy,
     AllocationStrategy,
     AllocMapSpec,
     ComputeDevice,
@@ -44,6 +45,10 @@ class MemorySettings(PluginSettings):
     """Settings of the plugin, ``[plugins.mem]`` of agent.toml."""
 
     reserved_mem: Size = Field(default=0, ge=0, description="Memory that sessions never get, in bytes or as 512m.")
+    affinity_policy: AffinityPolicy = Field(
+        default=AffinityPolicy.PREFER_SINGLE_NODE,
+        description="A session's memory is of one NUMA node where it can be, or in equal parts of every node.",
+    )
 
 
 class MemoryHook(AbstractLifecycleHook):
@@ -62,6 +67,7 @@ class MemoryPlugin(AbstractComputePlugin):
 
     key: ClassVar[DeviceName] = DeviceName("mem")
     version: ClassVar[str] = "1"
+    verified_on: ClassVar[str | None] = "every machine that runs its tests: they read the one they run on"
     settings_model: ClassVar[type[BaseModel] | None] = MemorySettings
 
     def __init__(self, settings: BaseModel | None = None, *, host: MemoryHost | None = None) -> None:
@@ -116,7 +122,11 @@ class MemoryPlugin(AbstractComputePlugin):
         return slot_totals(await self.list_devices())
 
     def alloc_map_spec(self) -> AllocMapSpec:
-        return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
+        return AllocMapSpec(
+            kind="discrete",
+            strategy=AllocationStrategy.FILL,
+            affinity_policy=self._config.affinity_policy,
+        )
 
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext

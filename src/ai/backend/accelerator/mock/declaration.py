@@ -1,35 +1,71 @@
-"""``mock-accelerator.toml``: which devices to pretend (spec 03-06, "Configuring the mock-accelerator plugin")."""
+"""``mock-accelerator.toml``: which devices to pretend (spec 03-06, "Configuring the mock-accelerator plugin").
+
+The fields of the spec, and what real devices have besides: links, variants, partitions, scripted metrics, faults. A
+commented example is ``docs/examples/mock-accelerator.toml``.
+"""
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from ai.backend.common.errors import InvalidInput, InvalidName, PluginError
+from ai.backend.accelerator.mock.faults import Fault
+from ai.backend.accelerator.mock.metrics import Script
+from ai.backend.common.devices import LinkKind, PrecisionSupport, VariantMatchMode
+from ai.backend.common.errors import InvalidInput, InvalidName
 from ai.backend.common.names import check_slot_name
-from ai.backend.plugin.settings import Size
+from ai.backend.plugin.settings import Size, problems_of, read_toml
 
 FILE_NAME = "mock-accelerator.toml"
+CONTROL_NAME = "mock-control.toml"
 SEARCH_PATH = (Path(), Path("~/.config/backend.ai"), Path("/etc/backend.ai"))
+MAX_DEVICES = 4096
+M = TypeVar("M", bound=BaseModel)
 
 
 class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Partition(_Table):
+    """A kind of partition that a device can be cut into at run time."""
+
+    name: str = Field(pattern=r"^[a-z0-9.+-]{1,32}$", description="Name of the profile, such as 1g.10gb.")
+    memory_size: Size = Field(ge=2**30, description="Its memory; the slot is named after it: device:10g-mig.")
+    subproc_count: int = Field(default=1, ge=1, description="Its sub-processing cores.")
+    max: int = Field(default=1, ge=1, le=64, description="How many of it fit into the device.")
 
 
 class MockDevice(_Table):
-    """One declared device."""
+    """One declared device, or ``count`` equal ones."""
 
-    mother_uuid: str = Field(min_length=1, max_length=128, description="Unique and stable id of the device.")
+    mother_uuid: str = Field(min_length=1, max_length=100, description="Unique and stable id of the device.")
     model_name: str = Field(description="Model to report.")
-    numa_node: int | None = Field(default=None, ge=0, description="NUMA node of the device.")
+    count: int = Field(default=1, ge=1, le=1024, description="So many of it; the ids are then <mother_uuid>-0, ....")
+    numa_node: int | tuple[int, ...] | None = Field(
+        default=None, description="NUMA node; a list spreads `count` devices over them in equal runs."
+    )
     subproc_count: int = Field(default=8, ge=1, description="Sub-processing cores, as streaming multiprocessors.")
     memory_size: Size = Field(default=2 * 2**30, ge=1, description="On-device memory.")
+    memory_type: str | None = Field(default=None, description="Such as HBM3.")
+    memory_bandwidth: float | None = Field(default=None, gt=0, description="GiB/s.")
+    compute_units: dict[str, int] = Field(default_factory=dict, description="Name -> count; default: subproc.")
+    precisions: dict[str, PrecisionSupport] = Field(default_factory=dict, description="Format -> native, emulated.")
     is_mig_device: bool = Field(default=False, description="Whether it is a slice with a unique slot of its own.")
+    offers: tuple[str, ...] = Field(
+        default=(), description="Subtypes of one device that hide each other: device, shares, 10g-mig; default: one."
+    )
+    partitions: tuple[Partition, ...] = Field(default=(), description="What it can be cut into at run time.")
     is_healthy: bool = Field(default=True, description="Whether to report it as healthy.")
+    is_attached: bool = Field(default=True, description="False: it is in another box until it is attached.")
+    variants: dict[str, dict[str, str | tuple[str, ...]]] = Field(
+        default_factory=dict, description="Namespace -> feature -> value or values (BEP-1000)."
+    )
+    metrics: dict[Literal["mem", "util", "power", "temperature"], Script] = Field(
+        default_factory=dict, description="Scripts in the metric's own unit; default: a triangle of one minute."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -39,6 +75,61 @@ class MockDevice(_Table):
             data = dict(data)
             data["is_mig_device"] = data.pop("is_mig_devices")
         return data
+
+    @field_validator("numa_node")
+    @classmethod
+    def _nodes(cls, value: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
+        nodes = value if isinstance(value, tuple) else () if value is None else (value,)
+        if value == () or any(node < 0 for node in nodes):
+            raise ValueError("a node is a number from 0 on")
+        return value
+
+    @field_validator("offers")
+    @classmethod
+    def _subtypes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for subtype in value:
+            size, _, rest = subtype.partition("g-mig")
+            if subtype not in ("device", "shares") and (rest or not size.isdigit() or "g-mig" not in subtype):
+                raise ValueError(f"{subtype!r} is not device, shares or such as 10g-mig")
+        if len(set(value)) != len(value):
+            raise ValueError("a subtype occurs twice")
+        return value
+
+    def expanded(self) -> list[MockDevice]:
+        """``count`` devices, each with an id and a node of its own."""
+        nodes = self.numa_node if isinstance(self.numa_node, tuple) else (self.numa_node,)
+        return [
+            self.model_copy(
+                update={
+                    "mother_uuid": f"{self.mother_uuid}-{n}" if self.count > 1 else self.mother_uuid,
+                    "numa_node": nodes[n * len(nodes) // self.count],
+                    "count": 1,
+                }
+            )
+            for n in range(self.count)
+        ]
+
+    @property
+    def node(self) -> int | None:
+        """The NUMA node of an expanded device."""
+        return self.numa_node if isinstance(self.numa_node, int) else None
+
+
+class Link(_Table):
+    """How two devices reach each other; it holds both ways and wins over ``topology``."""
+
+    a: str = Field(description="Id of one device.")
+    b: str = Field(description="Id of the other.")
+    kind: LinkKind = Field(description="direct, pcie-switch, pcie-root, numa or system.")
+    bandwidth: float | None = Field(default=None, gt=0, description="GiB/s.")
+
+
+class Feature(_Table):
+    """How a variant feature is compared with what a session asks for."""
+
+    match: VariantMatchMode = VariantMatchMode.EXACT
+    multi_value: bool = False
+    values: tuple[str, ...] = ()
 
 
 class NumberFormat(_Table):
@@ -56,12 +147,28 @@ class SlotFormat(_Table):
     number_format: NumberFormat = NumberFormat()
 
 
-class Declaration(_Table):
+class Control(_Table):
+    """What can be switched while the plugin runs: ``mock-control.toml`` beside the declaration."""
+
+    unhealthy: dict[str, str] = Field(
+        default_factory=dict, description="Device id, or * for all -> why it counts as failed."
+    )
+    faults: tuple[Fault, ...] = Field(default=(), description="Calls that go wrong; counted from each change on.")
+
+
+class Declaration(Control):
     """The whole file."""
 
     slot_name: str = Field(default="mock", description="First part of the slot names.")
     device_plugin_name: str = Field(default="MockDevice", description="CUDADevice or MockDevice.")
     devices: tuple[MockDevice, ...] = Field(description="The devices to pretend.")
+    topology: Literal["nvlink-all", "nvlink-pairs", "pcie-tree"] | None = Field(
+        default=None, description="Links of all devices, in the order in which they are declared."
+    )
+    links: tuple[Link, ...] = Field(default=(), description="Links of single pairs.")
+    variants: dict[str, dict[str, Feature]] = Field(
+        default_factory=dict, description="Namespace -> feature -> how it is compared; default: exactly."
+    )
     attributes: dict[str, str] = Field(default_factory=dict, description="Versions and such, for people.")
     formats: dict[str, SlotFormat] = Field(default_factory=dict, description="Display data by subtype.")
 
@@ -81,11 +188,20 @@ class Declaration(_Table):
         return name
 
     @model_validator(mode="after")
-    def _distinct(self) -> Declaration:
-        ids = [d.mother_uuid for d in self.devices]
+    def _consistent(self) -> Declaration:
+        if sum(d.count for d in self.devices) > MAX_DEVICES:
+            raise ValueError(f"more than {MAX_DEVICES} devices")
+        ids = [d.mother_uuid for d in self.expanded()]
         if len(ids) != len(set(ids)):
             raise ValueError("mother_uuid must be different for every device")
+        for link in self.links:
+            if link.a == link.b or not {link.a, link.b} <= set(ids):
+                raise ValueError(f"links: {link.a} and {link.b} are not two devices of this file")
         return self
+
+    def expanded(self) -> list[MockDevice]:
+        """Every single device in order."""
+        return [device for declared in self.devices for device in declared.expanded()]
 
 
 def default_declaration(devices: int = 4) -> Declaration:
@@ -97,27 +213,25 @@ def default_declaration(devices: int = 4) -> Declaration:
     return Declaration(devices=tuple(made))
 
 
-def load_declaration(path: Path | None) -> Declaration | None:
-    """Read the file named, or the first of the search path; None if there is none there.
+def find_declaration(path: Path | None) -> Path | None:
+    """The file named, or the first of the search path; None if there is none there."""
+    if path is not None:
+        return path
+    candidates = (folder.expanduser() / FILE_NAME for folder in SEARCH_PATH)
+    return next((p for p in candidates if p.is_file()), None)
+
+
+def read_table(path: Path, model: type[M]) -> M:
+    """Read a file.
 
     Raises:
-        PluginError: the file cannot be read.
-        InvalidInput: it is malformed; ``data`` names each key.
+        PluginError: it cannot be read.
+        InvalidInput: it is malformed; message and ``data`` name each key.
     """
-    if path is None:
-        candidates = (folder.expanduser() / FILE_NAME for folder in SEARCH_PATH)
-        path = next((p for p in candidates if p.is_file()), None)
-        if path is None:
-            return None
+    data = read_toml(path)
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as e:
-        raise PluginError(f"cannot read {path}: {e}") from None
-    except tomllib.TOMLDecodeError as e:
-        raise InvalidInput(f"{path} is not TOML: {e}") from None
-    try:
-        return Declaration.model_validate(data)
+        return model.model_validate(data)
     except ValidationError as e:
-        wrong = {".".join(map(str, p["loc"])): p["msg"] for p in e.errors()}
-        first = next(iter(wrong.items()))
-        raise InvalidInput(f"{path}: {first[0]}: {first[1]}", data=wrong) from None
+        wrong = {key or "file": what for key, what in problems_of(e).items()}
+        told = "; ".join(f"{key}: {what}" for key, what in wrong.items())
+        raise InvalidInput(f"{path}: {told}", data=wrong) from None

@@ -2,14 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement
 
 PERIOD_S = 60.0
 _STATS = frozenset({"avg", "max"})
+Level = Annotated[float, Field(ge=0)]
+
+
+class Script(BaseModel):
+    """A curve over the time of day in Unix seconds. A number is a constant, a list is one value after the other."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    kind: Literal["constant", "ramp", "sine", "list"]
+    low: Level = Field(default=0.0, description="Lowest value of ramp and sine.")
+    high: Level = Field(default=100.0, description="Highest value of ramp and sine.")
+    period: float = Field(default=PERIOD_S, gt=0, description="Seconds of one ramp, one sine, or one pass of the list.")
+    values: tuple[Level, ...] = Field(default=(), description="Of constant (one) and list.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, data: Any) -> Any:
+        if isinstance(data, int | float) and not isinstance(data, bool):
+            return {"kind": "constant", "values": (data,)}
+        if isinstance(data, list | tuple):
+            return {"kind": "list", "values": data}
+        return data
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.kind in ("constant", "list") and not self.values:
+            raise ValueError(f"values: a {self.kind} needs some")
+        if self.high < self.low:
+            raise ValueError("high: less than low")
+        return self
+
+    def at(self, at: float) -> float:
+        """The value at a Unix time."""
+        phase = at / self.period % 1.0
+        match self.kind:
+            case "ramp":
+                return self.low + (self.high - self.low) * phase
+            case "sine":
+                return self.low + (self.high - self.low) * (1 + math.sin(2 * math.pi * phase)) / 2
+            case _:
+                return self.values[min(int(phase * len(self.values)), len(self.values) - 1)]
+
+    @property
+    def top(self) -> float:
+        """The highest value that it reaches."""
+        return max(self.values) if self.values else self.high
 
 
 def load(at: float, rank: int, devices: int) -> float:
@@ -18,29 +68,50 @@ def load(at: float, rank: int, devices: int) -> float:
     return 1.0 - abs(2.0 * phase - 1.0)
 
 
-def of_device(prefix: str, device_id: DeviceId | None, at_load: float, memory: float) -> list[Measurement]:
-    """The four metrics of one device, or of a node or workload as if it were one."""
-    values = (
-        ("mem", at_load * memory * 0.9, "bytes", memory),
-        ("util", at_load * 100.0, "percent", 100.0),
-        ("power", 30.0 + at_load * 220.0, "watt", 300.0),
-        ("temperature", 35.0 + at_load * 45.0, "celsius", 95.0),
+def readings(at_load: float, memory: float, scripts: Mapping[Any, Script], at: float) -> dict[str, float]:
+    """What one device shows: by its scripts, else by its load."""
+    found = {
+        "mem": at_load * memory * 0.9,
+        "util": at_load * 100.0,
+        "power": 30.0 + at_load * 220.0,
+        "temperature": 35.0 + at_load * 45.0,
+    }
+    found |= {name: script.at(at) for name, script in scripts.items()}
+    return {**found, "mem": min(found["mem"], memory), "util": min(found["util"], 100.0)}
+
+
+def of_device(
+    prefix: str, device_id: DeviceId, shown: Mapping[str, float], memory: float, scripts: Mapping[Any, Script]
+) -> list[Measurement]:
+    """The four metrics of one device; a script beyond the usual limit of power or temperature raises the limit."""
+    limits = {"power": 300.0, "temperature": 95.0}
+    limits |= {name: max(limit, scripts[name].top) for name, limit in limits.items() if name in scripts}
+    kinds = (
+        ("mem", "bytes", memory),
+        ("util", "percent", 100.0),
+        ("power", "watt", limits["power"]),
+        ("temperature", "celsius", limits["temperature"]),
     )
     return [
         Measurement(
-            key=f"{prefix}_{key}", value=value, unit_hint=unit, capacity=capacity, stats=_STATS, device_id=device_id
+            key=f"{prefix}_{key}",
+            value=shown[key],
+            unit_hint=unit,
+            capacity=capacity,
+            stats=_STATS,
+            device_id=device_id,
         )
-        for key, value, unit, capacity in values
+        for key, unit, capacity in kinds
     ]
 
 
-def of_parts(prefix: str, parts: Sequence[tuple[float, float, Decimal]]) -> list[Measurement]:
-    """Memory and utilisation of a workload: ``parts`` are (load, memory, share of the device)."""
+def of_parts(prefix: str, parts: Sequence[tuple[Mapping[str, float], float, Decimal]]) -> list[Measurement]:
+    """Memory and utilisation of a workload: ``parts`` are (what the device shows, its memory, share of the device)."""
     if not parts:
         return []
     memory = sum(m * float(share) for _, m, share in parts)
-    used = sum(at_load * m * float(share) * 0.9 for at_load, m, share in parts)
-    util = sum(at_load * float(share) * 100.0 for at_load, _, share in parts)
+    used = sum(shown["mem"] * float(share) for shown, _, share in parts)
+    util = sum(shown["util"] * float(share) for shown, _, share in parts)
     whole = sum(float(share) for _, _, share in parts) * 100.0
     return [
         Measurement(key=f"{prefix}_mem", value=used, unit_hint="bytes", capacity=memory, stats=_STATS),

@@ -3,69 +3,47 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from ai.backend.accelerator.mock import metrics
-from ai.backend.accelerator.mock.declaration import (
-    Declaration,
-    MockDevice,
-    SlotFormat,
-    default_declaration,
-    load_declaration,
-)
+from ai.backend.accelerator.mock.board import MockBoard
+from ai.backend.accelerator.mock.declaration import Declaration, SlotFormat
+from ai.backend.accelerator.mock.faults import act
+from ai.backend.accelerator.mock.powers import SimulatedPowers
+from ai.backend.accelerator.mock.settings import MockSettings
 from ai.backend.common.devices import (
-    AllocationStrategy,
     AllocMapSpec,
     ComputeDevice,
-    ComputeUnit,
     DeviceAllocation,
-    DeviceHealth,
-    DeviceSlot,
-    MemorySpec,
-    PartitioningCapability,
     SlotDisplay,
+    VariantFeature,
+    VariantNamespace,
 )
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import (
+    AbstractAllocMap,
     AbstractComputePlugin,
     AbstractLifecycleHook,
     AttachedDevice,
     HookContext,
     Measurement,
     NodeInfo,
+    PluginCapabilities,
     StatContext,
     Workload,
     WorkloadConfig,
+    build_alloc_map,
     slot_totals,
 )
-from ai.backend.plugin.settings import PluginSettings, Quantity, Size
 
+__all__ = ["MockHook", "MockPlugin", "MockSettings"]
 
-class MockSettings(PluginSettings):
-    """Settings of the plugin (spec 03-06, peer facts 2.4)."""
-
-    allocation_mode: Literal["discrete", "fractional"] = Field(
-        default="discrete", description="Whole devices (<slot>.device) or parts of them (<slot>.shares)."
-    )
-    unit_mem: Size = Field(default=2 * 2**30, ge=1, description="Device memory of 1.0 share.")
-    unit_proc: int = Field(default=8, ge=1, description="Sub-processors of 1.0 share.")
-    quantum_size: Quantity = Field(default=Decimal("0.01"), gt=0, le=1, description="Smallest step of a share.")
-    strategy: AllocationStrategy = Field(
-        default=AllocationStrategy.EVENLY, description="How requests are spread over devices."
-    )
-    device_mask: tuple[str, ...] = Field(default=(), description="Ids of devices to leave out.")
-    config_path: Path | None = Field(
-        default=None, description="The declaration to read; default: mock-accelerator.toml on the search path."
-    )
-    default_devices: int = Field(
-        default=4, ge=0, le=1024, description="How many devices to pretend where nothing is declared."
-    )
+R = TypeVar("R")
 
 
 class MockHook(AbstractLifecycleHook):
@@ -78,96 +56,83 @@ class MockHook(AbstractLifecycleHook):
         self._plugin = plugin
 
     async def pre_create(self) -> WorkloadConfig:
-        ids = sorted(self.device_alloc.device_ids(), key=self._plugin.rank)
-        if not ids:
-            return WorkloadConfig()
-        prefix = self._plugin.env_prefix
-        return WorkloadConfig(
-            env_vars={f"{prefix}_VISIBLE_DEVICES": ",".join(ids), f"{prefix}_DEVICE_COUNT": str(len(ids))},
-            resource_data=self._plugin.resource_data(self.device_alloc, ids),
-        )
+        async def config() -> WorkloadConfig:
+            self._plugin.hold(self.workload.kernel_id, self.device_alloc)
+            return self._plugin.config_of(self.device_alloc)
+
+        return await self._faulted("pre_create", config)
+
+    async def post_create(self) -> None:
+        await self._faulted("post_create", super().post_create)
+
+    async def pre_terminate(self) -> None:
+        await self._faulted("pre_terminate", super().pre_terminate)
+
+    async def post_terminate(self) -> None:
+        async def release() -> None:
+            self._plugin.hold(self.workload.kernel_id, DeviceAllocation())
+
+        await self._faulted("post_terminate", release)
+
+    async def _faulted(self, call: str, make: Callable[[], Awaitable[R]]) -> R:
+        return await self._plugin.board.faulted(call, make, self.device_alloc.device_ids())
 
 
-class MockPlugin(AbstractComputePlugin):
+class MockPlugin(SimulatedPowers, AbstractComputePlugin):
     """Pretends the devices of a declaration; see :class:`MockSettings`."""
 
     key: ClassVar[DeviceName] = DeviceName("mock")
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     settings_model: ClassVar[type[BaseModel] | None] = MockSettings
+    key_is_slot_prefix: ClassVar[bool] = False
+    capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(
+        partitionable=True,
+        programmable=True,
+        power_controllable=True,
+        attachable=True,
+        health_watching=True,
+        cdi_provider=True,
+    )
 
     def __init__(self, settings: BaseModel | None = None, *, declaration: Declaration | None = None) -> None:
         super().__init__(settings)
-        self._config = settings if isinstance(settings, MockSettings) else MockSettings()
-        self._declaration = declaration
-        self._ranks: dict[DeviceId, int] = {}
+        config = settings if isinstance(settings, MockSettings) else MockSettings()
+        self.board = MockBoard(config, declaration, isolated=self.capabilities.blocking)
 
     async def init(self) -> None:
-        """Raises InvalidInput or PluginError for a bad declaration."""
-        if self._declaration is None:
-            found = load_declaration(self._config.config_path)
-            self._declaration = found or default_declaration(self._config.default_devices)
-        self._ranks = {DeviceId(d.mother_uuid): n for n, d in enumerate(self._devices())}
+        """Raises InvalidInput or PluginError for a bad declaration, naming file and key."""
+        self.board.open()
+        fault = self.board.faults.pick("init")
+        if fault is not None:
+            await act(fault)
+
+    async def cleanup(self) -> None:
+        fault = self.board.faults.pick("cleanup")
+        if fault is not None:
+            await act(fault)
 
     @property
     def declaration(self) -> Declaration:
         """What is pretended; the default before :meth:`init`."""
-        return self._declaration or default_declaration(self._config.default_devices)
+        return self.board.declaration
 
     @property
     def env_prefix(self) -> str:
         return re.sub(r"\W", "_", self.declaration.slot_name).upper()
 
-    def rank(self, device_id: DeviceId) -> int:
-        return self._ranks.get(device_id, len(self._ranks))
-
-    def _devices(self) -> list[MockDevice]:
-        return [d for d in self.declaration.devices if d.mother_uuid not in self._config.device_mask]
-
     # ---- devices and slots
 
-    def _subtype(self, device: MockDevice) -> str:
-        if device.is_mig_device:
-            gib = max(1, device.memory_size >> 30)
-            return f"device:{gib}g-mig"
-        return "device" if self._config.allocation_mode == "discrete" else "shares"
-
-    def _slot_name(self, subtype: str) -> SlotName:
-        return SlotName(f"{self.declaration.slot_name}.{subtype}")
-
-    def _slot(self, device: MockDevice) -> DeviceSlot:
-        name = self._slot_name(self._subtype(device))
-        if device.is_mig_device:
-            return DeviceSlot(slot_name=name, slot_type=SlotType.UNIQUE, amount=Decimal(1))
-        if self._config.allocation_mode == "discrete":
-            return DeviceSlot(slot_name=name, slot_type=SlotType.COUNT, amount=Decimal(1))
-        quantum = self._config.quantum_size
-        amount = min(
-            Decimal(device.memory_size) / self._config.unit_mem, Decimal(device.subproc_count) / self._config.unit_proc
-        )
-        return DeviceSlot(slot_name=name, slot_type=SlotType.COUNT, amount=amount // quantum * quantum, quantum=quantum)
-
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        return [
-            ComputeDevice(
-                device_name=self.key,
-                device_id=DeviceId(d.mother_uuid),
-                hw_location=f"mock:{n:02}",
-                numa_node=d.numa_node,
-                memory_size=d.memory_size,
-                processing_units=d.subproc_count,
-                model_name=d.model_name,
-                health=DeviceHealth.HEALTHY if d.is_healthy else DeviceHealth.UNHEALTHY,
-                memory_spec=MemorySpec(total_memory=d.memory_size),
-                compute_units=(ComputeUnit(name="subproc", count=d.subproc_count),),
-                partitioning_support=(PartitioningCapability(technology="MIG"),) if d.is_mig_device else (),
-                slots=(self._slot(d),),
-            )
-            for n, d in enumerate(self._devices())
-        ]
+        async def present() -> list[ComputeDevice]:
+            return self.board.present()
+
+        return await self.board.faulted("list_devices", present)
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        slices = dict.fromkeys(self._subtype(d) for d in self.declaration.devices if d.is_mig_device)
-        return [self._display(subtype) for subtype in ("device", "shares", *slices)]
+        async def displays() -> list[SlotDisplay]:
+            return [self._display(subtype) for subtype in self.board.subtypes()]
+
+        return await self.board.faulted("configurable_slots", displays)
 
     def _display(self, subtype: str) -> SlotDisplay:
         formats = self.declaration.formats
@@ -176,7 +141,7 @@ class MockPlugin(AbstractComputePlugin):
         shown = given or SlotFormat()
         is_share = subtype == "shares"
         return SlotDisplay(
-            slot_name=self._slot_name(subtype),
+            slot_name=self.board.slot_name(subtype),
             slot_type=SlotType.UNIQUE if short != subtype else SlotType.COUNT,
             description=shown.description or "Mock accelerator",
             human_readable_name=shown.human_readable_name or "Mock Device",
@@ -187,10 +152,37 @@ class MockPlugin(AbstractComputePlugin):
         )
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        return slot_totals(await self.list_devices())
+        async def totals() -> dict[SlotName, Decimal]:
+            return slot_totals(self.board.present())
+
+        return await self.board.faulted("available_slots", totals)
+
+    async def variant_namespaces(self) -> Sequence[VariantNamespace]:
+        async def namespaces() -> list[VariantNamespace]:
+            return [
+                VariantNamespace(
+                    namespace=name,
+                    features=tuple(
+                        VariantFeature(
+                            name=f, match_mode=how.match, multi_value=how.multi_value, ordered_values=how.values
+                        )
+                        for f, how in features.items()
+                    ),
+                )
+                for name, features in self.declaration.variants.items()
+            ]
+
+        return await self.board.faulted("variant_namespaces", namespaces)
 
     def alloc_map_spec(self) -> AllocMapSpec:
-        return AllocMapSpec(kind=self._config.allocation_mode, strategy=self._config.strategy)
+        kind = "fractional" if self.board.is_fractional() else "discrete"
+        return AllocMapSpec(kind=kind, strategy=self.board.settings.strategy)
+
+    async def create_alloc_map(self) -> AbstractAllocMap:
+        async def fresh() -> AbstractAllocMap:
+            return build_alloc_map(self.alloc_map_spec(), self.board.present())
+
+        return await self.board.faulted("create_alloc_map", fresh)
 
     # ---- workloads
 
@@ -199,78 +191,113 @@ class MockPlugin(AbstractComputePlugin):
     ) -> AbstractLifecycleHook:
         return MockHook(workload, device_alloc, context, self)
 
-    def _held(self, device_alloc: DeviceAllocation) -> dict[DeviceId, Decimal]:
-        """Devices of an allocation with the part of each that is held, 1 being the whole device."""
-        known = {DeviceId(d.mother_uuid): d for d in self._devices()}
-        return {
-            device_id: quantity / amount
-            for per_device in device_alloc.slots.values()
-            for device_id, quantity in per_device.items()
-            if device_id in known and (amount := self._slot(known[device_id]).amount)
-        }
+    def hold(self, kernel_id: KernelId, device_alloc: DeviceAllocation) -> None:
+        """Note what a kernel holds from now on, instead of what it held."""
+        used, kernel, wanted = self.board.hardware.in_use, str(kernel_id), device_alloc.device_ids()
+        now = {d: sorted({*used.get(d, ()), kernel}) for d in wanted}
+        now |= {DeviceId(d): [k for k in kernels if k != kernel] for d, kernels in used.items() if d not in wanted}
+        self.board.hardware.in_use = {d: kernels for d, kernels in now.items() if kernels}
+        self.board.save()
 
-    def resource_data(self, device_alloc: DeviceAllocation, ids: Sequence[DeviceId]) -> dict[str, str]:
+    def config_of(self, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """What a workload with these devices sees."""
+        ids = sorted(device_alloc.device_ids(), key=self.board.rank)
+        if not ids:
+            return WorkloadConfig()
+        prefix = self.env_prefix
+        return WorkloadConfig(
+            env_vars={f"{prefix}_VISIBLE_DEVICES": ",".join(ids), f"{prefix}_DEVICE_COUNT": str(len(ids))},
+            resource_data=self._resource_data(device_alloc, ids),
+        )
+
+    def _held(self, device_alloc: DeviceAllocation) -> list[tuple[ComputeDevice, Decimal]]:
+        """Devices of an allocation in order, with the part of each that is held, 1 being the whole device."""
+        known = {d.device_id: d for d in self.board.present()}
+        return sorted(
+            (
+                (known[device_id], quantity / slot.amount)
+                for name, per_device in device_alloc.slots.items()
+                for device_id, quantity in per_device.items()
+                if device_id in known
+                for slot in known[device_id].slots
+                if slot.slot_name == name and slot.amount
+            ),
+            key=lambda item: self.board.rank(item[0].device_id),
+        )
+
+    def _resource_data(self, device_alloc: DeviceAllocation, ids: Sequence[DeviceId]) -> dict[str, str]:
         """Lines of ``resource.txt``: what a library hook inside would read (peer facts 2.4)."""
         prefix = self.env_prefix
+        is_fractional = self.board.slot_name("shares") in device_alloc.slots
         lines = {
             f"{prefix}_GLOBAL_DEVICE_IDS": ",".join(f"{n}:{d}" for n, d in enumerate(ids)),
-            f"{prefix}_RESOURCE_VIRTUALIZED": "1" if self._config.allocation_mode == "fractional" else "0",
+            f"{prefix}_RESOURCE_VIRTUALIZED": str(int(is_fractional)),
         }
-        if self._config.allocation_mode == "fractional":
-            known = {DeviceId(d.mother_uuid): d for d in self._devices()}
-            held = self._held(device_alloc)
-            shares = [(n, held[d], known[d]) for n, d in enumerate(ids) if d in held]
+        if is_fractional:
+            shares = [(ids.index(d.device_id), part, d) for d, part in self._held(device_alloc)]
             lines[f"{prefix}_MEMORY_LIMITS"] = ",".join(f"{n}:{int(p * d.memory_size)}" for n, p, d in shares)
             lines[f"{prefix}_PROCESSOR_LIMITS"] = ",".join(
-                f"{n}:{max(1, int(p * d.subproc_count))}" for n, p, d in shares
+                f"{n}:{max(1, int(p * d.processing_units))}" for n, p, d in shares
             )
         return lines
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        known = {DeviceId(d.mother_uuid): d for d in self._devices()}
-        return [
-            AttachedDevice(
-                device_id=device_id,
-                model_name=known[device_id].model_name,
-                data={
-                    "smp": int(part * known[device_id].subproc_count),
-                    "mem": int(part * known[device_id].memory_size),
-                },
-            )
-            for device_id, part in sorted(self._held(device_alloc).items(), key=lambda item: self.rank(item[0]))
-        ]
+        async def attached() -> list[AttachedDevice]:
+            return [
+                AttachedDevice(
+                    device_id=d.device_id,
+                    model_name=d.model_name or "",
+                    data={"smp": int(part * d.processing_units), "mem": int(part * d.memory_size)},
+                )
+                for d, part in self._held(device_alloc)
+            ]
+
+        return await self.board.faulted("alloc_to_devices", attached)
 
     # ---- metrics
 
+    def _scripts(self, device: ComputeDevice) -> Mapping[Any, metrics.Script]:
+        return self.board.devices[device.device_id.partition("/")[0]].metrics
+
+    def _shown(self, device: ComputeDevice, at: float) -> dict[str, float]:
+        at_load = metrics.load(at, self.board.rank(device.device_id)[0], len(self.board.devices))
+        return metrics.readings(at_load, float(device.memory_size), self._scripts(device), at)
+
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
-        devices = self._devices()
-        prefix = self.declaration.slot_name
-        loads = [metrics.load(ctx.at, n, len(devices)) for n in range(len(devices))]
-        found = [
-            m
-            for d, at_load in zip(devices, loads, strict=True)
-            for m in metrics.of_device(prefix, DeviceId(d.mother_uuid), at_load, float(d.memory_size))
-        ]
-        parts = [(at_load, float(d.memory_size), Decimal(1)) for d, at_load in zip(devices, loads, strict=True)]
-        return [*metrics.of_parts(prefix, parts), *found]
+        async def gathered() -> list[Measurement]:
+            prefix = self.declaration.slot_name
+            shown = [(d, self._shown(d, ctx.at), float(d.memory_size)) for d in self.board.present()]
+            total = metrics.of_parts(prefix, [(values, memory, Decimal(1)) for _, values, memory in shown])
+            each = (metrics.of_device(prefix, d.device_id, v, memory, self._scripts(d)) for d, v, memory in shown)
+            return [*total, *(m for of_device in each for m in of_device)]
+
+        return await self.board.faulted("gather_node_metrics", gathered)
 
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
-        devices = self._devices()
-        memory = {DeviceId(d.mother_uuid): float(d.memory_size) for d in devices}
-        found: dict[KernelId, Sequence[Measurement]] = {}
-        for kernel_id in kernels:
-            held = self._held(ctx.allocations.get(kernel_id, DeviceAllocation()))
-            parts = [(metrics.load(ctx.at, self.rank(d), len(devices)), memory[d], part) for d, part in held.items()]
-            if parts:
-                found[kernel_id] = metrics.of_parts(self.declaration.slot_name, parts)
-        return found
+        async def gathered() -> dict[KernelId, Sequence[Measurement]]:
+            found: dict[KernelId, Sequence[Measurement]] = {}
+            for kernel_id in kernels:
+                held = self._held(ctx.allocations.get(kernel_id, DeviceAllocation()))
+                parts = [(self._shown(d, ctx.at), float(d.memory_size), part) for d, part in held]
+                if parts:
+                    found[kernel_id] = metrics.of_parts(self.declaration.slot_name, parts)
+            return found
+
+        return await self.board.faulted("gather_workload_metrics", gathered)
 
     async def get_node_info(self) -> NodeInfo:
-        attributes = self.declaration.attributes
-        return NodeInfo(
-            driver_version=attributes.get("nvidia_driver") or attributes.get("driver"),
-            runtime_version=attributes.get("cuda_runtime") or attributes.get("runtime"),
-            extra={"devices": str(len(self._devices())), "mode": self._config.allocation_mode},
-        )
+        async def info() -> NodeInfo:
+            attributes, problem = self.declaration.attributes, self.board.panel.problem
+            return NodeInfo(
+                driver_version=attributes.get("nvidia_driver") or attributes.get("driver"),
+                runtime_version=attributes.get("cuda_runtime") or attributes.get("runtime"),
+                extra={
+                    "devices": str(len(self.board.devices)),
+                    "mode": self.board.settings.allocation_mode,
+                    **({"problem": problem} if problem else {}),
+                },
+            )
+
+        return await self.board.faulted("get_node_info", info)

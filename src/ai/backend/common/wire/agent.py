@@ -39,7 +39,11 @@ class ClusterInfo(Wire, frozen=True, kw_only=True):
 
 
 class MountSpec(Wire, frozen=True, kw_only=True):
-    """A host directory in a workload. ``target`` is absolute inside the workload."""
+    """A host directory in a workload.
+
+    ``source`` is absolute; what follows a ``/./`` in it is a path that sessions write: it is opened beneath what stands
+    before, through no link, or not at all. ``target`` is absolute inside the workload.
+    """
 
     name: str
     source: str
@@ -51,7 +55,9 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     """Everything that an agent needs to create one kernel.
 
     ``devices`` is the manager's plan, slot -> device -> quantity, made from inventory generation ``generation``; empty
-    for slots of plugins whose alloc map the manager does not know.
+    for slots of plugins whose alloc map the manager does not know. ``variant_requirements`` are properties that its
+    devices must have, as ``namespace::feature::value``. ``relocated_from`` is the agent of the attempt before, if
+    it was another one.
     """
 
     kernel_id: str
@@ -67,6 +73,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     slots: dict[str, str]
     devices: dict[str, dict[str, str]] = {}
     generation: int = 0
+    variant_requirements: list[str] = []
     shmem_bytes: int = 0
     environ: dict[str, str] = {}
     mounts: list[MountSpec] = []
@@ -81,6 +88,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     exec_timeout_s: float | None = None
     preopen_ports: list[int] = []
     request_id: str | None = None
+    relocated_from: str | None = None
 
 
 class CreateKernels(Wire, frozen=True, kw_only=True):
@@ -195,9 +203,61 @@ class PtyFrame(Wire, frozen=True, kw_only=True):
     cols: int = 0
 
 
+class ListProcesses(Wire, frozen=True, kw_only=True):
+    """Asks for those processes of a kernel that use most now, at most ``limit`` of them."""
+
+    kernel_id: str
+    limit: int = 20
+
+
+class ProcessInfo(Wire, frozen=True, kw_only=True):
+    """One process. ``pid`` is its number inside of the workload; ``metrics`` as in StatReport."""
+
+    pid: int
+    command: str
+    metrics: dict[str, dict[str, str | None]]
+
+
 class ReadLogs(Wire, frozen=True, kw_only=True):
     kernel_id: str
     max_bytes: int = 10_485_760
+
+
+class OperateDevice(Wire, frozen=True, kw_only=True):
+    """What an administrator does to a device; ``argument`` is a profile (``partition``) or an image (``program``)."""
+
+    device_name: str
+    device_id: str
+    action: str
+    argument: str = ""
+
+
+class DeviceOperation(Wire, frozen=True, kw_only=True):
+    """What came of it: the device, or the new one that was made of it."""
+
+    device_id: str
+
+
+class DeviceOptionsOf(Wire, frozen=True, kw_only=True):
+    device_name: str
+
+
+class PartitionOption(Wire, frozen=True, kw_only=True):
+    """A profile that a device can be cut into; ``available`` says how many more of it fit now."""
+
+    name: str
+    slot_name: str
+    available: int
+
+
+class DeviceOptions(Wire, frozen=True, kw_only=True):
+    """What can be done with a plugin's devices now; ``profiles`` and ``images`` are by device."""
+
+    actions: list[str] = []
+    devices: list[str] = []
+    profiles: dict[str, list[PartitionOption]] = {}
+    images: dict[str, str] = {}
+    attachable: list[str] = []
 
 
 # ---- agent -> manager ------------------------------------------------------------------------------------------------
@@ -213,7 +273,9 @@ class SlotReport(Wire, frozen=True, kw_only=True):
 
 
 class PluginReport(Wire, frozen=True, kw_only=True):
-    """The state of a plugin; ``alloc_map`` is the :class:`~ai.backend.common.devices.AllocMapSpec` or None."""
+    """The state of a plugin; ``alloc_map`` is the :class:`~ai.backend.common.devices.AllocMapSpec` or None,
+    ``variant_namespaces`` are :class:`~ai.backend.common.devices.VariantNamespace` as builtins.
+    """
 
     name: str
     version: str
@@ -221,6 +283,7 @@ class PluginReport(Wire, frozen=True, kw_only=True):
     reason: str | None = None
     info: dict[str, str] = {}
     alloc_map: dict[str, Any] | None = None
+    variant_namespaces: list[dict[str, Any]] = []
 
 
 class ImageReport(Wire, frozen=True, kw_only=True):
@@ -258,7 +321,6 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     plugins: list[PluginReport] = []
     images: list[ImageReport] = []
     kernels: list[KernelPresence] = []
-    live_stat: dict[str, Any] = {}
 
 
 class KernelPresence(Wire, frozen=True, kw_only=True):
@@ -267,9 +329,36 @@ class KernelPresence(Wire, frozen=True, kw_only=True):
     status: KernelStatus
 
 
+class UnhealthyDevice(Wire, frozen=True, kw_only=True):
+    """A failed device, by its plugin and its id; ``reason`` is for people."""
+
+    device_name: str
+    device_id: str
+    reason: str = ""
+
+
+HookState = Literal["retrying", "done", "given-up", "overrun"]
+
+
+class HookTrouble(Wire, frozen=True, kw_only=True):
+    """What a plugin's hook did not do in its time.
+
+    ``state``: ``retrying`` in the background, ``done`` at last, ``given-up``, or ``overrun`` where the termination went
+    on without it. ``since`` is the first failure, ``message`` the last one's.
+    """
+
+    plugin: str
+    method: str
+    state: HookState
+    message: str
+    since: float
+
+
 class KernelObservation(Wire, frozen=True, kw_only=True):
     """A fact about a kernel, reported until acknowledged; ``seq`` orders one agent's observations within an epoch.
 
+    ``unhealthy_devices`` are all those of the kernel's devices that have failed by now; None: nothing is said of them.
+    ``retry_after_s`` comes with PENDING. ``hook_troubles`` are news about hooks; earlier ones stand.
     ``log_tail`` comes with a final status: the newest output of the workload (at most 256 KiB), kept by the manager.
     """
 
@@ -284,19 +373,46 @@ class KernelObservation(Wire, frozen=True, kw_only=True):
     workload_id: str | None = None
     devices: dict[str, dict[str, str]] | None = None
     attached_devices: dict[str, list[dict[str, Any]]] | None = None
+    unhealthy_devices: list[UnhealthyDevice] | None = None
     service_ports: list[dict[str, Any]] | None = None
     last_stat: dict[str, Any] | None = None
+    retry_after_s: float | None = None
+    hook_troubles: list[HookTrouble] = []
     log_tail: bytes | None = None
 
 
+class MetricSample(Wire, frozen=True, kw_only=True):
+    labels: dict[str, str]
+    value: float
+
+
+class MetricFamily(Wire, frozen=True, kw_only=True):
+    """Samples of one name for Prometheus. ``kind``: ``gauge``, ``counter`` (its name ends in _total) or ``unknown``."""
+
+    name: str
+    kind: str
+    help: str
+    samples: list[MetricSample]
+
+
 class StatReport(Wire, frozen=True, kw_only=True):
-    """Live statistics: ``kernels`` maps kernel id to metric name to the metric dict of peer facts 3.6."""
+    """Live statistics: ``kernels`` maps kernel id to metric name to the metric dict of peer facts 3.6, in msgpack: of
+    many kernels hardly any is read before the next report. See :meth:`of_kernel`.
+
+    ``families`` are those for Prometheus, without the label that names the agent.
+    """
 
     agent_id: str
     at: float
     node: dict[str, Any] = {}
     devices: dict[str, Any] = {}
-    kernels: dict[str, dict[str, Any]] = {}
+    kernels: dict[str, msgspec.Raw] = {}
+    families: list[MetricFamily] = []
+
+    def of_kernel(self, kernel_id: str) -> dict[str, Any] | None:
+        """Raises msgspec.MsgspecError: it is no map."""
+        raw = self.kernels.get(kernel_id)
+        return None if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Any])
 
 
 class HeartbeatReply(Wire, frozen=True, kw_only=True):

@@ -16,6 +16,9 @@ from ai.backend.common.wire.agent import (
     Complete,
     CreateKernels,
     DestroyKernel,
+    DeviceOperation,
+    DeviceOptions,
+    DeviceOptionsOf,
     DownloadFiles,
     Execute,
     FileListing,
@@ -23,7 +26,10 @@ from ai.backend.common.wire.agent import (
     KernelObservation,
     KernelRef,
     ListFiles,
+    ListProcesses,
     OpenPty,
+    OperateDevice,
+    ProcessInfo,
     PtyFrame,
     ReadLogs,
     RestartKernel,
@@ -65,6 +71,15 @@ class AgentCommands(Protocol):
     async def download_files(self, req: DownloadFiles) -> list[TarFile]: ...
     async def list_files(self, req: ListFiles) -> FileListing: ...
     async def read_logs(self, req: ReadLogs) -> bytes: ...
+    async def list_processes(self, req: ListProcesses) -> list[ProcessInfo]:
+        """The busiest first; takes a part of a second, because rates need two looks."""
+        ...
+
+    async def operate_device(self, req: OperateDevice) -> DeviceOperation:
+        """Answers when it is done and the next heartbeat shows it. Raises Conflict for a device in use."""
+        ...
+
+    async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions: ...
     async def open_pty(self, req: OpenPty) -> PtyStream: ...
 
 

@@ -1,0 +1,262 @@
+"""What NVML and the node say about GPUs and their MIG instances, as plain values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from ai.backend.accelerator.cuda import tables
+from ai.backend.accelerator.cuda.host import Host
+from ai.backend.accelerator.cuda.nvml import DEVICE_FAILURES, LIBRARY_FAILURES, Code, Nvml, NvmlFailure, optional
+
+MAX_MIG_INSTANCES = 7
+MAX_PROFILES = 32
+MAX_LINKS = 36
+_MIG_NAME = re.compile(r"\bMIG ((?:\d+c\.)?\d+g\.\d+gb\S*)$")
+_MIG_MEMORY = re.compile(r"\d+g\.(\d+)gb")
+_ENABLED = 1
+_MEMORY_CLOCK, _SM_CLOCK = 2, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """A size of MIG instance that a GPU can be cut into; ``number`` is NVML's id of it."""
+
+    number: int
+    name: str
+    memory_size: int
+    processors: int
+    instances: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """What does not change while the driver runs. Sizes in bytes, bandwidth in GiB/s, clocks in Hz."""
+
+    uuid: str
+    name: str
+    minor: int | None
+    pci_address: str
+    numa_node: int | None
+    memory_size: int
+    processors: int
+    cores: int | None
+    capability: tuple[int, int] | None
+    bandwidth: float | None
+    max_sm_clock: float | None
+    max_instances: int
+    """MIG instances at most; 0 for a GPU that cannot be cut."""
+
+    @property
+    def generation(self) -> tables.Generation | None:
+        return tables.generation(self.capability) if self.capability else None
+
+    @property
+    def memory_type(self) -> str | None:
+        return next((kind for part, kind in tables.MEMORY_TYPES if re.search(rf"\b{part}\b", self.name)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """A compute instance of a GPU instance: what CUDA sees as a device."""
+
+    uuid: str
+    parent: Gpu
+    profile: str
+    gpu_instance: int
+    compute_instance: int
+    memory_size: int
+    processors: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One reading of the node. ``faults`` are of GPUs that answered before or answer only in part, by UUID; ``away``
+    are those of them that are lost. ``unreadable`` are GPUs that have not even told who they are."""
+
+    gpus: tuple[Gpu, ...] = ()
+    mig_gpus: frozenset[str] = frozenset()
+    """UUIDs of the GPUs in MIG mode: they are offered in instances only."""
+    instances: tuple[MigInstance, ...] = ()
+    faults: dict[str, str] = field(default_factory=dict)
+    away: frozenset[str] = frozenset()
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def devices(self) -> tuple[Gpu | MigInstance, ...]:
+        return (*self.gpus, *self.instances)
+
+
+def pci_address(info: dict[str, object]) -> str:
+    """As in sysfs: ``0000:3b:00.0``."""
+    return f"{info['domain']:04x}:{info['bus']:02x}:{info['device']:02x}.0"
+
+
+def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
+    """Raises NvmlFailure."""
+    address = pci_address(nvml.ask("nvmlDeviceGetPciInfo", uuid))
+    capability = optional(nvml, "nvmlDeviceGetCudaComputeCapability", uuid)
+    found = (int(capability[0]), int(capability[1])) if capability else None
+    cores = optional(nvml, "nvmlDeviceGetNumGpuCores", uuid)
+    of_kind = tables.generation(found) if found else None
+    width = optional(nvml, "nvmlDeviceGetMemoryBusWidth", uuid)
+    clock = optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _MEMORY_CLOCK)
+    sm_clock = optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _SM_CLOCK)
+    numa = (host.read(f"/sys/bus/pci/devices/{address}/numa_node") or "").strip()
+    return Gpu(
+        uuid=uuid,
+        name=str(nvml.ask("nvmlDeviceGetName", uuid)),
+        minor=optional(nvml, "nvmlDeviceGetMinorNumber", uuid),
+        pci_address=address,
+        # The kernel says -1 for unknown. nvmlDeviceGetNumaNodeId is no substitute: it names the GPU's own memory.
+        numa_node=int(numa) if numa.isdigit() else None,
+        memory_size=int(nvml.ask("nvmlDeviceGetMemoryInfo", uuid)["total"]),
+        processors=int(cores) // of_kind.cores_per_sm if cores and of_kind else 0,
+        cores=cores,
+        capability=found,
+        # Two transfers a clock, of GDDR and HBM alike in the way that NVML counts clocks.
+        bandwidth=int(width) / 8 * int(clock) * 1e6 * 2 / 2**30 if width and clock else None,
+        max_sm_clock=sm_clock * 1e6 if sm_clock else None,
+        max_instances=_max_instances(nvml, uuid),
+    )
+
+
+def _max_instances(nvml: Nvml, uuid: str) -> int:
+    """NVML counts none while the MIG mode is off: then the most that any GPU has, if this one has the mode at all."""
+    count = int(optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", uuid) or 0)
+    return count or (MAX_MIG_INSTANCES if optional(nvml, "nvmlDeviceGetMigMode", uuid) is not None else 0)
+
+
+def is_in_mig_mode(nvml: Nvml, uuid: str) -> bool:
+    mode = optional(nvml, "nvmlDeviceGetMigMode", uuid)
+    return bool(mode) and mode[0] == _ENABLED
+
+
+def memory_gb(memory_size: int, total: int) -> int:
+    """The size in a profile's name: eighths of the GPU's memory, rounded up, in whole GB. ``total`` is the GPU's."""
+    eighths = -(-memory_size * 8 // total)
+    whole = -(-total // 2**30)
+    return max(1, round(whole * eighths / 8))
+
+
+def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
+    """The MIG instances of a GPU, by their places. Raises NvmlFailure if the GPU is lost."""
+    found: list[MigInstance] = []
+    for place in range(gpu.max_instances):
+        uuid = optional(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu.uuid, place)
+        if uuid is None:
+            continue
+        try:
+            attributes = nvml.ask("nvmlDeviceGetAttributes", uuid)
+            gpu_instance = int(nvml.ask("nvmlDeviceGetGpuInstanceId", uuid))
+            compute_instance = int(nvml.ask("nvmlDeviceGetComputeInstanceId", uuid))
+        except NvmlFailure as e:
+            if e.code in (Code.NOT_FOUND, Code.INVALID_ARGUMENT):
+                continue  # it went away between the questions
+            raise
+        memory = int(attributes["memorySizeMB"]) * 2**20
+        name = _MIG_NAME.search(str(optional(nvml, "nvmlDeviceGetName", uuid) or ""))
+        computed = f"{attributes['gpuInstanceSliceCount']}g.{memory_gb(memory, gpu.memory_size)}gb"
+        found.append(
+            MigInstance(
+                uuid=str(uuid),
+                parent=gpu,
+                profile=name[1] if name else computed,
+                gpu_instance=gpu_instance,
+                compute_instance=compute_instance,
+                memory_size=memory,
+                processors=int(attributes["multiprocessorCount"]),
+            )
+        )
+    return found
+
+
+def read_profiles(nvml: Nvml, gpu: Gpu) -> list[Profile]:
+    """What the GPU can be cut into; empty where it cannot, or is not in MIG mode and does not say."""
+    found: dict[str, Profile] = {}
+    for kind in range(MAX_PROFILES):
+        info = optional(nvml, "nvmlDeviceGetGpuInstanceProfileInfo", gpu.uuid, kind)
+        if info is None:
+            continue
+        memory = int(info["memorySizeMB"]) * 2**20
+        named = str(info.get("name") or "").removeprefix("MIG ")
+        name = named or f"{info['sliceCount']}g.{memory_gb(memory, gpu.memory_size)}gb"
+        profile = Profile(
+            number=int(info["id"]),
+            name=name,
+            memory_size=memory,
+            processors=int(info["multiprocessorCount"]),
+            instances=int(info["instanceCount"]),
+        )
+        found.setdefault(name, profile)
+    return list(found.values())
+
+
+def slice_name(profile: str) -> str:
+    """``1g.10gb`` -> ``10g``: how the slot's name says the size (spec 03-06)."""
+    match = _MIG_MEMORY.search(profile)
+    return f"{match[1]}g" if match else re.sub(r"[^a-z0-9_-]", "-", profile.lower())
+
+
+def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()) -> Node:
+    """All GPUs in the order of their PCI addresses. What does not change, and all of a GPU that is lost, is taken from
+    the reading before. What ``mask`` names by UUID does not exist for the plugin.
+
+    Raises:
+        NvmlFailure: the library is not usable.
+    """
+    known = {gpu.uuid: gpu for gpu in previous.gpus}
+    faults = dict.fromkeys(known, "")
+    away: set[str] = set()
+    unreadable: list[str] = []
+    mig: set[str] = set()
+    instances: list[MigInstance] = []
+    for index in range(int(nvml.ask("nvmlDeviceGetCount"))):
+        uuid = ""
+        try:
+            uuid = str(nvml.ask("nvmlDeviceGetHandleByIndex", index))
+            if uuid in mask:
+                continue
+            gpu = known[uuid] = known.get(uuid) or read_gpu(nvml, host, uuid)
+            if is_in_mig_mode(nvml, uuid):
+                instances += (i for i in read_instances(nvml, gpu) if i.uuid not in mask)
+                mig.add(uuid)
+            faults.pop(uuid, None)
+        except NvmlFailure as e:
+            if e.code in LIBRARY_FAILURES:
+                raise
+            if uuid in known:
+                faults[uuid] = str(e)
+                away |= {uuid} if e.code in DEVICE_FAILURES else set()
+            else:
+                unreadable.append(f"GPU {index}: {e}")
+    missing = [uuid for uuid, reason in faults.items() if not reason]
+    for uuid in missing:
+        faults[uuid] = _why_away(nvml, uuid)
+    return Node(
+        gpus=tuple(sorted(known.values(), key=lambda g: g.pci_address)),
+        mig_gpus=frozenset(mig | (previous.mig_gpus & faults.keys())),
+        instances=tuple(
+            sorted(
+                (*instances, *(i for i in previous.instances if i.parent.uuid in faults)),
+                key=lambda i: (i.parent.pci_address, i.gpu_instance, i.compute_instance),
+            )
+        ),
+        faults=faults,
+        away=frozenset(away.union(missing)),
+        # An index that fails is most likely a known GPU that is away.
+        unreadable=tuple(unreadable[len(missing) :]),
+    )
+
+
+def _why_away(nvml: Nvml, uuid: str) -> str:
+    """Why a GPU is not among those that answer; asked by its UUID, since its index may be another's by now."""
+    try:
+        nvml.ask("nvmlDeviceGetMemoryInfo", uuid)
+    except NvmlFailure as e:
+        if e.code in LIBRARY_FAILURES:
+            raise
+        if e.code in DEVICE_FAILURES:
+            return str(e)
+    return "the GPU is not on the bus any more"

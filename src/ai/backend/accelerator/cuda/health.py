@@ -1,0 +1,136 @@
+"""Whether a GPU can be used: what it says of itself now, and critical errors that were heard since its last reset."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from ai.backend.accelerator.cuda.gpus import Gpu, Node
+from ai.backend.accelerator.cuda.nvml import (
+    DEVICE_FAILURES,
+    LIBRARY_FAILURES,
+    XID_CRITICAL,
+    Nvml,
+    NvmlEvent,
+    NvmlFailure,
+    optional,
+)
+from ai.backend.accelerator.cuda.tables import XIDS, Blame
+
+UNCORRECTABLE, VOLATILE = 1, 0
+
+
+def ecc_errors(nvml: Nvml, uuid: str) -> int | None:
+    """Uncorrectable errors since the last reset; None without ECC."""
+    count = optional(nvml, "nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE)
+    return None if count is None else int(count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What a GPU says of itself. ``fault`` is empty if nothing is wrong; ``energy`` in millijoules since the reset;
+    ``away`` if it is lost, not if it only fails to answer."""
+
+    fault: str = ""
+    away: bool = False
+    energy: int | None = None
+
+
+def account_of(nvml: Nvml, gpu: Gpu, tolerated_ecc_errors: int) -> Account:
+    """Raises NvmlFailure if the library fails."""
+    try:
+        nvml.ask("nvmlDeviceGetMemoryInfo", gpu.uuid)
+        energy = optional(nvml, "nvmlDeviceGetTotalEnergyConsumption", gpu.uuid)
+        errors = ecc_errors(nvml, gpu.uuid)
+        remapped = optional(nvml, "nvmlDeviceGetRemappedRows", gpu.uuid)
+        retiring = optional(nvml, "nvmlDeviceGetRetiredPagesPendingStatus", gpu.uuid)
+    except NvmlFailure as e:
+        if e.code in LIBRARY_FAILURES:
+            raise
+        return Account(fault=str(e), away=e.code in DEVICE_FAILURES)
+    fault = ""
+    if errors is not None and errors > tolerated_ecc_errors:
+        fault = f"{errors} uncorrectable memory errors since the last reset"
+    elif remapped and remapped[3]:
+        fault = "a failed row of memory could not be remapped; the GPU must be replaced"
+    elif retiring:
+        fault = "pages of memory wait to be retired; the GPU needs a reset"
+    return Account(fault=fault, energy=energy)
+
+
+def xid_text(xid: int) -> str:
+    _, text = XIDS.get(xid, (Blame.DEVICE, "unknown to this version"))
+    return f"Xid {xid}: {text}"
+
+
+@dataclass(slots=True)
+class Latch:
+    """Critical errors that were heard of, until the GPU was reset.
+
+    A reset shows in that the GPU was lost and answers again, or in that its energy counter went back; an instance that
+    is gone takes its errors along. Nothing here survives the process: after a restart only what the GPUs say of
+    themselves counts.
+    """
+
+    ignored: Collection[int] = ()
+    last_xid: dict[str, int] = field(default_factory=dict)
+    _faults: dict[str, dict[int | None, str]] = field(default_factory=dict)
+    _energy: dict[str, int] = field(default_factory=dict)
+    _away: set[str] = field(default_factory=set)
+
+    def hear(self, event: NvmlEvent) -> str:
+        """Take in an event; what it says of the device, empty if that can go on."""
+        if event.kind != XID_CRITICAL:
+            return "uncorrectable memory errors"  # which the device counts itself
+        self.last_xid[event.uuid] = event.value
+        blame, _ = XIDS.get(event.value, (Blame.DEVICE, ""))
+        if blame is not Blame.DEVICE or event.value in self.ignored:
+            return ""
+        reason = xid_text(event.value)
+        self._faults.setdefault(event.uuid, {}).setdefault(event.gpu_instance, reason)
+        return reason
+
+    def see(self, uuid: str, said: Account, gpu_instances: Collection[int]) -> None:
+        """Take in one reading; forget the faults of a GPU that was reset."""
+        if said.away:
+            self._away.add(uuid)
+            return
+        if said.fault and said.energy is None:
+            return  # it did not answer: that tells nothing of a reset
+        energy = said.energy
+        before = self._energy.get(uuid)
+        if uuid in self._away or (before is not None and energy is not None and energy < before):
+            self._faults.pop(uuid, None)
+        self._away.discard(uuid)
+        for instance in self._faults.get(uuid, {}).keys() - {None, *gpu_instances}:
+            del self._faults[uuid][instance]
+        if energy is not None:
+            self._energy[uuid] = energy
+
+    def fault(self, uuid: str, gpu_instance: int | None = None) -> str:
+        """What holds the whole GPU out of use, or this instance of it."""
+        faults = self._faults.get(uuid, {})
+        return faults.get(None) or (faults.get(gpu_instance, "") if gpu_instance is not None else "")
+
+
+def faults_of(nvml: Nvml, node: Node, latch: Latch, tolerated_ecc_errors: int) -> dict[str, str]:
+    """UUID of a GPU or MIG instance -> what is wrong with it; healthy ones are absent.
+
+    An instance shares the fate of its GPU; a GPU does not share that of an instance.
+    """
+    found: dict[str, str] = {}
+    for gpu in node.gpus:
+        lost = node.faults.get(gpu.uuid)
+        if lost is None:
+            said = account_of(nvml, gpu, tolerated_ecc_errors)
+        else:
+            said = Account(fault=lost, away=gpu.uuid in node.away)
+        latch.see(gpu.uuid, said, {i.gpu_instance for i in node.instances if i.parent.uuid == gpu.uuid})
+        reason = said.fault or latch.fault(gpu.uuid)
+        if reason:
+            found[gpu.uuid] = reason
+    for instance in node.instances:
+        reason = found.get(instance.parent.uuid) or latch.fault(instance.parent.uuid, instance.gpu_instance)
+        if reason:
+            found[instance.uuid] = reason
+    return found

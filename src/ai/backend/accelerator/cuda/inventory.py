@@ -1,0 +1,246 @@
+"""GPUs and MIG instances as the platform's devices and slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+
+from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance, Node, Profile, slice_name
+from ai.backend.accelerator.cuda.settings import CudaSettings
+from ai.backend.accelerator.cuda.tables import EMULATED, FORMATS, Generation
+from ai.backend.common.devices import (
+    ComputeDevice,
+    ComputePrecisionSupport,
+    ComputeUnit,
+    DeviceHealth,
+    DeviceLink,
+    DeviceSlot,
+    MemorySpec,
+    PartitioningCapability,
+    PrecisionSupport,
+    SlotDisplay,
+    VariantFeature,
+    VariantMatchMode,
+    VariantNamespace,
+    VariantProperty,
+)
+from ai.backend.common.ids import DeviceId, DeviceName, SlotName
+from ai.backend.common.states import SlotType
+
+KEY = DeviceName("cuda")
+DEVICE, SHARES = SlotName("cuda.device"), SlotName("cuda.shares")
+NAMESPACE = "nvidia"
+GROUP = "gpu"
+"""The exclusive group of all slots of one device: a GPU is given whole or in shares, never both."""
+
+VARIANTS = VariantNamespace(
+    namespace=NAMESPACE,
+    features=(
+        VariantFeature(name="cuda_version", match_mode=VariantMatchMode.MINIMUM),
+        VariantFeature(name="driver_version", match_mode=VariantMatchMode.MINIMUM),
+        VariantFeature(name="compute_capability", match_mode=VariantMatchMode.MINIMUM),
+        VariantFeature(
+            name="gpu_arch",
+            ordered_values=("blackwell", "hopper", "ada", "ampere", "turing", "volta", "pascal", "maxwell", "kepler"),
+        ),
+        VariantFeature(
+            name="memory_type",
+            ordered_values=("HBM3E", "HBM3", "HBM2E", "HBM2", "GDDR7", "GDDR6X", "GDDR6"),
+        ),
+        VariantFeature(name="precision", multi_value=True, ordered_values=FORMATS),
+        VariantFeature(name="partitioning", multi_value=True, ordered_values=("MIG",)),
+        VariantFeature(name="mig_profile"),
+        VariantFeature(name="model"),
+    ),
+)
+
+
+def mig_slot(profile: str) -> SlotName:
+    return SlotName(f"cuda.device:{slice_name(profile)}-mig")
+
+
+def displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
+    """Every slot that the node can offer."""
+    whole = SlotDisplay(
+        slot_name=DEVICE,
+        slot_type=SlotType.COUNT,
+        human_readable_name="GPU",
+        description="CUDA-capable GPU",
+        display_unit="GPU",
+        display_icon="gpu1",
+    )
+    shares = SlotDisplay(
+        slot_name=SHARES,
+        slot_type=SlotType.COUNT,
+        human_readable_name="fGPU",
+        description="Shares of CUDA-capable GPUs",
+        display_unit="fGPU",
+        display_icon="gpu1",
+        number_round_length=2,
+    )
+    slices = sorted({slice_name(p) for p in [*(i.profile for i in instances), *(p.name for p in profiles)]}, key=_size)
+    return [
+        whole,
+        shares,
+        *(
+            SlotDisplay(
+                slot_name=SlotName(f"cuda.device:{size}-mig"),
+                slot_type=SlotType.UNIQUE,
+                human_readable_name=f"MIG {size}",
+                description=f"MIG instance of a CUDA-capable GPU with {size.removesuffix('g')} GB",
+                display_unit="MIG",
+                display_icon="gpu1",
+            )
+            for size in slices
+        ),
+    ]
+
+
+def _size(name: str) -> tuple[int, str]:
+    digits = name.removesuffix("g")
+    return (int(digits) if digits.isdigit() else 0, name)
+
+
+def share_amount(gpu: Gpu, settings: CudaSettings) -> Decimal:
+    """How many shares a GPU is: what is the scarcer of memory and multiprocessors counts (spec 03-06)."""
+    memory = Decimal(max(0, gpu.memory_size - settings.reserved_memory)) / settings.unit_mem
+    amount = min(memory, Decimal(gpu.processors) / settings.unit_proc) if gpu.processors else memory
+    return amount // settings.quantum_size * settings.quantum_size
+
+
+def gpu_slots(gpu: Gpu, settings: CudaSettings, *, in_mig_mode: bool) -> tuple[DeviceSlot, ...]:
+    """A GPU in MIG mode offers nothing itself, and stays in sight for its health and to be cut."""
+    mode = settings.allocation_mode
+    one = Decimal(0) if in_mig_mode else Decimal(1)
+    shares = Decimal(0) if in_mig_mode else share_amount(gpu, settings)
+    device = DeviceSlot(slot_name=DEVICE, slot_type=SlotType.COUNT, amount=one, exclusive_group=GROUP)
+    part = DeviceSlot(
+        slot_name=SHARES,
+        slot_type=SlotType.COUNT,
+        amount=shares,
+        quantum=settings.quantum_size,
+        exclusive_group=GROUP,
+    )
+    return {"discrete": (device,), "fractional": (part,), "either": (device, part)}[mode]
+
+
+def devices(
+    node: Node,
+    settings: CudaSettings,
+    *,
+    versions: Mapping[str, str],
+    links: Mapping[str, tuple[DeviceLink, ...]],
+    faults: Mapping[str, str],
+) -> list[ComputeDevice]:
+    """Each GPU, followed by its instances. ``versions`` are the variant properties of the whole node."""
+    found: list[ComputeDevice] = []
+    for gpu in node.gpus:
+        in_mig_mode = gpu.uuid in node.mig_gpus
+        found.append(
+            ComputeDevice(
+                device_name=KEY,
+                device_id=DeviceId(gpu.uuid),
+                hw_location=gpu.pci_address,
+                numa_node=gpu.numa_node,
+                memory_size=gpu.memory_size,
+                processing_units=gpu.processors,
+                model_name=gpu.name,
+                health=DeviceHealth.UNHEALTHY if gpu.uuid in faults else DeviceHealth.HEALTHY,
+                health_reason=faults.get(gpu.uuid, ""),
+                memory_spec=MemorySpec(
+                    total_memory=gpu.memory_size,
+                    memory_type=gpu.memory_type,
+                    bandwidth=round(gpu.bandwidth, 1) if gpu.bandwidth else None,
+                ),
+                compute_units=compute_units(gpu.generation, gpu.processors, gpu.cores),
+                precision_support=precisions(gpu),
+                partitioning_support=partitioning(gpu),
+                links=links.get(gpu.uuid, ()),
+                variant_properties=variants(gpu, versions, can_be_cut=bool(gpu.max_instances)),
+                slots=gpu_slots(gpu, settings, in_mig_mode=in_mig_mode),
+            )
+        )
+        found += (_instance(i, versions, faults) for i in node.instances if i.parent.uuid == gpu.uuid)
+    return found
+
+
+def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mapping[str, str]) -> ComputeDevice:
+    gpu = instance.parent
+    return ComputeDevice(
+        device_name=KEY,
+        device_id=DeviceId(instance.uuid),
+        hw_location=f"{gpu.pci_address}/gi{instance.gpu_instance}/ci{instance.compute_instance}",
+        numa_node=gpu.numa_node,
+        memory_size=instance.memory_size,
+        processing_units=instance.processors,
+        model_name=f"{gpu.name} MIG {instance.profile}",
+        health=DeviceHealth.UNHEALTHY if instance.uuid in faults else DeviceHealth.HEALTHY,
+        health_reason=faults.get(instance.uuid, ""),
+        memory_spec=MemorySpec(total_memory=instance.memory_size, memory_type=gpu.memory_type),
+        compute_units=compute_units(gpu.generation, instance.processors, None),
+        precision_support=precisions(gpu),
+        variant_properties=(
+            *variants(gpu, versions, can_be_cut=False),
+            VariantProperty(namespace=NAMESPACE, feature="mig_profile", value=instance.profile),
+        ),
+        slots=(
+            DeviceSlot(
+                slot_name=mig_slot(instance.profile),
+                slot_type=SlotType.UNIQUE,
+                amount=Decimal(1),
+                exclusive_group=GROUP,
+            ),
+        ),
+    )
+
+
+def compute_units(generation: Generation | None, processors: int, cores: int | None) -> tuple[ComputeUnit, ...]:
+    units = [ComputeUnit(name="SM", count=processors)] if processors else []
+    if cores:
+        units.append(ComputeUnit(name="CUDA Core", count=cores))
+    if generation and generation.tensor_cores_per_sm and processors:
+        units.append(ComputeUnit(name="Tensor Core", count=processors * generation.tensor_cores_per_sm))
+    return tuple(units)
+
+
+def precisions(gpu: Gpu) -> tuple[ComputePrecisionSupport, ...]:
+    if gpu.generation is None or gpu.capability is None:
+        return ()
+
+    def support(name: str) -> PrecisionSupport:
+        assert gpu.generation is not None and gpu.capability is not None  # noqa: PT018  # checked above
+        if name in gpu.generation.native:
+            return PrecisionSupport.NATIVE
+        since = EMULATED.get(name)
+        return PrecisionSupport.EMULATED if since and gpu.capability >= since else PrecisionSupport.NONE
+
+    return tuple(ComputePrecisionSupport(format=name, support=support(name)) for name in FORMATS)
+
+
+def partitioning(gpu: Gpu) -> tuple[PartitioningCapability, ...]:
+    if not gpu.max_instances:
+        return ()
+    return (PartitioningCapability(technology="MIG", max_partitions=gpu.max_instances),)
+
+
+def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tuple[VariantProperty, ...]:
+    values: list[tuple[str, str]] = list(versions.items())
+    if gpu.capability:
+        values.append(("compute_capability", f"{gpu.capability[0]}.{gpu.capability[1]}"))
+    if gpu.generation:
+        values.append(("gpu_arch", gpu.generation.arch))
+        values += (("precision", name) for name in gpu.generation.native)
+    if gpu.memory_type:
+        values.append(("memory_type", gpu.memory_type))
+    if can_be_cut:
+        values.append(("partitioning", "MIG"))
+    values.append(("model", gpu.name))
+    return tuple(VariantProperty(namespace=NAMESPACE, feature=name, value=value) for name, value in values)
+
+
+def parts_held(
+    held: Mapping[DeviceId, Decimal], slot: SlotName, found: Sequence[ComputeDevice]
+) -> dict[DeviceId, Decimal]:
+    """Device -> the part of it that an amount of a slot is, 1 being all of it; unknown devices are left out."""
+    amounts = {d.device_id: s.amount for d in found for s in d.slots if s.slot_name == slot}
+    return {d: quantity / amounts[d] for d, quantity in held.items() if amounts.get(d)}

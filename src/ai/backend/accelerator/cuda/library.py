@@ -1,0 +1,190 @@
+"""NVML itself, through NVIDIA's own binding: the package ``nvidia-ml-py``, module ``pynvml``."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+from ai.backend.accelerator.cuda.nvml import DOUBLE_BIT_ECC, XID_CRITICAL, Code, NvmlEvent, NvmlFailure
+from ai.backend.common.errors import PluginError
+
+NO_INSTANCE = 0xFFFFFFFF
+UUID_PREFIXES = ("GPU-", "MIG-")
+
+
+class NvmlLibrary:
+    """Implements the port ``Nvml``. The binding is imported by :meth:`open`, so that the plugin loads without it."""
+
+    def __init__(self) -> None:
+        self._module: ModuleType | None = None
+        self._handles: dict[str, Any] = {}
+
+    @property
+    def _nvml(self) -> ModuleType:
+        if self._module is None:
+            raise NvmlFailure(Code.UNINITIALIZED)
+        return self._module
+
+    def open(self) -> None:
+        if self._module is not None:
+            return
+        try:
+            import pynvml  # type: ignore[import-untyped,unused-ignore]  # the binding has no types
+        except ImportError:
+            raise PluginError("the package nvidia-ml-py is not installed: pip install 'backendai[cuda]'") from None
+        with _failures(pynvml, "nvmlInit"):
+            pynvml.nvmlInit()
+        self._module = pynvml
+
+    def close(self) -> None:
+        module, self._module = self._module, None
+        self._handles.clear()
+        if module is not None:
+            with contextlib.suppress(NvmlFailure), _failures(module, "nvmlShutdown"):
+                module.nvmlShutdown()
+
+    def ask(self, function: str, *arguments: str | int) -> Any:
+        call = getattr(self._nvml, function, None)
+        if call is None:
+            raise NvmlFailure(Code.FUNCTION_NOT_FOUND, function)
+        try:
+            with _failures(self._nvml, function):
+                return self._plain(call(*(self._argument(a) for a in arguments)))
+        except NvmlFailure:
+            # A handle may be of a device that was reset or cut anew: the next question looks it up again.
+            self._handles.clear()
+            raise
+
+    def _argument(self, value: str | int) -> Any:
+        if isinstance(value, str) and value.startswith(UUID_PREFIXES):
+            return self._handle(value)
+        return value
+
+    def _handle(self, uuid: str) -> Any:
+        if uuid not in self._handles:
+            with _failures(self._nvml, "nvmlDeviceGetHandleByUUID"):
+                self._handles[uuid] = self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        return self._handles[uuid]
+
+    def _plain(self, answer: Any) -> Any:
+        if isinstance(answer, self._nvml.c_nvmlDevice_t):
+            uuid = str(_text(self._nvml.nvmlDeviceGetUUID(answer)))
+            self._handles[uuid] = answer
+            return uuid
+        return plain(answer)
+
+    def create_instance(self, uuid: str, profile: int) -> None:
+        nvml = self._nvml
+        with _failures(nvml, "nvmlDeviceCreateGpuInstance"):
+            instance = nvml.nvmlDeviceCreateGpuInstance(self._handle(uuid), profile)
+        try:
+            with _failures(nvml, "nvmlGpuInstanceCreateComputeInstance"):
+                nvml.nvmlGpuInstanceCreateComputeInstance(instance, self._spanning_profile(instance))
+        except NvmlFailure:
+            with contextlib.suppress(NvmlFailure), _failures(nvml, "nvmlGpuInstanceDestroy"):
+                nvml.nvmlGpuInstanceDestroy(instance)
+            raise
+
+    def _spanning_profile(self, instance: Any) -> int:
+        """The id of the largest profile that fits the instance: the whole of it."""
+        nvml = self._nvml
+        found: dict[int, int] = {}
+        for profile in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+            with contextlib.suppress(NvmlFailure), _failures(nvml, "nvmlGpuInstanceGetComputeInstanceProfileInfo"):
+                info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, profile, 0)
+                found.setdefault(int(info.sliceCount), int(info.id))
+        if not found:
+            raise NvmlFailure(Code.NOT_SUPPORTED, "nvmlGpuInstanceGetComputeInstanceProfileInfo")
+        return found[max(found)]
+
+    def destroy_instance(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
+        nvml = self._nvml
+        self._handles.clear()
+        with _failures(nvml, "nvmlDeviceGetGpuInstanceById"):
+            instance = nvml.nvmlDeviceGetGpuInstanceById(self._handle(uuid), gpu_instance)
+        with _failures(nvml, "nvmlGpuInstanceGetComputeInstanceById"):
+            part = nvml.nvmlGpuInstanceGetComputeInstanceById(instance, compute_instance)
+        with _failures(nvml, "nvmlComputeInstanceDestroy"):
+            nvml.nvmlComputeInstanceDestroy(part)
+        try:
+            with _failures(nvml, "nvmlGpuInstanceDestroy"):
+                nvml.nvmlGpuInstanceDestroy(instance)
+        except NvmlFailure as e:
+            if e.code != Code.IN_USE:  # it is while it has other compute instances
+                raise
+
+    def events(self, uuids: Sequence[str]) -> LibraryEvents:
+        nvml = self._nvml
+        with _failures(nvml, "nvmlEventSetCreate"):
+            chosen = nvml.nvmlEventSetCreate()
+        registered = 0
+        for uuid in uuids:
+            with contextlib.suppress(NvmlFailure), _failures(nvml, "nvmlDeviceRegisterEvents"):
+                handle = self._handle(uuid)
+                wanted = nvml.nvmlDeviceGetSupportedEventTypes(handle) & (XID_CRITICAL | DOUBLE_BIT_ECC)
+                nvml.nvmlDeviceRegisterEvents(handle, wanted, chosen)
+                registered += 1
+        return LibraryEvents(nvml, chosen, registered)
+
+
+class LibraryEvents:
+    """An event set of NVML; one without any GPU only waits."""
+
+    def __init__(self, nvml: ModuleType, chosen: Any, registered: int) -> None:
+        self._nvml = nvml
+        self._chosen = chosen
+        self._registered = registered
+
+    def wait(self, timeout_ms: int) -> NvmlEvent | None:
+        if not self._registered:
+            time.sleep(timeout_ms / 1e3)
+            return None
+        try:
+            with _failures(self._nvml, "nvmlEventSetWait_v2"):
+                data = self._nvml.nvmlEventSetWait_v2(self._chosen, timeout_ms)
+                uuid = _text(self._nvml.nvmlDeviceGetUUID(data.device))
+        except NvmlFailure as e:
+            if e.code == Code.TIMEOUT:
+                return None
+            raise
+        instance = None if data.gpuInstanceId == NO_INSTANCE else int(data.gpuInstanceId)
+        return NvmlEvent(uuid=uuid, kind=int(data.eventType), value=int(data.eventData), gpu_instance=instance)
+
+    def close(self) -> None:
+        with contextlib.suppress(NvmlFailure), _failures(self._nvml, "nvmlEventSetFree"):
+            self._nvml.nvmlEventSetFree(self._chosen)
+
+
+@contextlib.contextmanager
+def _failures(nvml: ModuleType, function: str) -> Iterator[None]:
+    """The binding's errors as ours."""
+    try:
+        yield
+    except nvml.NVMLError as e:
+        raise NvmlFailure(int(e.value), function) from None
+    except getattr(nvml, "NVMLLibraryMismatchError", nvml.NVMLError):  # newer bindings have it
+        raise NvmlFailure(Code.FUNCTION_NOT_FOUND, function) from None
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def plain(answer: Any) -> Any:
+    """An answer of the binding as a JSON value: structures become objects without their pointers."""
+    if answer is None or isinstance(answer, bool | int | float | str):
+        return answer
+    if isinstance(answer, bytes):
+        return _text(answer)
+    if isinstance(answer, ctypes.Structure):
+        fields = ((name, getattr(answer, name)) for name, *_ in answer._fields_)
+        return {name: plain(value) for name, value in fields if not isinstance(value, ctypes._Pointer)}
+    if isinstance(answer, list | tuple):
+        return [plain(item) for item in answer]
+    if isinstance(answer, ctypes.Array):
+        return [plain(item) for item in answer]
+    return {name: plain(value) for name, value in vars(answer).items()}

@@ -1,0 +1,129 @@
+"""What the plugin needs of NVML, NVIDIA's management library, as a port.
+
+Questions go by the names of NVML's own functions and answers come as JSON values, so that what a machine answered can
+be recorded and played back (``replay``, ``record``). Devices are named by their UUIDs: an adapter turns a UUID that it
+is given into a handle and a handle that it gets into a UUID.
+
+Source: NVML API Reference Guide, https://docs.nvidia.com/deploy/nvml-api/ .
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol
+
+
+class Code(IntEnum):
+    """The values of ``nvmlReturn_t`` that the plugin tells apart; a test compares them with the library's binding."""
+
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    NOT_FOUND = 6
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    INSUFFICIENT_RESOURCES = 23
+    UNKNOWN = 999
+
+
+LIBRARY_FAILURES = frozenset({Code.UNINITIALIZED, Code.DRIVER_NOT_LOADED, Code.LIB_RM_VERSION_MISMATCH})
+"""The library as a whole is not usable: it must be opened again."""
+DEVICE_FAILURES = frozenset({Code.GPU_IS_LOST, Code.RESET_REQUIRED})
+"""The device is not usable."""
+SENTENCES = {
+    Code.DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
+    Code.LIBRARY_NOT_FOUND: "there is no NVIDIA driver here: libnvidia-ml.so.1 was not found",
+    Code.NO_PERMISSION: "NVML refuses this user; the agent needs access to /dev/nvidiactl and the GPUs' device files",
+    Code.GPU_IS_LOST: "the GPU fell off the bus, or cannot be reached for another reason",
+    Code.RESET_REQUIRED: "the GPU needs a reset before it can be used again",
+    Code.LIB_RM_VERSION_MISMATCH: "NVIDIA's library and kernel module are of different versions; reboot, or reload the"
+    " module",
+    Code.IN_USE: "it is in use",
+    Code.INSUFFICIENT_RESOURCES: "there is no room for it",
+}
+
+
+class NvmlFailure(Exception):
+    """NVML answered with an error, ``code``; the text is one sentence for people."""
+
+    def __init__(self, code: int, function: str = "") -> None:
+        known = Code(code) if code in set(Code) else Code.UNKNOWN
+        super().__init__(SENTENCES.get(known) or f"{function or 'NVML'} failed with error {code} ({known.name})")
+        self.code = code
+        self.function = function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlEvent:
+    """``gpu_instance`` is None where the whole GPU is meant. ``value`` of an Xid event is the Xid."""
+
+    uuid: str
+    kind: int
+    value: int
+    gpu_instance: int | None = None
+
+
+XID_CRITICAL = 0x8
+DOUBLE_BIT_ECC = 0x2
+"""Kinds of events, bits of ``nvmlEventTypes``."""
+
+
+class NvmlEvents(Protocol):
+    """A set of events to wait for. Used from one thread."""
+
+    def wait(self, timeout_ms: int) -> NvmlEvent | None:
+        """The next event, None if there is none in time. Raises NvmlFailure."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Nvml(Protocol):
+    """The library. Every call may block; one call at a time, but for what ``events`` returned."""
+
+    def open(self) -> None:
+        """Raises NvmlFailure; PluginError if the binding is not installed."""
+        ...
+
+    def close(self) -> None:
+        """Safe if it is not open."""
+        ...
+
+    def ask(self, function: str, *arguments: str | int) -> Any:
+        """One question by the function's name. Structures come as objects, handles as UUIDs. Raises NvmlFailure."""
+        ...
+
+    def create_instance(self, uuid: str, profile: int) -> None:
+        """A GPU instance of this profile id with one compute instance that spans it. Raises NvmlFailure."""
+        ...
+
+    def destroy_instance(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
+        """A compute instance, and its GPU instance if it was the last one there. Raises NvmlFailure."""
+        ...
+
+    def events(self, uuids: Sequence[str]) -> NvmlEvents:
+        """Critical errors of these GPUs; those that cannot report any are left out. Raises NvmlFailure."""
+        ...
+
+
+def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
+    """An answer that a device, driver or user may not have: None then.
+
+    Raises:
+        NvmlFailure: the library or the device is not usable at all.
+    """
+    try:
+        return nvml.ask(function, *arguments)
+    except NvmlFailure as e:
+        if e.code in LIBRARY_FAILURES | DEVICE_FAILURES:
+            raise
+        return None

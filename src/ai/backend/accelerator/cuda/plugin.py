@@ -1,0 +1,366 @@
+"""The plugin for NVIDIA's GPUs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel
+
+from ai.backend.accelerator.cuda import inventory, partitions, workload
+from ai.backend.accelerator.cuda.gpus import Node, read_node, read_profiles
+from ai.backend.accelerator.cuda.health import Latch, faults_of
+from ai.backend.accelerator.cuda.host import Host, LinuxHost
+from ai.backend.accelerator.cuda.library import NvmlLibrary
+from ai.backend.accelerator.cuda.links import read_links
+from ai.backend.accelerator.cuda.metrics import Meter
+from ai.backend.accelerator.cuda.nvml import LIBRARY_FAILURES, Nvml, NvmlFailure, optional
+from ai.backend.accelerator.cuda.settings import CudaSettings
+from ai.backend.accelerator.cuda.workload import Held
+from ai.backend.common.devices import (
+    AllocMapSpec,
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceHealth,
+    DeviceLink,
+    SlotDisplay,
+    VariantNamespace,
+)
+from ai.backend.common.errors import Forbidden, PluginError
+from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
+from ai.backend.plugin.accelerator import (
+    AbstractComputePlugin,
+    AbstractLifecycleHook,
+    AttachedDevice,
+    CreationDeferred,
+    DeviceHealthChange,
+    HookContext,
+    Measurement,
+    NodeInfo,
+    PartitionProfile,
+    PluginCapabilities,
+    StatContext,
+    Workload,
+    WorkloadConfig,
+    slot_totals,
+)
+
+log = logging.getLogger(__name__)
+R = TypeVar("R")
+EVENT_WAIT_MS = 1000
+CHECK_S = 10.0
+"""How often a watch for events also looks at what the devices say of themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The node at one moment."""
+
+    node: Node
+    links: Mapping[str, tuple[DeviceLink, ...]]
+    faults: Mapping[str, str]
+    versions: Mapping[str, str]
+
+
+NOTHING = Reading(node=Node(), links={}, faults={}, versions={})
+
+
+class CudaHook(AbstractLifecycleHook):
+    """Gives the workload its devices. Keeps nothing: every call follows from the allocation."""
+
+    def __init__(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: CudaPlugin
+    ) -> None:
+        super().__init__(workload, device_alloc, context)
+        self._plugin = plugin
+
+    async def pre_create(self) -> WorkloadConfig:
+        """Raises CreationDeferred if a device has failed or gone since it was allocated."""
+        return await self._plugin.config_of(self.device_alloc)
+
+
+class CudaPlugin(AbstractComputePlugin):
+    """GPUs whole or in shares, and MIG instances, side by side; see docs/reference/accelerators/cuda.md.
+
+    NVML may block: every question goes through one thread, one after the other; a wait for events has another.
+    """
+
+    key: ClassVar[DeviceName] = inventory.KEY
+    version: ClassVar[str] = "1"
+    verified_on: ClassVar[str | None] = None
+    settings_model: ClassVar[type[BaseModel] | None] = CudaSettings
+    capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(
+        partitionable=True, health_watching=True, cdi_provider=True, process_metrics=True, blocking=True
+    )
+
+    def __init__(
+        self, settings: BaseModel | None = None, *, nvml: Nvml | None = None, host: Host | None = None
+    ) -> None:
+        super().__init__(settings)
+        self._config = settings if isinstance(settings, CudaSettings) else CudaSettings()
+        self._nvml: Nvml = nvml or NvmlLibrary()
+        self._host: Host = host or LinuxHost()
+        self._latch = Latch(ignored=self._config.ignored_xids)
+        self._thread: ThreadPoolExecutor | None = None
+        self._reading = NOTHING
+
+    async def init(self) -> None:
+        """Raises PluginError with one sentence if there is no usable driver."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml")
+        try:
+            await self._do(self._open)
+        except BaseException:
+            await self.cleanup()
+            raise
+
+    async def cleanup(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.submit(self._nvml.close)
+            thread.shutdown(wait=False)
+
+    async def _do(self, work: Callable[[], R]) -> R:
+        """In NVML's thread. Raises PluginError in place of NvmlFailure."""
+        if self._thread is None:
+            raise PluginError("the plugin cuda was not started")
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except NvmlFailure as e:
+            raise PluginError(str(e)) from e
+
+    # ---- in NVML's thread
+
+    def _open(self) -> None:
+        self._nvml.open()
+        self._read()
+
+    def _read(self) -> Reading:
+        """Look at the node anew; the library is opened again once if the driver was reloaded."""
+        try:
+            return self._look()
+        except NvmlFailure as e:
+            if e.code not in LIBRARY_FAILURES:
+                raise
+        self._nvml.close()
+        self._nvml.open()
+        self._reading = replace(self._reading, links={}, versions={})
+        return self._look()
+
+    def _look(self) -> Reading:
+        before = self._reading
+        node = read_node(self._nvml, self._host, before.node, self._config.device_mask)
+        for text in set(node.unreadable) - set(before.node.unreadable):
+            log.warning("a GPU cannot be offered: %s", text)
+        self._reading = Reading(
+            node=node,
+            # Links do not change while the driver runs.
+            links=before.links if before.links and before.node.gpus == node.gpus else read_links(self._nvml, node.gpus),
+            faults=faults_of(self._nvml, node, self._latch, self._config.tolerated_ecc_errors),
+            versions=before.versions or self._versions(),
+        )
+        return self._reading
+
+    def _versions(self) -> dict[str, str]:
+        driver = optional(self._nvml, "nvmlSystemGetDriverVersion")
+        cuda = optional(self._nvml, "nvmlSystemGetCudaDriverVersion")
+        found = {"driver_version": str(driver)} if driver else {}
+        if cuda:
+            found["cuda_version"] = f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}"
+        return found
+
+    def _devices(self, reading: Reading) -> list[ComputeDevice]:
+        return inventory.devices(
+            reading.node, self._config, versions=reading.versions, links=reading.links, faults=reading.faults
+        )
+
+    def _held(self, alloc: DeviceAllocation, reading: Reading) -> list[Held]:
+        """The devices of an allocation that the node has, in the node's order."""
+        parts = {
+            device_id: (part, slot)
+            for slot, held in alloc.slots.items()
+            for device_id, part in inventory.parts_held(held, slot, self._devices(reading)).items()
+        }
+        found: list[Held] = []
+        for device in reading.node.devices:
+            part, slot = parts.get(DeviceId(device.uuid), (Decimal(0), SlotName("")))
+            if part:
+                shared = slot == inventory.SHARES
+                memory = device.memory_size - (self._config.reserved_memory if shared else 0)
+                found.append(Held(device=device, part=part, memory=max(0, memory), is_shared=shared))
+        return found
+
+    # ---- devices and slots
+
+    async def list_devices(self) -> Sequence[ComputeDevice]:
+        return await self._do(lambda: self._devices(self._read()))
+
+    async def configurable_slots(self) -> Sequence[SlotDisplay]:
+        def ask() -> Sequence[SlotDisplay]:
+            node = self._reading.node
+            profiles = [p for gpu in node.gpus if gpu.max_instances for p in read_profiles(self._nvml, gpu)]
+            return inventory.displays(node.instances, profiles)
+
+        return await self._do(ask)
+
+    async def available_slots(self) -> Mapping[SlotName, Decimal]:
+        return slot_totals(await self.list_devices())
+
+    async def variant_namespaces(self) -> Sequence[VariantNamespace]:
+        return (inventory.VARIANTS,)
+
+    def alloc_map_spec(self) -> AllocMapSpec:
+        kind = "discrete" if self._config.allocation_mode == "discrete" else "fractional"
+        return AllocMapSpec(kind=kind, strategy=self._config.strategy)
+
+    async def get_node_info(self) -> NodeInfo:
+        reading = self._reading
+        extra = {
+            "gpus": str(len(reading.node.gpus)),
+            "mig_instances": str(len(reading.node.instances)),
+            "mode": self._config.allocation_mode,
+        }
+        if reading.node.unreadable:
+            extra["unreadable"] = "; ".join(reading.node.unreadable)
+        return NodeInfo(
+            driver_version=reading.versions.get("driver_version"),
+            runtime_version=reading.versions.get("cuda_version"),
+            extra=extra,
+        )
+
+    # ---- workloads
+
+    def create_lifecycle_hook(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
+    ) -> AbstractLifecycleHook:
+        return CudaHook(workload, device_alloc, context, self)
+
+    async def config_of(self, alloc: DeviceAllocation) -> WorkloadConfig:
+        """What a workload needs for its devices. Raises CreationDeferred if one of them cannot be used now."""
+
+        def ask() -> WorkloadConfig:
+            reading = self._read()
+            held = self._held(alloc, reading)
+            for device_id in sorted(alloc.device_ids()):
+                if device_id in reading.faults:
+                    raise CreationDeferred(f"{device_id} has failed: {reading.faults[device_id]}", retry_after=5.0)
+                if device_id not in {one.uuid for one in held}:
+                    raise CreationDeferred(f"{device_id} does not offer this any more", retry_after=5.0)
+            return workload.config_of(self._host, held, mount_libraries=self._config.mount_libraries)
+
+        return await self._do(ask)
+
+    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
+        shown = {d.device_id: d for d in self._devices(self._reading)}
+        return [
+            AttachedDevice(
+                device_id=DeviceId(one.uuid),
+                model_name=shown[DeviceId(one.uuid)].model_name or "NVIDIA GPU",
+                data={"smp": one.processor_limit, "mem": one.memory_limit},
+            )
+            for one in self._held(device_alloc, self._reading)
+        ]
+
+    async def cdi_spec(self) -> Mapping[str, Any]:
+        def ask() -> Mapping[str, Any]:
+            reading = self._read()
+            unusable = reading.faults.keys() | reading.node.mig_gpus
+            shown = [device for device in reading.node.devices if device.uuid not in unusable]
+            return workload.cdi_spec(self._host, shown)
+
+        return await self._do(ask)
+
+    # ---- metrics
+
+    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
+        meter = Meter(self._nvml, ctx.at)
+        return await self._do(lambda: meter.node(self._reading.node, self._latch.last_xid))
+
+    async def gather_workload_metrics(
+        self, ctx: StatContext, kernels: Sequence[KernelId]
+    ) -> Mapping[KernelId, Sequence[Measurement]]:
+        meter = Meter(self._nvml, ctx.at)
+
+        def ask() -> Mapping[KernelId, Sequence[Measurement]]:
+            found: dict[KernelId, Sequence[Measurement]] = {}
+            for kernel in kernels:
+                held = self._held(ctx.allocations.get(kernel, DeviceAllocation()), self._reading)
+                if held:
+                    found[kernel] = meter.workload(held, ctx.pids.get(kernel))
+            return found
+
+        return await self._do(ask)
+
+    async def gather_process_metrics(
+        self, ctx: StatContext, pids: Mapping[int, KernelId]
+    ) -> Mapping[int, Sequence[Measurement]]:
+        meter = Meter(self._nvml, ctx.at)
+        node = self._reading.node
+        uuids = [d.uuid for d in node.devices if d.uuid not in node.mig_gpus]
+        return await self._do(lambda: meter.processes(uuids, pids))
+
+    # ---- health
+
+    async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
+        """Critical errors as NVML tells them, and every ten seconds what the devices say of themselves; first, which
+        devices are not healthy."""
+        told: dict[DeviceId, ComputeDevice] = {}
+        gpus = self._reading.node.gpus
+        chosen = await self._do(lambda: self._nvml.events([gpu.uuid for gpu in gpus]))
+        waiting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml-events")
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        try:
+            while True:
+                failure: NvmlFailure | None = None
+                try:
+                    event = await loop.run_in_executor(waiting, chosen.wait, EVENT_WAIT_MS)
+                except NvmlFailure as e:
+                    event, failure = None, e
+                heard = "" if event is None else await self._do(partial(self._latch.hear, event))
+                if heard or failure or loop.time() >= due:
+                    due = loop.time() + CHECK_S
+                    for change in changes(told, await self.list_devices()):
+                        yield change
+                if failure is not None:
+                    raise PluginError(f"NVML tells no events any more: {failure}") from failure
+                if self._reading.node.gpus != gpus:
+                    return  # the next watch hears of the others too
+        finally:
+            # A wait may still go on in the thread: the set is freed behind it.
+            waiting.submit(chosen.close)
+            waiting.shutdown(wait=False)
+
+    # ---- partitions
+
+    async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
+        return await self._do(lambda: partitions.profiles(self._nvml, self._read().node, device_id))
+
+    async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
+        self._check_partitioning()
+        return await self._do(lambda: partitions.create(self._nvml, self._read().node, device_id, profile))
+
+    async def destroy_partition(self, partition_id: DeviceId) -> None:
+        self._check_partitioning()
+        await self._do(lambda: partitions.destroy(self._nvml, self._read().node, partition_id))
+
+    def _check_partitioning(self) -> None:
+        if not self._config.manage_partitions:
+            raise Forbidden("MIG instances are not managed here; set plugins.cuda.manage-partitions to change that")
+
+
+def changes(told: dict[DeviceId, ComputeDevice], now: Sequence[ComputeDevice]) -> list[DeviceHealthChange]:
+    """The devices whose health is not what was told before; ``told`` is brought up to date."""
+    found = [
+        DeviceHealthChange(device_id=d.device_id, health=d.health, reason=d.health_reason)
+        for d in now
+        if (told[d.device_id].health if d.device_id in told else DeviceHealth.HEALTHY) is not d.health
+    ]
+    told.clear()
+    told.update({d.device_id: d for d in now})
+    return found

@@ -1,0 +1,96 @@
+"""Record what NVML and this node answer: ``python -m ai.backend.accelerator.cuda.record > recording.json``.
+
+Asks everything that the plugin asks, of every device that it shows, and changes nothing. The recording can be played
+back by ``replay``; it holds UUIDs, PCI addresses and process ids of the machine, no names of users or programs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import os
+import platform
+import sys
+from decimal import Decimal
+
+from ai.backend.accelerator.cuda.host import Host, LinuxHost
+from ai.backend.accelerator.cuda.library import NvmlLibrary
+from ai.backend.accelerator.cuda.nvml import Nvml
+from ai.backend.accelerator.cuda.plugin import CudaPlugin
+from ai.backend.accelerator.cuda.replay import Recording, RecordingHost, RecordingNvml
+from ai.backend.accelerator.cuda.settings import CudaSettings
+from ai.backend.common.devices import ComputeDevice, DeviceAllocation
+from ai.backend.common.errors import BackendError
+from ai.backend.plugin.accelerator import CreationDeferred, StatContext
+
+COMMAND = "python -m ai.backend.accelerator.cuda.record"
+
+
+async def record(nvml: Nvml, host: Host, *, at: float, date: str) -> Recording:
+    """Walk through the plugin. Raises PluginError if there is no usable driver."""
+    recording = Recording()
+    plugin = CudaPlugin(
+        CudaSettings(mount_libraries=True), nvml=RecordingNvml(nvml, recording), host=RecordingHost(host, recording)
+    )
+    await plugin.init()
+    try:
+        devices = await plugin.list_devices()
+        await plugin.configurable_slots()
+        for device in devices:
+            if device.partitioning_support:
+                await plugin.partition_profiles(device.device_id)
+            for alloc in _whole(device):
+                with contextlib.suppress(CreationDeferred):  # a device without its files is recorded as such
+                    await plugin.config_of(alloc)
+        await plugin.cdi_spec()
+        context = StatContext(at=at)
+        await plugin.gather_node_metrics(context)
+        await plugin.gather_process_metrics(context, {})
+        info = await plugin.get_node_info()
+    finally:
+        await plugin.cleanup()
+    _forget_times(recording)
+    models = sorted({d.model_name or "" for d in devices if not d.hw_location.count("/")})
+    recording.origin = {
+        "kind": "recorded",
+        "hardware": f"{sum(not d.hw_location.count('/') for d in devices)} x {', '.join(models) or 'nothing'}",
+        "driver": f"{info.driver_version} (CUDA {info.runtime_version})",
+        "system": f"{platform.system()} {platform.release()} {os.uname().machine}",
+        "command": COMMAND,
+        "date": date,
+    }
+    return recording
+
+
+def _whole(device: ComputeDevice) -> list[DeviceAllocation]:
+    return [
+        DeviceAllocation(slots={slot.slot_name: {device.device_id: Decimal(1)}})
+        for slot in device.slots
+        if slot.amount and not device.health_reason
+    ]
+
+
+def _forget_times(recording: Recording) -> None:
+    """Samples since a moment are asked for by time: whoever plays it back asks at another."""
+    function = "nvmlDeviceGetProcessUtilization"
+    for key in [key for key in recording.answers if key.startswith(function)]:
+        answer = recording.answers.pop(key)
+        recording.answers[" ".join([*key.split(" ")[:2], "*"])] = answer
+
+
+def main() -> int:
+    now = datetime.datetime.now(datetime.UTC)
+    try:
+        recording = asyncio.run(
+            record(NvmlLibrary(), LinuxHost(), at=now.timestamp(), date=now.date().isoformat()),
+        )
+    except BackendError as e:
+        print(e.message, file=sys.stderr)
+        return 1
+    print(recording.dump(), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""Recorded answers of NVML and of the node, written down and played back.
+
+A recording is JSON::
+
+    {"format": 1,
+     "origin": {"kind": "recorded" | "written", "hardware": ..., "driver": ..., "command": ..., "date": ...},
+     "answers": {"nvmlDeviceGetCount": 1, "nvmlDeviceGetName GPU-...": "...",
+                 "nvmlDeviceGetNvLinkState * 0": {"nvml_error": 3}},
+     "files": {"/sys/bus/pci/devices/0000:07:00.0/numa_node": "0"},
+     "libraries": {"libcuda.so.1": "/usr/lib/.../libcuda.so.550.54.15"},
+     "programs": {"nvidia-smi": "/usr/bin/nvidia-smi"}, "groups": {"/dev/nvidia0": 44}}
+
+A question is its function and arguments. ``*`` stands for any argument; the answer with the fewest of them counts. What
+was not asked of the machine is answered as not supported.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any, Self
+
+from ai.backend.accelerator.cuda.host import Host
+from ai.backend.accelerator.cuda.nvml import Code, Nvml, NvmlEvent, NvmlEvents, NvmlFailure
+from ai.backend.common.errors import InvalidInput
+
+FORMAT = 1
+_ERROR = "nvml_error"
+
+
+def question(function: str, *arguments: str | int) -> str:
+    return " ".join([function, *map(str, arguments)])
+
+
+@dataclass(slots=True)
+class Recording:
+    """See the module."""
+
+    origin: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    libraries: dict[str, str] = field(default_factory=dict)
+    programs: dict[str, str] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Raises InvalidInput."""
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as e:
+            raise InvalidInput(f"{path} is no recording: {e}") from None
+        if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+            raise InvalidInput(f"{path} is no recording of format {FORMAT}")
+        try:
+            return cls(**data)
+        except TypeError as e:
+            raise InvalidInput(f"{path} is no recording: {e}") from None
+
+    def dump(self) -> str:
+        content = {
+            "origin": self.origin,
+            "answers": self.answers,
+            "files": self.files,
+            "libraries": self.libraries,
+            "programs": self.programs,
+            "groups": self.groups,
+        }
+        return json.dumps({"format": FORMAT, **content}, indent=1, ensure_ascii=False) + "\n"
+
+
+class ReplayNvml:
+    """Implements the port ``Nvml`` over a recording. ``opens_with`` makes :meth:`open` fail with that code."""
+
+    def __init__(self, recording: Recording, *, opens_with: int | None = None) -> None:
+        self.recording = recording
+        self.opens_with = opens_with
+        self.is_open = False
+        self.pending: list[NvmlEvent | NvmlFailure] = []
+        """What a wait for events gives next."""
+
+    def open(self) -> None:
+        if self.opens_with is not None:
+            raise NvmlFailure(self.opens_with, "nvmlInit")
+        self.is_open = True
+
+    def close(self) -> None:
+        self.is_open = False
+
+    def ask(self, function: str, *arguments: str | int) -> Any:
+        if not self.is_open:
+            raise NvmlFailure(Code.UNINITIALIZED, function)
+        texts = [str(a) for a in arguments]
+        choices = sorted(product(*((text, "*") for text in texts)), key=lambda c: c.count("*"))
+        for choice in choices:
+            key = question(function, *choice)
+            if key in self.recording.answers:
+                answer = self.recording.answers[key]
+                if isinstance(answer, dict) and _ERROR in answer:
+                    raise NvmlFailure(int(answer[_ERROR]), function)
+                return answer
+        raise NvmlFailure(Code.NOT_SUPPORTED, function)
+
+    def create_instance(self, uuid: str, profile: int) -> None:
+        raise NvmlFailure(Code.NO_PERMISSION, "nvmlDeviceCreateGpuInstance")
+
+    def destroy_instance(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
+        raise NvmlFailure(Code.NO_PERMISSION, "nvmlGpuInstanceDestroy")
+
+    def events(self, uuids: Sequence[str]) -> NvmlEvents:
+        return _ReplayEvents(self.pending)
+
+
+class _ReplayEvents:
+    def __init__(self, pending: list[NvmlEvent | NvmlFailure]) -> None:
+        self._pending = pending
+
+    def wait(self, timeout_ms: int) -> NvmlEvent | None:
+        if not self._pending:
+            return None
+        item = self._pending.pop(0)
+        if isinstance(item, NvmlFailure):
+            raise item
+        return item
+
+    def close(self) -> None:
+        pass
+
+
+class ReplayHost:
+    """Implements the port ``Host`` over a recording; a file that is in it exists."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+
+    def read(self, path: str) -> str | None:
+        return self._recording.files.get(path)
+
+    def exists(self, path: str) -> bool:
+        return path in self._recording.files
+
+    def closed_group(self, path: str) -> int | None:
+        return self._recording.groups.get(path)
+
+    def loader_cache(self) -> Mapping[str, str]:
+        return self._recording.libraries
+
+    def resolve(self, path: str) -> str:
+        return path
+
+    def program(self, name: str) -> str | None:
+        return self._recording.programs.get(name)
+
+
+class RecordingNvml:
+    """Passes questions on to another NVML and keeps the answers."""
+
+    def __init__(self, inner: Nvml, recording: Recording) -> None:
+        self._inner = inner
+        self._recording = recording
+        self.open, self.close = inner.open, inner.close
+        self.create_instance, self.destroy_instance = inner.create_instance, inner.destroy_instance
+        self.events: Callable[[Sequence[str]], NvmlEvents] = inner.events
+
+    def ask(self, function: str, *arguments: str | int) -> Any:
+        key = question(function, *arguments)
+        try:
+            answer = self._inner.ask(function, *arguments)
+        except NvmlFailure as e:
+            self._recording.answers[key] = {_ERROR: e.code}
+            raise
+        self._recording.answers[key] = answer
+        return answer
+
+
+class RecordingHost:
+    """Passes questions on to another host and keeps the answers."""
+
+    def __init__(self, inner: Host, recording: Recording) -> None:
+        self._inner = inner
+        self._recording = recording
+
+    def read(self, path: str) -> str | None:
+        text = self._inner.read(path)
+        if text is not None:
+            self._recording.files[path] = text
+        return text
+
+    def exists(self, path: str) -> bool:
+        exists = self._inner.exists(path)
+        if exists:
+            self._recording.files.setdefault(path, "")
+        return exists
+
+    def closed_group(self, path: str) -> int | None:
+        group = self._inner.closed_group(path)
+        if group is not None:
+            self._recording.groups[path] = group
+        return group
+
+    def loader_cache(self) -> Mapping[str, str]:
+        found = self._inner.loader_cache()
+        self._recording.libraries.update(
+            {n: self._inner.resolve(p) for n, p in found.items() if "nv" in n or "cuda" in n}
+        )
+        return found
+
+    def resolve(self, path: str) -> str:
+        return self._inner.resolve(path)
+
+    def program(self, name: str) -> str | None:
+        path = self._inner.program(name)
+        if path is not None:
+            self._recording.programs[name] = path
+        return path

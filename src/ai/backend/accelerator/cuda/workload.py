@@ -1,0 +1,187 @@
+"""What a workload gets of its devices: device files or CDI names, environment, lines of ``resource.txt``, libraries.
+
+Source: peer facts 2.4 to 2.6; NVIDIA container toolkit, "Support for Container Device Interface"; CUDA C++ Programming
+Guide, "CUDA Environment Variables"; NVIDIA Multi-Process Service, "Environment Variables".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from ai.backend.accelerator.cuda.gpus import Gpu, MigInstance
+from ai.backend.accelerator.cuda.host import Host
+from ai.backend.accelerator.cuda.tables import DRIVER_LIBRARIES, DRIVER_PROGRAMS
+from ai.backend.plugin.accelerator import CreationDeferred, DeviceMapping, Mount, WorkloadConfig
+
+CDI_KIND = "nvidia.com/gpu"
+CONTROL = "/dev/nvidiactl"
+OPTIONAL_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+LIBRARY_DIR = "/opt/cuda-driver/lib"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A device of an allocation. ``part`` is 1 unless it is held in shares; ``memory``: bytes of all its shares."""
+
+    device: Gpu | MigInstance
+    part: Decimal
+    memory: int
+    is_shared: bool
+
+    @property
+    def uuid(self) -> str:
+        return self.device.uuid
+
+    @property
+    def memory_limit(self) -> int:
+        return int(self.part * self.memory)
+
+    @property
+    def processor_limit(self) -> int:
+        return max(1, int(self.part * self.device.processors))
+
+
+def gpu_of(device: Gpu | MigInstance) -> Gpu:
+    return device.parent if isinstance(device, MigInstance) else device
+
+
+def device_nodes(host: Host, device: Gpu | MigInstance) -> list[str]:
+    """The device files of a GPU or MIG instance itself; empty if the driver does not say which they are."""
+    gpu = gpu_of(device)
+    if gpu.minor is None:
+        return []
+    nodes = [f"/dev/nvidia{gpu.minor}"]
+    if isinstance(device, MigInstance):
+        base = f"/proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig/gi{device.gpu_instance}"
+        for path in (f"{base}/access", f"{base}/ci{device.compute_instance}/access"):
+            minor = _capability_minor(host.read(path) or "")
+            if minor is None:
+                return []
+            nodes.append(f"/dev/nvidia-caps/nvidia-cap{minor}")
+    return nodes
+
+
+def _capability_minor(text: str) -> int | None:
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "DeviceFileMinor" and value.strip().isdigit():
+            return int(value)
+    return None
+
+
+def common_nodes(host: Host) -> list[str]:
+    return [CONTROL, *(node for node in OPTIONAL_NODES if host.exists(node))]
+
+
+def libraries(host: Host) -> dict[str, str]:
+    """Name -> path without symbolic links, of the driver's libraries that are installed."""
+    cache = host.loader_cache()
+    return {name: host.resolve(cache[name]) for name in DRIVER_LIBRARIES if name in cache}
+
+
+def programs(host: Host) -> list[str]:
+    return [path for name in DRIVER_PROGRAMS if (path := host.program(name))]
+
+
+def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> WorkloadConfig:
+    """What is wanted for these devices, in this order.
+
+    The node of a device also names it in CDI: a runtime that knows CDI uses the name, another the file.
+
+    Raises:
+        CreationDeferred: the driver does not say which device files a device has.
+    """
+    if not held:
+        return WorkloadConfig()
+    mappings: dict[str, DeviceMapping] = {}
+    for one in held:
+        nodes = device_nodes(host, one.device)
+        if not nodes:
+            raise CreationDeferred(f"the driver names no device file of {one.uuid}", retry_after=5.0)
+        *shared, own = nodes
+        for node in shared:
+            mappings.setdefault(node, DeviceMapping(source=node))
+        mappings[own] = DeviceMapping(source=own, cdi_name=f"{CDI_KIND}={one.uuid}")
+    for node in common_nodes(host):
+        mappings[node] = DeviceMapping(source=node)
+    mounts: tuple[Mount, ...] = ()
+    environ = environment(held)
+    if mount_libraries and (found := libraries(host)):
+        mounts = tuple(Mount(source=path, target=f"{LIBRARY_DIR}/{name}") for name, path in found.items())
+        environ["LD_LIBRARY_PATH"] = LIBRARY_DIR
+    groups = {group for node in mappings if (group := host.closed_group(node))}  # root's group is for nobody
+    return WorkloadConfig(
+        mounts=mounts,
+        devices=tuple(mappings.values()),
+        env_vars=environ,
+        resource_data=resource_data(held),
+        extra_gids=tuple(sorted(groups)),
+    )
+
+
+def environment(held: Sequence[Held]) -> dict[str, str]:
+    """Devices by UUID, so that no program depends on an order; limits for CUDA's Multi-Process Service if it runs."""
+    uuids = ",".join(one.uuid for one in held)
+    environ = {
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": uuids,
+        "NVIDIA_VISIBLE_DEVICES": uuids,
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+    }
+    if any(one.is_shared for one in held):
+        smallest = min(one.part for one in held)
+        environ["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(
+            f"{n}={one.memory_limit >> 20}M" for n, one in enumerate(held)
+        )
+        environ["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, int(smallest * 100)))
+    return environ
+
+
+def resource_data(held: Sequence[Held]) -> dict[str, str]:
+    """Lines of ``resource.txt`` for a library inside that knows the platform (peer facts 2.4)."""
+    shared = any(one.is_shared for one in held)
+    lines = {
+        "CUDA_GLOBAL_DEVICE_IDS": _numbered(one.uuid for one in held),
+        "CUDA_RESOURCE_VIRTUALIZED": "1" if shared else "0",
+    }
+    if shared:
+        lines["CUDA_MEMORY_LIMITS"] = _numbered(one.memory_limit for one in held)
+        lines["CUDA_PROCESSOR_LIMITS"] = _numbered(one.processor_limit for one in held)
+        lines["CUDA_RESERVED_MEMORY"] = str(max(gpu_of(one.device).memory_size - one.memory for one in held))
+    return lines
+
+
+def _numbered(values: Iterable[object]) -> str:
+    return ",".join(f"{n}:{value}" for n, value in enumerate(values))
+
+
+def cdi_spec(host: Host, devices: Sequence[Gpu | MigInstance]) -> Mapping[str, object]:
+    """A CDI specification of these devices with the driver's libraries and programs."""
+    shown = [(device.uuid, nodes) for device in devices if (nodes := device_nodes(host, device))]
+    options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+    found = libraries(host)
+    folders = sorted({os.path.dirname(path) for path in found.values()})  # noqa: PTH120  # text of the specification
+    mounts = [
+        {"hostPath": path, "containerPath": target, "options": options}
+        for path, target in [
+            *((path, f"{os.path.dirname(path)}/{name}") for name, path in found.items()),  # noqa: PTH120  # as above
+            *((path, path) for path in programs(host)),
+        ]
+    ]
+    edits: dict[str, object] = {"deviceNodes": [{"path": node} for node in common_nodes(host)], "mounts": mounts}
+    helper = host.program("nvidia-cdi-hook")
+    if helper and folders:
+        arguments = ["nvidia-cdi-hook", "update-ldcache", *(a for folder in folders for a in ("--folder", folder))]
+        edits["hooks"] = [{"hookName": "createContainer", "path": helper, "args": arguments}]
+    return {
+        "cdiVersion": "0.6.0",
+        "kind": CDI_KIND,
+        "devices": [
+            {"name": uuid, "containerEdits": {"deviceNodes": [{"path": node} for node in nodes]}}
+            for uuid, nodes in shown
+        ],
+        "containerEdits": edits,
+    }

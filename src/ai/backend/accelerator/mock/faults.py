@@ -1,0 +1,203 @@
+"""Calls that go wrong on purpose: what can be told to happen, and the counting of when it does."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, NoReturn, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ai.backend.common.devices import ComputeDevice
+from ai.backend.common.errors import CreationDeferred, CreationDenied
+from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.plugin.accelerator import POWERS, Measurement, Mount, TerminationDeferred, WorkloadConfig
+
+R = TypeVar("R")
+HOOKS = ("pre_create", "post_create", "pre_terminate", "post_terminate")
+PLUGIN_CALLS = (
+    "init",
+    "cleanup",
+    "list_devices",
+    "configurable_slots",
+    "available_slots",
+    "variant_namespaces",
+    "create_alloc_map",
+    "alloc_to_devices",
+    "gather_node_metrics",
+    "gather_workload_metrics",
+    "get_node_info",
+)
+POWER_CALLS = tuple(
+    sorted({name for power in POWERS.values() for name in vars(power) if not name.startswith("_")} - {"watch_health"})
+)
+CALLS = (*PLUGIN_CALLS, *HOOKS, *POWER_CALLS, "watch_health")
+NAN = Decimal("NaN")
+
+
+def _slots(change: Callable[[Any], Any]) -> Callable[[Sequence[ComputeDevice]], list[ComputeDevice]]:
+    return lambda devices: [replace(d, slots=tuple(change(s) for s in d.slots)) for d in devices]
+
+
+def _measured(value: float) -> Callable[[Sequence[Measurement]], list[Measurement]]:
+    return lambda found: [replace(m, value=value) for m in found]
+
+
+_GENERATIONS = iter(range(1, 1 << 62))
+
+LIES: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+    "duplicate-ids": {"list_devices": lambda devices: [*devices, *devices]},
+    "changed-ids": {
+        "list_devices": lambda devices: [
+            replace(d, device_id=DeviceId(f"{d.device_id}.{n}")) for n in [next(_GENERATIONS)] for d in devices
+        ]
+    },
+    "unknown-slot": {
+        "list_devices": _slots(lambda s: replace(s, slot_name=SlotName("no-such.slot"))),
+        "available_slots": lambda slots: {**slots, SlotName("no-such.slot"): Decimal(1)},
+    },
+    "negative": {
+        "list_devices": _slots(lambda s: replace(s, amount=Decimal(-1))),
+        "available_slots": lambda slots: dict.fromkeys(slots, Decimal(-1)),
+        "gather_node_metrics": _measured(-1.0),
+        "gather_workload_metrics": lambda found: {k: _measured(-1.0)(v) for k, v in found.items()},
+    },
+    "nan": {
+        "list_devices": _slots(lambda s: replace(s, amount=NAN)),
+        "available_slots": lambda slots: dict.fromkeys(slots, NAN),
+        "gather_node_metrics": _measured(math.nan),
+        "gather_workload_metrics": lambda found: {k: _measured(math.nan)(v) for k, v in found.items()},
+    },
+    "too-much": {"available_slots": lambda slots: {name: 1000 + amount for name, amount in slots.items()}},
+    "bad-config": {
+        "pre_create": lambda _: WorkloadConfig(
+            mounts=(Mount(source="relative", target="../escape"),), env_vars={"BAD NAME": "1", "X": "a\nb"}
+        )
+    },
+    "conflict": {"pre_create": lambda _: WorkloadConfig(env_vars={"HOME": "/nowhere"})},
+    "wrong-type": {call: lambda _: 7 for call in CALLS if call not in ("init", "cleanup", *HOOKS[1:])},
+    "empty": {"list_devices": lambda _: [], "available_slots": lambda _: {}},
+}
+"""Behaviour -> call -> what becomes of the true answer."""
+
+_EVERYWHERE = frozenset(CALLS)
+BEHAVIOURS: Mapping[str, frozenset[str]] = {
+    "raise": _EVERYWHERE,
+    "hang": _EVERYWHERE,
+    "slow": _EVERYWHERE - {"watch_health"},
+    "block": _EVERYWHERE,
+    "exit": _EVERYWHERE,
+    "deny": frozenset({"pre_create"}),
+    "defer": frozenset({"pre_create", "pre_terminate"}),
+    "end": frozenset({"watch_health"}),
+    "unknown-device": frozenset({"watch_health"}),
+    **{name: frozenset(lies) - {"watch_health"} for name, lies in LIES.items()},
+}
+"""Behaviour -> the calls that can show it."""
+NEEDS_ISOLATION = frozenset({"block", "exit"})
+
+
+class Fault(BaseModel):
+    """One line of ``[[faults]]``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    call: str = Field(description="Method of the plugin, a power or a hook.")
+    behaviour: str = Field(description="What happens, see the table of behaviours.")
+    message: str = Field(default="mocked", description="Text of what is raised.")
+    after: int = Field(default=0, ge=0, description="Calls that go well before.")
+    times: int | None = Field(default=None, ge=1, description="Calls that go wrong; default: all.")
+    seconds: float = Field(default=1.0, ge=0, le=3600, description="Of slow and block; retry_after of defer.")
+    device: str | None = Field(default=None, description="Only hook calls of workloads that hold this device.")
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        if self.call not in _EVERYWHERE:
+            raise ValueError(f"call: there is no {self.call!r}; known are {', '.join(CALLS)}")
+        if self.behaviour not in BEHAVIOURS:
+            raise ValueError(f"behaviour: there is no {self.behaviour!r}; known are {', '.join(BEHAVIOURS)}")
+        if self.call not in BEHAVIOURS[self.behaviour]:
+            fitting = ", ".join(b for b, calls in BEHAVIOURS.items() if self.call in calls)
+            raise ValueError(f"behaviour: {self.call} cannot {self.behaviour}; it can {fitting}")
+        return self
+
+
+class FaultBook:
+    """The faults in force, each with its count. ``isolated``: the plugin has a process of its own."""
+
+    def __init__(self, *, isolated: bool) -> None:
+        self._isolated = isolated
+        self._faults: list[Fault] = []
+        self._counts: list[int] = []
+
+    def objection(self, faults: Sequence[Fault]) -> str | None:
+        """What of these would hurt the agent."""
+        hurtful = [f.behaviour for f in faults if f.behaviour in NEEDS_ISOLATION and not self._isolated]
+        if not hurtful:
+            return None
+        return (
+            f"faults: {hurtful[0]} is only for a plugin in a process of its own; "
+            "allow ai.backend.accelerator.mock.isolated instead of ai.backend.accelerator.mock"
+        )
+
+    def set(self, faults: Sequence[Fault]) -> None:
+        """Replace all; counting starts anew."""
+        self._faults, self._counts = list(faults), [0] * len(faults)
+
+    def pick(self, call: str, devices: Collection[str] = ()) -> Fault | None:
+        """The fault that this call shows, counting it."""
+        for n, fault in enumerate(self._faults):
+            if fault.call != call or (fault.device is not None and fault.device not in devices):
+                continue
+            self._counts[n] += 1
+            past = self._counts[n] - fault.after
+            if past > 0 and (fault.times is None or past <= fault.times):
+                return fault
+        return None
+
+    async def run(self, call: str, make: Callable[[], Awaitable[R]], devices: Collection[str] = ()) -> R:
+        """Make a call, or what is to become of it."""
+        fault = self.pick(call, devices)
+        if fault is None:
+            return await make()
+        if fault.behaviour in LIES:
+            lie: R = LIES[fault.behaviour][call](await make())
+            return lie
+        await act(fault)
+        return await make()
+
+
+async def act(fault: Fault) -> None:
+    """Do what is no lie. Returns only for ``slow`` and ``block``.
+
+    Raises:
+        CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError: as the fault says.
+    """
+    match fault.behaviour:
+        case "hang":
+            await asyncio.Event().wait()
+        case "slow":
+            await asyncio.sleep(fault.seconds)
+        case "block":
+            time.sleep(fault.seconds)  # noqa: ASYNC251  # blocking the thread is what is asked for
+        case "exit":
+            os._exit(70)
+        case _:
+            _raise(fault)
+
+
+def _raise(fault: Fault) -> NoReturn:
+    match fault.behaviour, fault.call:
+        case "deny", _:
+            raise CreationDenied(fault.message)
+        case "defer", "pre_create":
+            raise CreationDeferred(fault.message, retry_after=fault.seconds)
+        case "defer", _:
+            raise TerminationDeferred(fault.message, retry_after=fault.seconds)
+        case _:
+            raise RuntimeError(fault.message)

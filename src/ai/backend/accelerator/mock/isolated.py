@@ -1,0 +1,20 @@
+"""The mock accelerator in a process of its own, where it may block and die: allow this instead of the package."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from ai.backend.accelerator.mock.plugin import MockPlugin
+from ai.backend.plugin.accelerator import PluginCapabilities
+
+__all__ = ["IsolatedMockPlugin", "Plugin"]
+
+
+class IsolatedMockPlugin(MockPlugin):
+    """As :class:`MockPlugin`; faults may block the thread and end the process."""
+
+    capabilities: ClassVar[PluginCapabilities] = replace(MockPlugin.capabilities, blocking=True)
+
+
+Plugin = IsolatedMockPlugin

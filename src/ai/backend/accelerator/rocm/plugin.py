@@ -1,0 +1,179 @@
+"""AMD GPUs through the sysfs of amdgpu and of the KFD; no vendor library is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, Field
+
+from ai.backend.accelerator.rocm.kfd import gpus, process_memory
+from ai.backend.accelerator.rocm.scan import KEY, NAMESPACE, scan
+from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchMode, VariantNamespace
+from ai.backend.common.ids import DeviceName, KernelId, SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.plugin.accelerator import (
+    Measurement,
+    NodeInfo,
+    PluginCapabilities,
+    StatContext,
+    Workload,
+    WorkloadConfig,
+)
+from ai.backend.plugin.sysfs.base import Found, TreePlugin, TreeSettings
+from ai.backend.plugin.sysfs.measures import GAUGE_STATS, Raw
+from ai.backend.plugin.sysfs.pci import pci_at
+
+_VERSION = re.compile(r"\d+(?:\.\d+){1,3}")
+_NAMESPACE = VariantNamespace(
+    namespace=NAMESPACE,
+    features=(
+        VariantFeature(name="rocm_version", match_mode=VariantMatchMode.MINIMUM),
+        VariantFeature(name="gfx_arch"),
+        VariantFeature(name="precision", multi_value=True),
+        VariantFeature(name="memory_type"),
+        VariantFeature(name="memory_gib", match_mode=VariantMatchMode.MINIMUM),
+        VariantFeature(name="model"),
+    ),
+)
+
+
+class RocmSettings(TreeSettings):
+    """Settings of the plugin, ``[plugins.rocm]`` of agent.toml."""
+
+    rocm_version_file: Path = Field(
+        default=Path("/opt/rocm/.info/version"), description="Where the node's ROCm says its version."
+    )
+    max_uncorrectable_errors: int = Field(
+        default=0, ge=0, description="How many uncorrectable errors a block of a healthy GPU has at most."
+    )
+
+
+class RocmPlugin(TreePlugin):
+    """GPUs, or their partitions where an administrator has cut them. Given as a whole."""
+
+    key: ClassVar[DeviceName] = KEY
+    version: ClassVar[str] = "1"
+    settings_model: ClassVar[type[BaseModel] | None] = RocmSettings
+    capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(process_metrics=True)
+
+    def __init__(self, settings: BaseModel | None = None) -> None:
+        super().__init__(settings)
+        self._config = settings if isinstance(settings, RocmSettings) else RocmSettings()
+
+    def _rocm_version(self) -> str | None:
+        try:
+            with self._config.rocm_version_file.open(encoding="utf-8", errors="replace") as file:
+                match = _VERSION.match(file.read(64))
+        except OSError:
+            return None
+        return match[0] if match is not None else None
+
+    def scan(self) -> Sequence[Found]:
+        limit = self._config.max_uncorrectable_errors
+        return scan(self.tree, max_uncorrectable=limit, rocm_version=self._rocm_version())
+
+    async def configurable_slots(self) -> Sequence[SlotDisplay]:
+        return [
+            SlotDisplay(
+                slot_name=SlotName("rocm.device"),
+                slot_type=SlotType.COUNT,
+                description="ROCm-capable GPU",
+                human_readable_name="ROCm Device",
+                display_unit="GPU",
+                display_icon="rocm",
+            )
+        ]
+
+    async def variant_namespaces(self) -> Sequence[VariantNamespace]:
+        return (_NAMESPACE,)
+
+    # ---- workloads
+
+    def config(self, held: Sequence[Found], workload: Workload) -> WorkloadConfig:
+        """By unique id where every GPU is whole and has one; else by number.
+
+        A container sees only the nodes of its GPUs, and ROCr counts what it can open: the numbers begin anew there.
+        """
+        ids = [found.device.device_id for found in held]
+        named = all(i.startswith("GPU-") for i in ids) and all(f.fields["partitions"] == "1" for f in held)
+        ranks = range(len(held)) if workload.type == "container" else [found.fields["rank"] for found in held]
+        return WorkloadConfig(
+            env_vars={
+                "ROCR_VISIBLE_DEVICES": ",".join(ids if named else map(str, ranks)),
+                "HIP_VISIBLE_DEVICES": ",".join(str(rank) for rank in range(len(held))),
+            },
+            resource_data={"ROCM_GLOBAL_DEVICE_IDS": ",".join(f"{rank}:{i}" for rank, i in enumerate(ids))},
+        )
+
+    # ---- metrics
+
+    def measure(self, found: Sequence[Found]) -> Sequence[Raw]:
+        """The sensors are the GPU's: of a GPU in partitions only the first one shows them."""
+        raw: list[Raw] = []
+        seen: set[str] = set()
+        for one in found:
+            if one.fields["pci"] not in seen:
+                seen.add(one.fields["pci"])
+                raw += self._of_gpu(one)
+        return raw
+
+    def _of_gpu(self, found: Found) -> Sequence[Raw]:
+        pci = pci_at(self.tree, found.fields["pci"])
+        if pci is None:
+            return ()
+        hwmon = next(iter(self.tree.glob(f"{pci.path}/hwmon/hwmon*")), f"{pci.path}/hwmon")
+
+        def first(*names: str) -> float | None:
+            values = (self.tree.value(name) for name in names)
+            return next((value for value in values if value is not None), None)
+
+        sensors = (
+            ("mem", "bytes", 1.0, f"{pci.path}/mem_info_vram_used", first(f"{pci.path}/mem_info_vram_total")),
+            ("util", "percent", 1.0, f"{pci.path}/gpu_busy_percent", 100.0),
+            ("power", "watt", 1e-6, f"{hwmon}/power1_average", first(f"{hwmon}/power1_cap")),
+            ("temperature", "celsius", 1e-3, f"{hwmon}/temp1_input", first(f"{hwmon}/temp1_crit")),
+        )
+        fallback = {"power": f"{hwmon}/power1_input", "temperature": f"{hwmon}/temp2_input"}
+        return [
+            Raw(
+                key=f"rocm_{key}",
+                device_id=found.device.device_id,
+                value=value * scale,
+                unit=unit,
+                capacity=capacity * scale if capacity is not None else None,
+                together="max" if unit == "celsius" else "sum",
+            )
+            for key, unit, scale, path, capacity in sensors
+            if (value := first(path, fallback.get(key, path))) is not None
+        ]
+
+    async def gather_process_metrics(
+        self, ctx: StatContext, pids: Mapping[int, KernelId]
+    ) -> Mapping[int, Sequence[Measurement]]:
+        """``rocm_mem`` of every process that uses a GPU, of all GPUs together."""
+        used = await self.reading(lambda: {pid: process_memory(self.tree, pid) for pid in pids})
+        return {
+            pid: [Measurement(key="rocm_mem", value=float(sum(memory.values())), unit_hint="bytes", stats=GAUGE_STATS)]
+            for pid, memory in used.items()
+            if memory
+        }
+
+    async def get_node_info(self) -> NodeInfo:
+        def work() -> NodeInfo:
+            found = list(gpus(self.tree))
+            modes = {
+                f"compute_partition.{address}": mode
+                for address in dict.fromkeys(gpu.address for gpu in found)
+                if (pci := pci_at(self.tree, address)) is not None
+                and (mode := self.tree.text(f"{pci.path}/current_compute_partition")) is not None
+            }
+            return NodeInfo(
+                driver_version=self.tree.text("/sys/module/amdgpu/version"),
+                runtime_version=self._rocm_version(),
+                extra={**modes, "gfx": ", ".join(dict.fromkeys(gpu.gfx for gpu in found))},
+            )
+
+        return await self.reading(work)

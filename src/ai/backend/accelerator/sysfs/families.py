@@ -1,0 +1,25 @@
+"""A plugin class for each data file of the package, made when it is asked for.
+
+``families:tt_n300`` is of ``data/tt-n300.toml``. The names are those of the entry points in ``pyproject.toml``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from ai.backend.accelerator.sysfs.family import packaged_family, packaged_names
+from ai.backend.accelerator.sysfs.plugin import SysfsPlugin, plugin_class
+
+
+@cache
+def __getattr__(name: str) -> type[SysfsPlugin]:
+    key = name.replace("_", "-")
+    if key not in packaged_names():
+        raise AttributeError(f"no data file describes the family {key!r}")
+    made = plugin_class(packaged_family(key))
+    made.__module__, made.__qualname__ = __name__, name
+    return made
+
+
+def __dir__() -> list[str]:
+    return [name.replace("-", "_") for name in packaged_names()]

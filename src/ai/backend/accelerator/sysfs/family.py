@@ -1,0 +1,326 @@
+"""The data file that describes a family of devices, and its checks.
+
+``docs/reference/accelerators/sysfs.md`` explains each key. Attributes are paths relative to the entry that the device
+was found by; ``pci:`` in front makes them relative to its PCI function. Templates are filled from ``{index}``,
+``{name}``, ``{id}``, ``{pci}``, ``{rank}``, ``{model}`` and the names below ``[values]``.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import tomllib
+from collections.abc import Iterator
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+
+from ai.backend.common.devices import PrecisionSupport
+from ai.backend.common.errors import InvalidInput, InvalidName, PluginError
+from ai.backend.common.names import check_env_name, check_slot_name
+from ai.backend.plugin.settings import PluginSettings, Size, problems_of
+
+FIELDS = frozenset({"index", "name", "id", "pci", "rank", "model"})
+"""Placeholders that every device has; ``rank`` is its position among the devices of its workload."""
+UNITS = Literal["bytes", "percent", "bps", "msec", "count", "celsius", "watt"]
+_SAFE_PATH = re.compile(r"(?:pci:)?[^/\s][^\s]*")
+
+
+class FamilyError(InvalidInput):
+    """A data file is wrong; the message names the file, the key and what is wrong with it."""
+
+
+class Table(PluginSettings):
+    """A table of the file."""
+
+
+def _attribute(path: str) -> str:
+    if _SAFE_PATH.fullmatch(path) is None or ".." in path.split("/") or "**" in path:
+        raise ValueError("write a path like device/status or pci:hwmon/hwmon*/temp1_input, without .. and **")
+    return path
+
+
+def _regex(pattern: str) -> str:
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as e:
+        raise ValueError(f"not a regular expression: {e}") from None
+    if groups != 1:
+        raise ValueError(f"put exactly one group ( ) around what is meant; there are {groups}")
+    return pattern
+
+
+def placeholders(template: str) -> set[str]:
+    """Names in braces. Raises ValueError if the template is malformed."""
+    found = set()
+    for _, name, spec, conversion in string.Formatter().parse(template):
+        if name is None:
+            continue
+        if spec or conversion or re.fullmatch(r"[a-z][a-z0-9_]*", name) is None:
+            raise ValueError(f"{{{name}}} is not a placeholder; write {{index}} or a name of [values]")
+        found.add(name)
+    return found
+
+
+def _template(template: str) -> str:
+    placeholders(template)
+    return template
+
+
+def _device_path(path: str) -> str:
+    if not path.startswith("/dev/") or ".." in path.split("/") or "**" in path:
+        raise ValueError("a device node is below /dev/, without .. and **")
+    return path
+
+
+def _spelled_short(value: Any) -> Any:
+    return {"attribute": value} if isinstance(value, str) else value
+
+
+Attribute = Annotated[str, Field(min_length=1), BeforeValidator(lambda v: _attribute(v) if isinstance(v, str) else v)]
+Template = Annotated[str, BeforeValidator(lambda v: _template(v) if isinstance(v, str) else v)]
+
+
+class Value(Table):
+    """Something to read of a device. A text stands for ``{attribute = TEXT}``."""
+
+    attribute: Attribute | None = Field(default=None, description="The first file that matches is read.")
+    name_of: Attribute | None = Field(default=None, description="The last part of where this path leads is taken.")
+    pattern: Annotated[str, BeforeValidator(_regex)] | None = Field(
+        default=None, description="The one group of this regular expression is taken of what was read."
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.attribute is None) == (self.name_of is None):
+            raise ValueError("give one of attribute and name-of")
+        return self
+
+
+Reading = Annotated[Value, BeforeValidator(_spelled_short)]
+
+
+class Find(Table):
+    """Where devices are found: entries of a class, functions on the PCI bus, or device nodes."""
+
+    by: Literal["class", "pci", "dev"]
+    class_name: str = Field(default="", alias="class", pattern=r"^[\w!-]*$", description="Name below /sys/class.")
+    name: Annotated[str, BeforeValidator(_regex)] = Field(
+        default=r"[^0-9]*(\d+).*", description="Names of entries; the group is {index}."
+    )
+    glob: str = Field(default="", description='Device nodes, for `by = "dev"`.')
+    vendor: str = Field(default="", pattern=r"^(0x[0-9a-f]{4})?$", description="PCI vendor, as 0x1da3.")
+    pci_address: Reading | None = Field(default=None, description="PCI address, where the entry has no link `device`.")
+    index: Reading | None = Field(default=None, description="{index}, where it is not in the name.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        key, given = {"class": ("class", self.class_name), "pci": ("vendor", self.vendor), "dev": ("glob", self.glob)}[
+            self.by
+        ]
+        if not given:
+            raise ValueError(f'by = "{self.by}" needs the key {key}')
+        if self.glob:
+            _device_path(self.glob)
+        return self
+
+
+class Condition(Table):
+    """What an attribute must say; upper and lower case are the same."""
+
+    value: Reading
+    is_one_of: tuple[str, ...] = Field(default=(), description="Good values.")
+    is_none_of: tuple[str, ...] = Field(default=(), description="Bad values.")
+    at_most: float | None = Field(default=None, description="The highest good number.")
+    optional: bool = Field(default=False, description="Whether a missing attribute is good.")
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if sum((bool(self.is_one_of), bool(self.is_none_of), self.at_most is not None)) != 1:
+            raise ValueError("give one of is-one-of, is-none-of and at-most")
+        return self
+
+    def fault(self, text: str) -> str | None:
+        """What is wrong with a value, None if nothing is."""
+        said = text.lower()
+        if self.is_one_of:
+            return None if said in {v.lower() for v in self.is_one_of} else f"is {text[:60]!r}"
+        if self.is_none_of:
+            return f"is {text[:60]!r}" if said in {v.lower() for v in self.is_none_of} else None
+        try:
+            return None if self.at_most is None or float(text) <= self.at_most else f"is {text[:60]}"
+        except ValueError:
+            return f"is not a number: {text[:60]!r}"
+
+
+class Model(Table):
+    """A model of the family. The first one whose PCI ids fit is the device's; one without ids fits every device."""
+
+    name: str = Field(min_length=1, max_length=128)
+    pci_devices: tuple[Annotated[str, Field(pattern=r"^0x[0-9a-f]{4}$")], ...] = ()
+    memory: Size = Field(default=0, ge=0, description="Used where no attribute says it.")
+    memory_type: str | None = None
+    memory_bandwidth: float | None = Field(default=None, gt=0, description="GiB/s.")
+    unit: str = Field(default="core", description="What the device's compute units are called.")
+    cores: int = Field(default=0, ge=0)
+    precisions: tuple[str, ...] = ()
+    emulated_precisions: tuple[str, ...] = ()
+
+    def precision_support(self) -> Iterator[tuple[str, PrecisionSupport]]:
+        yield from ((p, PrecisionSupport.NATIVE) for p in self.precisions)
+        yield from ((p, PrecisionSupport.EMULATED) for p in self.emulated_precisions)
+
+
+class Node(Table):
+    """A device node, or several by ``*``, that workloads get."""
+
+    path: Annotated[Template, BeforeValidator(_device_path)]
+    permissions: str = Field(default="rw", pattern=r"^r?w?m?$")
+    optional: bool = Field(default=False, description="Whether the device is usable without it.")
+
+
+class Bind(Table):
+    """A path of the node that workloads see."""
+
+    source: Annotated[Template, Field(pattern=r"^/.*$")]
+    target: Annotated[Template, Field(pattern=r"^/.*$")] | None = None
+    read_only: bool = True
+
+    @model_validator(mode="after")
+    def _allowed(self) -> Self:
+        target = self.target or self.source
+        if target.startswith(("/proc/", "/sys/", "/dev/")) or ".." in target.split("/"):
+            raise ValueError(f"nothing can be mounted at {target}; sysfs is there, device nodes belong to [[devices]]")
+        return self
+
+
+class Metric(Table):
+    """A number to watch. The value is what is read times ``scale``."""
+
+    key: str = Field(pattern=r"^[a-z][a-z0-9_]*$")
+    value: Reading
+    unit: UNITS
+    scale: float = 1.0
+    capacity: float | Reading | None = Field(default=None, description="A number, or what is read times scale.")
+    accumulated: bool = False
+    together: Literal["sum", "max"] | None = Field(
+        default=None, description="How devices make one number; default: max for celsius, else sum."
+    )
+
+
+class Family(Table):
+    """The whole file."""
+
+    key: str
+    name: str = Field(min_length=1, description="For people.")
+    description: str = ""
+    icon: str = "npu1"
+    unit: str = "Device"
+    facts: tuple[str, ...] = Field(default=(), description="Where the facts of this file come from.")
+    unverified: tuple[str, ...] = Field(default=(), description="What of them is a guess.")
+    find: Find
+    only_if: tuple[Condition, ...] = Field(default=(), description="Conditions for a device to be of this family.")
+    id: Reading | None = Field(default=None, description="A serial number; else the PCI address is the id.")
+    values: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")], Reading] = Field(default_factory=dict)
+    memory: Reading | None = Field(default=None, description="Device memory in bytes, where an attribute says it.")
+    models: tuple[Model, ...] = Field(min_length=1)
+    healthy_if: tuple[Condition, ...] = ()
+    devices: tuple[Node, ...] = ()
+    env: dict[str, Template | dict[Annotated[str, Field(pattern=r"^\d+$")], str]] = Field(default_factory=dict)
+    mounts: tuple[Bind, ...] = ()
+    resource_data: dict[str, Template] = Field(default_factory=dict)
+    metrics: tuple[Metric, ...] = ()
+    variant_namespace: str = Field(default="", max_length=64)
+    kernel_module: str = Field(default="", pattern=r"^[\w-]*$", description="Whose version is the driver's.")
+
+    @field_validator("key")
+    @classmethod
+    def _key(cls, key: str) -> str:
+        try:
+            if "." in key:
+                raise ValueError("the key has no dot; the slot is <key>.device")
+            return check_slot_name(key)
+        except InvalidName as e:
+            raise ValueError(e.message) from None
+
+    @field_validator("env")
+    @classmethod
+    def _env(cls, env: dict[str, Any]) -> dict[str, Any]:
+        for name in env:
+            try:
+                check_env_name(name)
+            except InvalidName as e:
+                raise ValueError(e.message) from None
+        return env
+
+    @model_validator(mode="after")
+    def _known_placeholders(self) -> Self:
+        known = FIELDS | self.values.keys()
+        if shadowed := FIELDS & self.values.keys():
+            raise ValueError(f"values.{min(shadowed)} has the name of a placeholder that every device has")
+        texts: dict[str, str | None] = {f"env.{k}": v for k, v in self.env.items() if isinstance(v, str)}
+        texts |= {f"resource-data.{k}": v for k, v in self.resource_data.items()}
+        texts |= {f"devices.{n}.path": node.path for n, node in enumerate(self.devices)}
+        texts |= {f"mounts.{n}.source": bind.source for n, bind in enumerate(self.mounts)}
+        texts |= {f"mounts.{n}.target": bind.target for n, bind in enumerate(self.mounts)}
+        for where, text in texts.items():
+            if unknown := placeholders(text or "") - known:
+                raise ValueError(f"{where} names {{{min(unknown)}}}; known are {', '.join(sorted(known))}")
+        keys = [metric.key for metric in self.metrics]
+        if len(keys) != len(set(keys)):
+            raise ValueError("two metrics have one key")
+        return self
+
+    @property
+    def slot(self) -> str:
+        return f"{self.key}.device"
+
+    @cached_property
+    def prefix(self) -> str:
+        """Of metric keys and, in capitals, of variables."""
+        return re.sub(r"\W", "_", self.key)
+
+    def model_of(self, pci_device: str) -> Model | None:
+        """The model of a PCI device id, None if it is not of this family."""
+        return next((m for m in self.models if not m.pci_devices or pci_device.lower() in m.pci_devices), None)
+
+
+def parse_family(text: str, where: str) -> Family:
+    """Raises FamilyError."""
+    try:
+        data = tomllib.loads(text)
+        return Family.model_validate(data)
+    except tomllib.TOMLDecodeError as e:
+        raise FamilyError(f"{where} is not TOML: {e}") from None
+    except ValidationError as e:
+        wrong = problems_of(e)
+        place, message = next(iter(wrong.items()))
+        raise FamilyError(f"{where}: {f'{place}: ' if place else ''}{message}", data=wrong) from None
+
+
+def load_family(path: Path) -> Family:
+    """Read a data file.
+
+    Raises:
+        PluginError: it cannot be read.
+        FamilyError: it is malformed.
+    """
+    try:
+        return parse_family(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as e:
+        raise PluginError(f"cannot read {path}: {e}") from None
+
+
+def packaged_names() -> list[str]:
+    """The keys of the families that come with the package."""
+    found = resources.files("ai.backend.accelerator.sysfs").joinpath("data").iterdir()
+    return sorted(f.name.removesuffix(".toml") for f in found if f.name.endswith(".toml"))
+
+
+def packaged_family(key: str) -> Family:
+    """Raises FileNotFoundError for a key that does not come with the package."""
+    file = resources.files("ai.backend.accelerator.sysfs").joinpath("data", f"{key}.toml")
+    return parse_family(file.read_text(encoding="utf-8"), f"{key}.toml")

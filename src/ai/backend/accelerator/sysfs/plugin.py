@@ -1,0 +1,190 @@
+"""The plugin over data files: one class for every family, and one for files of your own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, Field
+
+from ai.backend.accelerator.sysfs.family import Family, FamilyError, Metric, Value, load_family
+from ai.backend.accelerator.sysfs.scan import Entry, driver_version, fill, scan_family
+from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchMode, VariantNamespace
+from ai.backend.common.ids import DeviceName, SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.plugin.accelerator import Mount, NodeInfo, Workload, WorkloadConfig
+from ai.backend.plugin.sysfs.base import Found, TreePlugin, TreeSettings
+from ai.backend.plugin.sysfs.measures import Raw
+from ai.backend.plugin.sysfs.pci import pci_at
+from ai.backend.plugin.sysfs.tree import Missing, Unreadable, parse_number
+
+FEATURES = (
+    VariantFeature(name="model"),
+    VariantFeature(name="memory_type"),
+    VariantFeature(name="memory_gib", match_mode=VariantMatchMode.MINIMUM),
+    VariantFeature(name="driver_version", match_mode=VariantMatchMode.MINIMUM),
+    VariantFeature(name="precision", multi_value=True),
+)
+"""What is stated of every device of a family that names a ``variant-namespace``."""
+
+
+class SysfsSettings(TreeSettings):
+    """Settings of the plugin ``sysfs`` and of every family's plugin."""
+
+    families: tuple[Path, ...] = Field(
+        default=(), description="Data files to use; a family's own plugin takes one of its own key instead of its own."
+    )
+
+
+class SysfsPlugin(TreePlugin):
+    """Devices as data files describe them. This class itself serves the files that its settings name."""
+
+    key: ClassVar[DeviceName] = DeviceName("sysfs")
+    version: ClassVar[str] = "1"
+    settings_model: ClassVar[type[BaseModel] | None] = SysfsSettings
+    key_is_slot_prefix: ClassVar[bool] = False
+    packaged: ClassVar[Family | None] = None
+    """The family that a subclass comes with."""
+
+    def __init__(self, settings: BaseModel | None = None) -> None:
+        super().__init__(settings)
+        self._paths = settings.families if isinstance(settings, SysfsSettings) else ()
+        self.families: tuple[Family, ...] = (self.packaged,) if self.packaged is not None else ()
+        self._serials: dict[str, dict[str, str]] = {}
+
+    async def init(self) -> None:
+        """Raises PluginError or InvalidInput for a data file that cannot be used."""
+        if not self._paths:
+            return
+        given = await self.reading(lambda: [load_family(path.expanduser()) for path in self._paths])
+        keys = [family.key for family in given]
+        for path, key in zip(self._paths, keys, strict=True):
+            if self.packaged is not None and key != self.packaged.key:
+                raise FamilyError(f"{path}: key: the plugin {self.key} takes no other key than {self.key}, not {key}")
+            if keys.count(key) > 1:
+                raise FamilyError(f"{path}: key: two files describe {key}")
+        self.families = tuple(given)
+
+    def _family(self, found: Found) -> Family:
+        slot = found.device.slots[0].slot_name
+        return next(family for family in self.families if family.slot == slot)
+
+    # ---- devices and slots
+
+    def scan(self) -> Sequence[Found]:
+        found: list[Found] = []
+        for family in self.families:
+            devices = scan_family(self.tree, family, self._serials.setdefault(family.key, {}))
+            found += (_of_plugin(device, self.key) for device in devices)
+        return found
+
+    async def configurable_slots(self) -> Sequence[SlotDisplay]:
+        return [
+            SlotDisplay(
+                slot_name=SlotName(family.slot),
+                slot_type=SlotType.COUNT,
+                description=family.description or family.name,
+                human_readable_name=family.name,
+                display_unit=family.unit,
+                display_icon=family.icon,
+            )
+            for family in self.families
+        ]
+
+    async def variant_namespaces(self) -> Sequence[VariantNamespace]:
+        names = dict.fromkeys(family.variant_namespace for family in self.families if family.variant_namespace)
+        return [VariantNamespace(namespace=name, features=FEATURES) for name in names]
+
+    # ---- workloads
+
+    def config(self, held: Sequence[Found], workload: Workload) -> WorkloadConfig:
+        env: dict[str, str] = {}
+        data: dict[str, str] = {}
+        mounts: dict[str, Mount] = {}
+        for family in self.families:
+            mine = [found for found in held if self._family(found) is family]
+            fields = [{**found.fields, "rank": str(rank)} for rank, found in enumerate(mine)]
+            if not mine:
+                continue
+            env |= _environment(family, fields)
+            data[f"{family.prefix.upper()}_GLOBAL_DEVICE_IDS"] = ",".join(f"{f['rank']}:{f['id']}" for f in fields)
+            data |= {k: text for k, v in family.resource_data.items() if (text := _joined(v, fields)) is not None}
+            for one in fields:
+                for bind in family.mounts:
+                    source, target = fill(bind.source, one), fill(bind.target or bind.source, one)
+                    if source is not None and target is not None and self.tree.exists(source):
+                        mounts[target] = Mount(source=source, target=target, read_only=bind.read_only)
+        return WorkloadConfig(env_vars=env, resource_data=data, mounts=tuple(mounts.values()))
+
+    # ---- metrics
+
+    def measure(self, found: Sequence[Found]) -> Sequence[Raw]:
+        raw: list[Raw | None] = []
+        for one in found:
+            entry = Entry(one.fields["path"], "", "", pci_at(self.tree, one.device.hw_location))
+            raw += (self._raw(one, entry, metric) for metric in self._family(one).metrics)
+        return [one for one in raw if one is not None]
+
+    def _raw(self, found: Found, entry: Entry, metric: Metric) -> Raw | None:
+        value = self._number(entry, metric.value)
+        if value is None:
+            return None
+        capacity = metric.capacity if isinstance(metric.capacity, float | None) else None
+        if isinstance(metric.capacity, Value) and (read := self._number(entry, metric.capacity)) is not None:
+            capacity = read * metric.scale
+        if metric.capacity is None and metric.unit == "percent":
+            capacity = 100.0
+        return Raw(
+            key=f"{self._family(found).prefix}_{metric.key}",
+            device_id=found.device.device_id,
+            value=value * metric.scale,
+            unit=metric.unit,
+            capacity=capacity,
+            accumulated=metric.accumulated,
+            together=metric.together or ("max" if metric.unit == "celsius" else "sum"),
+        )
+
+    def _number(self, entry: Entry, value: Value) -> float | None:
+        try:
+            return parse_number(entry.read(self.tree, value), entry.path)
+        except (Missing, Unreadable):
+            return None
+
+    async def get_node_info(self) -> NodeInfo:
+        versions = await self.reading(lambda: {f.key: driver_version(self.tree, f) for f in self.families})
+        known = {key: version for key, version in versions.items() if version is not None}
+        only = next(iter(known.values())) if len(self.families) == 1 and known else None
+        return NodeInfo(driver_version=only, extra={} if only else {f"{k}_driver": v for k, v in known.items()})
+
+
+def _of_plugin(found: Found, key: str) -> Found:
+    """The device under the name of the plugin that lists it."""
+    return dataclasses.replace(found, device=dataclasses.replace(found.device, device_name=DeviceName(key)))
+
+
+def _joined(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
+    """The template of each device with commas between, once where it is the same for all.
+
+    None where a device lacks something: a list without it would hide the device from its user.
+    """
+    texts = [text for one in fields if (text := fill(template, one)) is not None]
+    return ",".join(dict.fromkeys(texts)) if len(texts) == len(fields) else None
+
+
+def _environment(family: Family, fields: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """A variable of the form ``{"1" = ..., "2" = ...}`` depends on how many devices the workload has."""
+    env: dict[str, str] = {}
+    for name, value in family.env.items():
+        text = value.get(str(len(fields))) if isinstance(value, Mapping) else _joined(value, fields)
+        if text is not None:
+            env[name] = text
+    return env
+
+
+def plugin_class(family: Family) -> type[SysfsPlugin]:
+    """The plugin of one family."""
+    name = "".join(part.capitalize() for part in family.prefix.split("_")) + "Plugin"
+    facts = {"key": DeviceName(family.key), "key_is_slot_prefix": True, "packaged": family, "__doc__": family.name}
+    return type(name, (SysfsPlugin,), facts)

@@ -1,0 +1,283 @@
+"""From a family's data file and the node's tree to devices."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+
+from ai.backend.accelerator.sysfs.family import Condition, Family, Model, Value
+from ai.backend.common.devices import (
+    ComputeDevice,
+    ComputePrecisionSupport,
+    ComputeUnit,
+    DeviceHealth,
+    MemorySpec,
+    VariantProperty,
+)
+from ai.backend.common.ids import DeviceId, DeviceName
+from ai.backend.plugin.accelerator import DeviceMapping
+from ai.backend.plugin.sysfs.base import Found, distinct, whole
+from ai.backend.plugin.sysfs.pci import BUS, PciDevice, links_of, pci_at, pci_device
+from ai.backend.plugin.sysfs.tree import Missing, Tree, Unreadable, parse_number
+
+_SAFE_FIELD = re.compile(r"[\w+:-][\w.+:-]{0,127}", re.ASCII)
+"""What may be filled into a path or a variable: a driver that answers with garbage must not name other files."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """A place in the tree where a device was found, and what was learnt of it so far."""
+
+    path: str
+    name: str
+    index: str
+    pci: PciDevice | None
+    faults: list[str] = field(default_factory=list)
+
+    @property
+    def place(self) -> str:
+        return self.pci.address if self.pci is not None else self.name
+
+    def read(self, tree: Tree, value: Value) -> str:
+        """Raises Missing or Unreadable."""
+        path = value.attribute or value.name_of or ""
+        if path.startswith("pci:"):
+            if self.pci is None:
+                raise Missing(f"{self.name} has no PCI function")
+            base, path = self.pci.path, path.removeprefix("pci:")
+        else:
+            base = self.path
+        found = tree.glob(f"{base}/{path}") if "*" in path else [f"{base}/{path}"]
+        if not found:
+            raise Missing(f"{base}/{path}")
+        if value.name_of is not None:
+            if (target := tree.resolve(found[0])) is None:
+                raise Missing(found[0])
+            text = target.rpartition("/")[2]
+        else:
+            text = tree.read(found[0])
+        if value.pattern is None:
+            return text
+        if (match := re.search(value.pattern, text)) is None:
+            raise Unreadable(f"{found[0]} is not as expected: {text[:40]!r}")
+        return str(match[1]).strip()
+
+
+def entries(tree: Tree, family: Family) -> Iterator[Entry]:
+    """Every place that a device of the family may be at, in natural order."""
+    find = family.find
+    if find.by == "pci":
+        functions = [pci_at(tree, address) for address in sorted(tree.names(BUS))]  # hexadecimal
+        found = [Entry(f.path, f.address, "", f) for f in functions if f is not None and f.vendor == find.vendor]
+    else:
+        paths = tree.glob(find.glob if find.by == "dev" else f"/sys/class/{find.class_name}/*")
+        names = [(path, path.rpartition("/")[2]) for path in paths]
+        matched = [(path, name, m) for path, name in names if (m := re.fullmatch(find.name, name)) is not None]
+        found = [Entry(path, name, m[1], pci_device(tree, f"{path}/device")) for path, name, m in matched]
+    for entry in found:
+        if entry.pci is None and find.pci_address is not None:
+            try:
+                entry.pci = pci_at(tree, entry.read(tree, find.pci_address))
+            except (Missing, Unreadable) as e:
+                entry.faults.append(f"its PCI address cannot be read: {e}")
+        if find.vendor and entry.pci is not None and entry.pci.vendor.lower() != find.vendor:
+            continue
+        yield entry
+
+
+def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -> list[Found]:
+    """The devices of one family.
+
+    Args:
+        serials: place -> serial number as read last; kept by the caller, so that a serial that cannot be read for a
+            while does not change the id of its device.
+    """
+    found: list[tuple[Entry, Model]] = []
+    for entry in entries(tree, family):
+        if (model := family.model_of(entry.pci.device if entry.pci is not None else "")) is None:
+            continue
+        if not _belongs(tree, family, entry):
+            continue
+        entry.index = _index(tree, family, entry) or str(len(found))
+        found.append((entry, model))
+    for place in serials.keys() - {entry.place for entry, _ in found}:
+        del serials[place]
+    claimed = [(entry.place, _serial(tree, family, entry, serials)) for entry, _ in found]
+    ids = distinct(claimed)
+    places = {DeviceId(ids[entry.place]): entry.pci for entry, _ in found if entry.pci is not None}
+    return [_found(tree, family, entry, model, ids[entry.place], places) for entry, model in found]
+
+
+def _belongs(tree: Tree, family: Family, entry: Entry) -> bool:
+    """Whether it is of the family. What cannot be read may be: a device must not vanish because it is ill."""
+    for condition in family.only_if:
+        try:
+            if condition.fault(entry.read(tree, condition.value)) is not None:
+                return False
+        except Missing:
+            if not condition.optional:
+                return False
+        except Unreadable as e:
+            entry.faults.append(str(e))
+    return True
+
+
+def _index(tree: Tree, family: Family, entry: Entry) -> str:
+    if family.find.index is None:
+        return entry.index
+    try:
+        return entry.read(tree, family.find.index)
+    except (Missing, Unreadable) as e:
+        entry.faults.append(f"its index cannot be read: {e}")
+        return entry.index
+
+
+def _serial(tree: Tree, family: Family, entry: Entry, serials: MutableMapping[str, str]) -> str:
+    if family.id is None:
+        return entry.place
+    try:
+        serial = entry.read(tree, family.id)
+    except Missing:
+        return serials.get(entry.place, entry.place)
+    except Unreadable as e:
+        entry.faults.append(f"its serial number cannot be read: {e}")
+        return serials.get(entry.place, entry.place)
+    if _SAFE_FIELD.fullmatch(serial) is None:
+        if serial:
+            entry.faults.append(f"its serial number is garbage: {serial[:40]!r}")
+        return serials.get(entry.place, entry.place)
+    known = serials.setdefault(entry.place, serial)
+    if known != serial:
+        entry.faults.append(f"its serial number changed from {known} to {serial}; restart the agent if it was replaced")
+    return known
+
+
+def _fields(tree: Tree, family: Family, entry: Entry, model: Model, device_id: str) -> dict[str, str]:
+    """What templates are filled from; a missing value is left out, a garbled one makes the device unhealthy."""
+    fields = {"index": entry.index, "name": entry.name, "id": device_id, "model": model.name}
+    if entry.pci is not None:
+        fields["pci"] = entry.pci.address
+    for name, value in family.values.items():
+        try:
+            text = entry.read(tree, value)
+        except Missing:
+            continue
+        except Unreadable as e:
+            entry.faults.append(str(e))
+            continue
+        if _SAFE_FIELD.fullmatch(text) is None:
+            entry.faults.append(f"{name} is garbage: {text[:40]!r}")
+            continue
+        fields[name] = text
+    if _SAFE_FIELD.fullmatch(entry.index) is None:
+        entry.faults.append(f"its index is garbage: {entry.index[:40]!r}")
+        del fields["index"]
+    return fields
+
+
+def fill(template: str, fields: Mapping[str, str]) -> str | None:
+    """The template with its placeholders replaced, None where one of them is not known of this device."""
+    parts = []
+    for text, name, _, _ in string.Formatter().parse(template):
+        parts.append(text)
+        if name is not None:
+            if name not in fields:
+                return None
+            parts.append(fields[name])
+    return "".join(parts)
+
+
+def _nodes(tree: Tree, family: Family, entry: Entry, fields: Mapping[str, str]) -> tuple[DeviceMapping, ...]:
+    """Those that are there. A device of a family with nodes of their own needs at least one of its own."""
+    nodes: list[DeviceMapping] = []
+    own: list[bool] = []
+    for node in family.devices:
+        path = fill(node.path, fields)
+        here = (tree.glob(path) if "*" in path else [path] * tree.exists(path)) if path is not None else []
+        if not here and not node.optional:
+            entry.faults.append(f"there is no device node {path or node.path}")
+        nodes += (DeviceMapping(source=p, permissions=node.permissions) for p in here)
+        if path != node.path:
+            own.append(bool(here))
+    if own and not any(own):
+        entry.faults.append("it has no device node of its own")
+    return tuple(nodes)
+
+
+def _fault(tree: Tree, entry: Entry, condition: Condition) -> str | None:
+    name = condition.value.attribute or condition.value.name_of
+    try:
+        fault = condition.fault(entry.read(tree, condition.value))
+    except Missing:
+        return None if condition.optional else f"{name} is missing"
+    except Unreadable as e:
+        return str(e)
+    return f"{name} {fault}" if fault is not None else None
+
+
+def _found(
+    tree: Tree, family: Family, entry: Entry, model: Model, device_id: str, places: Mapping[DeviceId, PciDevice]
+) -> Found:
+    fields = _fields(tree, family, entry, model, device_id)
+    nodes = _nodes(tree, family, entry, fields)
+    faults = [*entry.faults, *(f for c in family.healthy_if if (f := _fault(tree, entry, c)) is not None)]
+    memory = _memory(tree, family, entry, model)
+    device = ComputeDevice(
+        device_name=DeviceName(family.key),
+        device_id=DeviceId(device_id),
+        hw_location=entry.place,
+        slots=whole(family.slot),
+        numa_node=entry.pci.numa_node if entry.pci is not None else None,
+        memory_size=memory,
+        processing_units=model.cores,
+        model_name=model.name,
+        health=DeviceHealth.UNHEALTHY if faults else DeviceHealth.HEALTHY,
+        health_reason="; ".join(dict.fromkeys(faults))[:500],
+        memory_spec=MemorySpec(total_memory=memory, memory_type=model.memory_type, bandwidth=model.memory_bandwidth)
+        if memory
+        else None,
+        compute_units=(ComputeUnit(name=model.unit, count=model.cores),) if model.cores else (),
+        precision_support=tuple(
+            ComputePrecisionSupport(format=name, support=support) for name, support in model.precision_support()
+        ),
+        links=links_of(DeviceId(device_id), places),
+        variant_properties=tuple(_variants(tree, family, model, memory)),
+    )
+    return Found(device=device, nodes=nodes, fields=fields | {"path": entry.path})
+
+
+def _memory(tree: Tree, family: Family, entry: Entry, model: Model) -> int:
+    if family.memory is not None:
+        try:
+            text = entry.read(tree, family.memory)
+            if 0 < (size := parse_number(text, "memory")) < 2**63:
+                return int(size)
+        except (Missing, Unreadable):
+            pass
+    return model.memory
+
+
+def _variants(tree: Tree, family: Family, model: Model, memory: int) -> Iterator[VariantProperty]:
+    """See ``FEATURES`` of the plugin; nothing where the family names no namespace."""
+    if not family.variant_namespace:
+        return
+    features: Sequence[tuple[str, str | None]] = (
+        ("model", model.name),
+        ("memory_type", model.memory_type),
+        ("memory_gib", str(memory >> 30) if memory else None),
+        ("driver_version", driver_version(tree, family)),
+        *(("precision", name) for name in model.precisions),
+    )
+    for feature, value in features:
+        if value is not None and 0 < len(value) <= 128:
+            yield VariantProperty(namespace=family.variant_namespace, feature=feature, value=value)
+
+
+def driver_version(tree: Tree, family: Family) -> str | None:
+    """Of the kernel module, None where it does not say or is not loaded."""
+    if not family.kernel_module:
+        return None
+    version = tree.text(f"/sys/module/{family.kernel_module.replace('-', '_')}/version")
+    return version[:64].split()[0] if version is not None else None

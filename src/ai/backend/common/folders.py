@@ -1,0 +1,151 @@
+"""Virtual folders: their vocabulary, their names and how they are addressed.
+
+Source: spec 03-01 ("Storage Management"), 03-07 (Virtual Folder objects), 03-08 ("Virtual Folders"), peer facts 5.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from ai.backend.common.errors import InvalidInput, InvalidName
+from ai.backend.common.ids import FolderId
+
+
+class FolderPermission(StrEnum):
+    """What a folder's user may do; ``rw`` and ``wd`` (write and delete) do not differ (spec 03-07)."""
+
+    READ_ONLY = "ro"
+    READ_WRITE = "rw"
+    WRITE_DELETE = "wd"
+
+    @property
+    def writes(self) -> bool:
+        return self is not FolderPermission.READ_ONLY
+
+
+class UsageMode(StrEnum):
+    GENERAL = "general"
+    MODEL = "model"
+    DATA = "data"
+
+
+class FolderOwnership(StrEnum):
+    USER = "user"
+    GROUP = "group"
+
+
+class FolderStatus(StrEnum):
+    """``performing`` is a folder that is being made, ``cloning`` one that is being filled from another."""
+
+    READY = "ready"
+    PERFORMING = "performing"
+    CLONING = "cloning"
+    ERROR = "error"
+    DELETE_PENDING = "delete-pending"
+    DELETE_ONGOING = "delete-ongoing"
+    DELETE_ERROR = "delete-error"
+    DELETE_COMPLETE = "delete-complete"
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the folder keeps its name and counts against its owner's limit."""
+        return self not in DELETED_FOLDER_STATUSES
+
+
+DELETED_FOLDER_STATUSES = frozenset(
+    {
+        FolderStatus.DELETE_PENDING,
+        FolderStatus.DELETE_ONGOING,
+        FolderStatus.DELETE_ERROR,
+        FolderStatus.DELETE_COMPLETE,
+    }
+)
+
+
+class HostPermission(StrEnum):
+    """What a domain, group or keypair policy allows on one volume (spec 03-02, ``allowed_vfolder_hosts``)."""
+
+    CREATE = "create-vfolder"
+    MODIFY = "modify-vfolder"
+    DELETE = "delete-vfolder"
+    MOUNT = "mount-in-session"
+    UPLOAD = "upload-file"
+    DOWNLOAD = "download-file"
+    INVITE = "invite-others"
+    SET_USER_PERMISSION = "set-user-specific-permission"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderKey:
+    """How a storage proxy addresses a folder: the volume, whose quota it counts against, and its id.
+
+    Attributes:
+        host: ``proxy:volume``.
+        quota_scope: ``user:<uuid>`` or ``project:<uuid>``.
+    """
+
+    host: str
+    quota_scope: str
+    folder_id: FolderId
+
+    @property
+    def proxy(self) -> str:
+        return self.host.partition(":")[0]
+
+    @property
+    def volume(self) -> str:
+        return self.host.partition(":")[2]
+
+    @property
+    def vfid(self) -> str:
+        """``<quota scope>/<32 hex digits>``."""
+        return f"{self.quota_scope}/{self.folder_id.hex}"
+
+
+_WORD = re.compile(r"[\w.](?:[\w .()+@-]*[\w.()+@-])?")
+_RESERVED = re.compile(r"\.[a-z0-9]+(?:rc|_profile)|\.terminfo|\.jupyter|\.tmux\.conf|\.logout|\.{1,2}")
+_IDS = re.compile(r"[0-9a-fA-F]{8}-?(?:[0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}")
+
+
+def check_folder_name(name: str) -> str:
+    """The name in Unicode's composed form (NFC): 1 to 64 letters, digits, blanks and ``_ . - ( ) + @``.
+
+    It becomes the name of a directory in sessions, so it is no path, no id, and no file that a shell reads at its
+    start; a leading dot mounts the folder into every session of its owner.
+
+    Raises:
+        InvalidName: it is not such a name.
+    """
+    composed = unicodedata.normalize("NFC", name)
+    if not 1 <= len(composed) <= 64 or len(composed.encode()) > 255 or _WORD.fullmatch(composed) is None:
+        raise InvalidName(
+            "A folder's name is 1 to 64 letters, digits, blanks and _ . - ( ) + @, with no blank at either end and no "
+            "mark but the dot and the underscore at its beginning.",
+            data={"name": "malformed"},
+        )
+    if _RESERVED.fullmatch(composed) or _IDS.fullmatch(composed):
+        raise InvalidName(f"{composed!r} may not name a folder.", data={"name": "reserved"})
+    return composed
+
+
+def parse_folder_id(text: str) -> FolderId | None:
+    """The id that the text is, with or without its dashes; None if it is none."""
+    return FolderId(UUID(text)) if _IDS.fullmatch(text) else None
+
+
+def parse_host(host: str) -> tuple[str, str]:
+    """The proxy and the volume of ``proxy:volume``.
+
+    Raises:
+        InvalidInput: it is not of that form.
+    """
+    proxy, colon, volume = host.partition(":")
+    if not (proxy and colon and volume) or len(host) > 128 or not host.isprintable():
+        raise InvalidInput(
+            f"{host[:64]!r} is no storage host, which is written proxy:volume", data={"host": "malformed"}
+        )
+    return proxy, volume

@@ -1,0 +1,105 @@
+"""Quota scopes, folders and paths in them, as managers, storage proxies and volumes write them.
+
+Source: spec 03-01 ("Quota scopes"), peer facts 5 ("Path", "VFolderID").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import UUID
+
+from ai.backend.common.errors import InvalidInput, InvalidPath
+
+MAX_PART = 255
+MAX_PATH = 4095
+
+
+class QuotaScopeKind(StrEnum):
+    USER = "user"
+    PROJECT = "project"
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaScopeId:
+    """Whose storage a folder is accounted to.
+
+    >>> str(QuotaScopeId.parse("user:dfa9da54-4b28-432f-be29-c0d680c7a412"))
+    'user:dfa9da54-4b28-432f-be29-c0d680c7a412'
+    """
+
+    kind: QuotaScopeKind
+    id: UUID
+
+    @classmethod
+    def parse(cls, text: str) -> QuotaScopeId:
+        """Raises InvalidInput: not ``user:<uuid>`` or ``project:<uuid>``."""
+        kind, _, id_ = text.partition(":")
+        try:
+            return cls(QuotaScopeKind(kind), UUID(id_))
+        except ValueError:
+            raise InvalidInput(f"{text[:64]!r} is no quota scope: write user:<uuid> or project:<uuid>.") from None
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class VFolderId:
+    """A virtual folder on a volume: ``<quota scope>/<32 hex digits>``."""
+
+    scope: QuotaScopeId
+    id: UUID
+
+    @classmethod
+    def parse(cls, text: str) -> VFolderId:
+        """Raises InvalidInput: no quota scope, or no UUID after it."""
+        scope, _, id_ = text.partition("/")
+        try:
+            return cls(QuotaScopeId.parse(scope), UUID(id_))
+        except ValueError:
+            raise InvalidInput(f"{text[:96]!r} is no folder id: write <quota scope>/<32 hex digits>.") from None
+
+    def __str__(self) -> str:
+        return f"{self.scope}/{self.id.hex}"
+
+
+@dataclass(frozen=True, slots=True)
+class FolderPath:
+    """A path inside a folder, as its parts; none at all is the folder itself. Only ``.`` and ``//`` are taken out."""
+
+    parts: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> FolderPath:
+        """Raises InvalidPath: absolute, with ``..``, NUL or a lone surrogate, or too long for a file system."""
+        if text.startswith("/"):
+            raise InvalidPath("A path inside a folder does not begin with a slash.", data={"path": text[:256]})
+        parts = tuple(part for part in text.split("/") if part not in ("", "."))
+        try:
+            sizes = [len(part.encode()) for part in parts]
+        except UnicodeEncodeError:
+            raise InvalidPath("A path is UTF-8.") from None
+        if ".." in parts or "\0" in text:
+            raise InvalidPath("A path inside a folder has no '..' and no NUL.", data={"path": text[:256]})
+        if max(sizes, default=0) > MAX_PART or sum(sizes) + len(sizes) > MAX_PATH:
+            raise InvalidPath(f"A path has at most {MAX_PATH} bytes, and {MAX_PART} in each part.")
+        return cls(parts)
+
+    @classmethod
+    def name(cls, text: str) -> str:
+        """One part, for a new name.
+
+        Raises:
+            InvalidPath: no part, or more than one.
+        """
+        path = cls.parse(text)
+        if path.parts != (text,):
+            raise InvalidPath("A name has no slash, and is neither empty nor '.'.", data={"name": text[:256]})
+        return text
+
+    def __truediv__(self, name: str) -> FolderPath:
+        return FolderPath((*self.parts, name))
+
+    def __str__(self) -> str:
+        return "/".join(self.parts) or "."

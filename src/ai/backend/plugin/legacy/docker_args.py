@@ -1,0 +1,274 @@
+"""From the arguments of Docker's "create a container" to a WorkloadConfig, exactly or not at all.
+
+:data:`ARGUMENTS` is the whole table. An argument that is not in it, or has a value that its row does not know, denies
+the creation with its name, unless it is empty (null, false, 0, "", [], {}), which asks for nothing. Names and meanings:
+Docker Engine API v1.43, ``ContainerCreate``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any, Literal
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.plugin.accelerator import DeviceMapping, Mount
+
+_DEFAULT_PERIOD_US = 100_000
+_MAX_NUMBER = 65_535
+
+
+class Untranslatable(Exception):
+    """``argument`` has no counterpart; the message says why."""
+
+    def __init__(self, argument: str, reason: str) -> None:
+        super().__init__(reason)
+        self.argument = argument
+
+
+@dataclass
+class Wishes:
+    """What was found in the arguments. Sizes are bytes, ``cpu`` is in cores, ``quota`` and ``period`` microseconds."""
+
+    runtime: Literal["container", "process_tree"]
+    env_vars: dict[str, str] = field(default_factory=dict)
+    mounts: list[Mount] = field(default_factory=list)
+    devices: list[DeviceMapping] = field(default_factory=list)
+    gids: list[int] = field(default_factory=list)
+    cpuset: tuple[int, ...] = ()
+    memory_nodes: tuple[int, ...] = ()
+    cpu: Decimal | None = None
+    quota: int | None = None
+    period: int | None = None
+    memory: int | None = None
+    memory_and_swap: int | None = None
+
+    @property
+    def cpu_limit(self) -> float | None:
+        """Raises Untranslatable for limits that contradict each other."""
+        if self.period is not None and self.quota is None:
+            raise Untranslatable("HostConfig.CpuPeriod", "means nothing without CpuQuota")
+        if self.quota is None:
+            return None if self.cpu is None else float(self.cpu)
+        if self.cpu is not None:
+            raise Untranslatable("HostConfig.CpuQuota", "cannot be set together with another limit of cores")
+        return self.quota / (self.period or _DEFAULT_PERIOD_US)
+
+    @property
+    def memory_limit_bytes(self) -> int | None:
+        """Raises Untranslatable for a limit of swap: sessions have none."""
+        if self.memory_and_swap not in (None, self.memory):
+            raise Untranslatable("HostConfig.MemorySwap", "is not equal to Memory: sessions have no swap")
+        return self.memory
+
+
+def translate(arguments: object, *, runtime: Literal["container", "process_tree"]) -> Wishes:
+    """Read what ``generate_docker_args`` gave.
+
+    Raises:
+        Untranslatable: an argument has no counterpart.
+    """
+    wishes = Wishes(runtime)
+    given = dict(_table(arguments, "as a whole"))
+    for key, value in _table(given.pop("HostConfig", None) or {}, "HostConfig").items():
+        given[f"HostConfig.{key}"] = value
+    for path, value in given.items():
+        if _is_empty(value):
+            continue
+        row = ARGUMENTS.get(path)
+        if row is None:
+            raise Untranslatable(path, "has no counterpart here")
+        row.read(wishes, value, path)
+    _ = wishes.cpu_limit, wishes.memory_limit_bytes
+    return wishes
+
+
+def denied(plugin: str, error: Untranslatable) -> CreationDenied:
+    return CreationDenied(
+        f"the v1 plugin {plugin} wants the Docker argument {error.argument}, which {error}",
+        data={"plugin": plugin, "argument": error.argument},
+    )
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or value is False or value in (0, "") or (isinstance(value, Sequence | Mapping) and not value)
+
+
+def _table(value: object, path: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise Untranslatable(path, f"is {value!r:.60} instead of a mapping")
+    return value
+
+
+def _list(value: object, path: str) -> Sequence[Any]:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise Untranslatable(path, f"is {value!r:.60} instead of a list")
+    return value
+
+
+def _text(value: object, path: str) -> str:
+    if not isinstance(value, str):
+        raise Untranslatable(path, f"has {value!r:.60} where a text belongs")
+    return value
+
+
+def _positive(value: object, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal) or value != int(value) or value <= 0:
+        raise Untranslatable(path, f"is {value!r:.60} instead of a positive whole number")
+    return int(value)
+
+
+def _only(item: Mapping[str, Any], known: Sequence[str], path: str) -> Mapping[str, Any]:
+    for key, value in item.items():
+        if key not in known and not _is_empty(value):
+            raise Untranslatable(f"{path}.{key}", "has no counterpart here")
+    return item
+
+
+def _env(wishes: Wishes, value: object, path: str) -> None:
+    for line in _list(value, path):
+        name, sign, text = _text(line, path).partition("=")
+        if not sign:
+            raise Untranslatable(path, f"has {name[:60]!r} without a value, which would unset a variable")
+        wishes.env_vars[name] = text
+
+
+def _devices(wishes: Wishes, value: object, path: str) -> None:
+    known = ("PathOnHost", "PathInContainer", "CgroupPermissions")
+    for item in _list(value, path):
+        device = _only(_table(item, path), known, path)
+        source = _text(device.get("PathOnHost"), f"{path}.PathOnHost")
+        target = _text(device.get("PathInContainer") or source, f"{path}.PathInContainer")
+        permissions = _text(device.get("CgroupPermissions") or "rwm", f"{path}.CgroupPermissions")
+        wishes.devices.append(
+            DeviceMapping(source=source, target=None if target == source else target, permissions=permissions)
+        )
+
+
+_CAPABILITIES = frozenset({"gpu", "nvidia", "compute", "utility", "video", "graphics", "display", "compat32", "ngx"})
+
+
+def _device_requests(wishes: Wishes, value: object, path: str) -> None:
+    """Both drivers name devices that a CDI specification describes: cdi by full names, nvidia by ids."""
+    for item in _list(value, path):
+        request = _only(_table(item, path), ("Driver", "DeviceIDs", "Capabilities"), path)
+        driver = _text(request.get("Driver") or "nvidia", f"{path}.Driver")
+        names = [_text(name, f"{path}.DeviceIDs") for name in _list(request.get("DeviceIDs") or (), path)]
+        if driver not in ("cdi", "nvidia"):
+            raise Untranslatable(f"{path}.Driver", f"is {driver[:60]!r}: only nvidia and cdi are known")
+        if not names:
+            raise Untranslatable(f"{path}.DeviceIDs", "names no device: how many, or all, cannot be said here")
+        if wishes.runtime != "container":
+            raise Untranslatable(path, "needs a container engine; this agent's workloads are process trees")
+        for alternative in _list(request.get("Capabilities") or (), f"{path}.Capabilities"):
+            if unknown := sorted({str(name) for name in _list(alternative, path)} - _CAPABILITIES):
+                raise Untranslatable(f"{path}.Capabilities", f"names {unknown[0][:60]!r}, which is not known")
+        prefix = "" if driver == "cdi" else "nvidia.com/gpu="
+        wishes.devices += [DeviceMapping(source="", cdi_name=f"{prefix}{name}") for name in names]
+
+
+def _binds(wishes: Wishes, value: object, path: str) -> None:
+    for line in _list(value, path):
+        parts = _text(line, path).split(":")
+        if not 2 <= len(parts) <= 3 or not parts[0].startswith("/"):
+            raise Untranslatable(path, f"has {line[:80]!r}, which is no SOURCE:TARGET[:ro|rw] with absolute paths")
+        mode = parts[2] if len(parts) == 3 else "rw"
+        if mode not in ("ro", "rw"):
+            raise Untranslatable(path, f"has the option {mode[:60]!r}: only ro and rw are known")
+        wishes.mounts.append(Mount(source=parts[0], target=parts[1], read_only=mode == "ro"))
+
+
+def _mounts(wishes: Wishes, value: object, path: str) -> None:
+    for item in _list(value, path):
+        mount = _only(_table(item, path), ("Type", "Source", "Target", "ReadOnly"), path)
+        if mount.get("Type") != "bind":
+            raise Untranslatable(f"{path}.Type", f"is {mount.get('Type')!r:.60}: only bind is known")
+        source, target = (_text(mount.get(key), f"{path}.{key}") for key in ("Source", "Target"))
+        wishes.mounts.append(Mount(source=source, target=target, read_only=bool(mount.get("ReadOnly"))))
+
+
+def _groups(wishes: Wishes, value: object, path: str) -> None:
+    for group in _list(value, path):
+        text = str(group)
+        if isinstance(group, bool) or not (text.isascii() and text.isdecimal()):
+            raise Untranslatable(path, f"has {text[:60]!r}: only numbers of groups mean the same on every image")
+        wishes.gids.append(int(text))
+
+
+def _numbers(value: object, path: str) -> tuple[int, ...]:
+    found: list[int] = []
+    for part in _text(value, path).split(","):
+        first, dash, last = part.partition("-")
+        ends = [int(end) if end.isascii() and end.isdecimal() else -1 for end in (first, last if dash else first)]
+        if not 0 <= ends[0] <= ends[1] <= _MAX_NUMBER:
+            raise Untranslatable(path, f"has {part[:60]!r}, which is no number and no range")
+        found += range(ends[0], ends[1] + 1)
+    return tuple(dict.fromkeys(found))
+
+
+def _cpuset(wishes: Wishes, value: object, path: str) -> None:
+    wishes.cpuset = _numbers(value, path)
+
+
+def _memory_nodes(wishes: Wishes, value: object, path: str) -> None:
+    wishes.memory_nodes = _numbers(value, path)
+
+
+def _cores(wishes: Wishes, value: object, path: str) -> None:
+    try:
+        cores = Decimal(str(value))
+    except InvalidOperation:
+        cores = Decimal(0)
+    _take_cores(wishes, cores, value, path)
+
+
+def _nano_cores(wishes: Wishes, value: object, path: str) -> None:
+    _take_cores(wishes, Decimal(_positive(value, path)) / 10**9, value, path)
+
+
+def _take_cores(wishes: Wishes, cores: Decimal, value: object, path: str) -> None:
+    if not cores.is_finite() or cores <= 0:
+        raise Untranslatable(path, f"is {value!r:.60}, which is no number of cores")
+    if wishes.cpu not in (None, cores):
+        raise Untranslatable(path, "contradicts another limit of cores")
+    wishes.cpu = cores
+
+
+def _number(attribute: str) -> Callable[[Wishes, object, str], None]:
+    def read(wishes: Wishes, value: object, path: str) -> None:
+        setattr(wishes, attribute, _positive(value, path))
+
+    return read
+
+
+@dataclass(frozen=True)
+class Argument:
+    """``becomes`` is its row in docs/reference/accelerators/legacy.md."""
+
+    read: Callable[[Wishes, object, str], None]
+    becomes: str
+
+
+ARGUMENTS: Mapping[str, Argument] = {
+    "Env": Argument(_env, "`env_vars`; each item is `NAME=VALUE`"),
+    "HostConfig.Binds": Argument(_binds, "`mounts`; absolute paths, with no option, `ro` or `rw`"),
+    "HostConfig.CpuPeriod": Argument(_number("period"), "with `CpuQuota`; 100000 if absent"),
+    "HostConfig.CpuQuota": Argument(_number("quota"), "`cpu_limit`: the quota by the period"),
+    "HostConfig.Cpus": Argument(_cores, "`cpu_limit`"),
+    "HostConfig.CpusetCpus": Argument(_cpuset, "`cpuset`; as `0-2,5`"),
+    "HostConfig.CpusetMems": Argument(_memory_nodes, "`memory_nodes`; as `0-1`"),
+    "HostConfig.DeviceRequests": Argument(
+        _device_requests,
+        "`devices` by CDI name, of the drivers `cdi` and `nvidia` (`nvidia.com/gpu=ID`), with `DeviceIDs`, not with a "
+        "`Count`; only where workloads are containers",
+    ),
+    "HostConfig.Devices": Argument(_devices, "`devices`; `CgroupPermissions` is `rwm` if absent"),
+    "HostConfig.GroupAdd": Argument(_groups, "`extra_gids`; numbers only"),
+    "HostConfig.Memory": Argument(_number("memory"), "`memory_limit_bytes`"),
+    "HostConfig.MemorySwap": Argument(
+        _number("memory_and_swap"), "nothing: it must equal `Memory`, for there is no swap"
+    ),
+    "HostConfig.Mounts": Argument(_mounts, "`mounts`; of type `bind` with `Source`, `Target`, `ReadOnly` only"),
+    "HostConfig.NanoCpus": Argument(_nano_cores, "`cpu_limit`"),
+}

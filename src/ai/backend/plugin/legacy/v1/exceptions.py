@@ -1,0 +1,58 @@
+"""Names of ``ai.backend.agent.exception``: of our own kinds, so that they mean here what they meant there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ai.backend.common import errors
+
+__all__ = [
+    "FractionalResourceFragmented",
+    "InitializationError",
+    "InsufficientResource",
+    "InvalidResourceArgument",
+    "InvalidResourceCombination",
+    "NotMultipleOfQuantum",
+    "ResourceError",
+    "UnsupportedResource",
+]
+
+ResourceError = errors.ResourceError
+UnsupportedResource = errors.UnsupportedResource
+NotMultipleOfQuantum = errors.NotMultipleOfQuantum
+
+
+class InitializationError(Exception):
+    """A plugin cannot be started."""
+
+
+class InvalidResourceCombination(ResourceError):
+    """Slots that exclude each other in one request."""
+
+
+class InvalidResourceArgument(errors.InvalidQuantity):
+    """A quantity that this slot cannot have."""
+
+
+class FractionalResourceFragmented(ResourceError):
+    """A request would have to be split."""
+
+
+class InsufficientResource(errors.InsufficientResource):
+    def __init__(
+        self,
+        msg: str = "",
+        slot_name: str = "",
+        requested_alloc: object = None,
+        total_allocatable: object = None,
+        allocation: object = None,
+        context_tag: str | None = None,
+    ) -> None:
+        del allocation
+        evidence: dict[str, Any] = {
+            "slot": slot_name,
+            "requested": requested_alloc,
+            "available": total_allocatable,
+            "context": context_tag,
+        }
+        super().__init__(msg, data={key: str(value) for key, value in evidence.items() if value is not None})

@@ -1,0 +1,112 @@
+"""Names of ``ai.backend.common.types`` that v1 plugins use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any, NewType, Self, TypedDict
+
+from ai.backend.common import slots
+from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, SessionId, SlotName
+from ai.backend.common.slots import ResourceSlot
+
+__all__ = [
+    "PID",
+    "AcceleratorMetadata",
+    "AcceleratorNumberFormat",
+    "AgentId",
+    "BinarySize",
+    "ContainerId",
+    "DeviceAllocation",
+    "DeviceId",
+    "DeviceModelInfo",
+    "DeviceName",
+    "HardwareMetadata",
+    "KernelId",
+    "MetricKey",
+    "MountPermission",
+    "MountTypes",
+    "ResourceSlot",
+    "SessionId",
+    "SlotName",
+    "SlotTypes",
+]
+
+MetricKey = NewType("MetricKey", str)
+ContainerId = NewType("ContainerId", str)
+PID = NewType("PID", int)
+DeviceAllocation = Mapping[SlotName, Mapping[DeviceId, Decimal]]
+
+
+class SlotTypes(StrEnum):
+    COUNT = "count"
+    BYTES = "bytes"
+    UNIQUE = "unique"
+    UNIFIED = "unified"
+    """Has no counterpart here: such a plugin is refused."""
+
+
+class MountTypes(StrEnum):
+    BIND = "bind"
+    VOLUME = "volume"
+    TMPFS = "tmpfs"
+    K8S_GENERIC = "k8s-generic"
+    K8S_HOSTPATH = "k8s-hostpath"
+
+
+class MountPermission(StrEnum):
+    READ_ONLY = "ro"
+    READ_WRITE = "rw"
+    RW_DELETE = "wd"
+
+
+class BinarySize(slots.BinarySize):
+    """Our size, with the names that v1 plugins call."""
+
+    @classmethod
+    def from_str(cls, text: str | int) -> Self:
+        """Raises InvalidQuantity."""
+        return cls.parse(text)
+
+    @classmethod
+    def finite_from_str(cls, text: str | int) -> Self:
+        """Raises InvalidQuantity."""
+        return cls.parse(text)
+
+    def __format__(self, form: str) -> str:
+        """``s`` and nothing: the shortest exact text; a unit letter: in that unit; else as of a whole number."""
+        if form in ("", "s"):
+            return str(self)
+        if form in tuple("kmgtpe"):
+            scaled = Decimal(int(self)) / 1024 ** ("kmgtpe".index(form) + 1)
+            return f"{scaled.normalize():f}{form}"
+        return int.__format__(self, form)
+
+
+class AcceleratorNumberFormat(TypedDict):
+    binary: bool
+    round_length: int
+
+
+class AcceleratorMetadata(TypedDict):
+    slot_name: str
+    description: str
+    human_readable_name: str
+    display_unit: str
+    number_format: AcceleratorNumberFormat
+    display_icon: str
+
+
+class HardwareMetadata(TypedDict):
+    """``status`` is healthy, degraded, offline or unavailable."""
+
+    status: str
+    status_info: str | None
+    metadata: dict[str, str]
+
+
+class DeviceModelInfo(TypedDict):
+    device_id: DeviceId
+    model_name: str
+    data: Mapping[str, Any]

@@ -1,0 +1,120 @@
+"""What /proc knows of a process: identity that survives reuse of its number, descendants, memory."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable
+
+_PAGE = os.sysconf("SC_PAGESIZE")
+
+
+def boot_id() -> str:
+    """Changes with every boot of the machine."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:  # no pathlib here: memory
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def stat_fields(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the state (field 3) on; None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:  # as above
+            text = file.read()
+    except OSError:
+        return None
+    return text[text.rfind(")") + 2 :].split()
+
+
+def start_time(pid: int) -> int | None:
+    """Ticks after boot at which the process started; with the number, its identity. None if it is gone or a zombie."""
+    fields = stat_fields(pid)
+    if fields is None or fields[0] in "ZX":
+        return None
+    return int(fields[19])
+
+
+def is_same(pid: int, started: int) -> bool:
+    """Whether that very process still lives."""
+    return start_time(pid) == started
+
+
+def _children_by_list(pid: int) -> list[int] | None:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):  # as above
+            try:
+                with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:  # as above
+                    found += map(int, file.read().split())
+            except FileNotFoundError:
+                if not os.path.exists("/proc/self/task/" + str(os.getpid()) + "/children"):  # as above
+                    return None
+    except OSError:
+        return found
+    return found
+
+
+def _parents() -> dict[int, list[int]]:
+    table: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # as above
+        if name.isdigit():
+            fields = stat_fields(int(name))
+            if fields is not None:
+                table.setdefault(int(fields[1]), []).append(int(name))
+    return table
+
+
+def children(pid: int) -> list[int]:
+    """The children of a process, zombies too."""
+    found = _children_by_list(pid)
+    return _parents().get(pid, []) if found is None else found
+
+
+def descendants(pid: int) -> list[int]:
+    """Every process below ``pid``, parents first. A racing fork may hide a child from one call."""
+    table: dict[int, list[int]] | None = None
+    found: list[int] = []
+    seen = {pid}
+    queue = [pid]
+    while queue:
+        current = queue.pop()
+        children = _children_by_list(current) if table is None else table.get(current, [])
+        if children is None:
+            table = _parents()
+            children = table.get(current, [])
+        for child in children:
+            if child not in seen:
+                seen.add(child)
+                found.append(child)
+                queue.append(child)
+    return found
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory, less what is shared with files; 0 if the process is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:  # as above
+            fields = file.read().split()
+    except OSError:
+        return 0
+    return max(0, int(fields[1]) - int(fields[2])) * _PAGE
+
+
+def send(pids: Iterable[int], number: int) -> int:
+    """Signal each; returns how many were there."""
+    reached = 0
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+            reached += 1
+        except (ProcessLookupError, PermissionError):
+            continue
+    return reached
+
+
+def stop_and_kill(pids: list[int]) -> int:
+    """SIGSTOP all first, so that none forks while the others are killed."""
+    send(pids, signal.SIGSTOP)
+    return send(pids, signal.SIGKILL)

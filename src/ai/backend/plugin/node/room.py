@@ -1,0 +1,47 @@
+"""How much of the disk workloads hold, and whether enough is left for the platform itself.
+
+A home without a limit of its own may fill the disk on which the manager's database lies; then nobody could even end the
+session that did it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+LEAST_SHARE = 20  # a twentieth of a small file system is enough of a reserve
+
+
+def lacks_room(path: Path, reserve_bytes: int) -> bool:
+    """Whether the file system of ``path`` has less left than the reserve, or than a twentieth of it if that is less."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return False
+    reserve = min(reserve_bytes, found.f_blocks * found.f_frsize // LEAST_SHARE)
+    return found.f_bavail * found.f_frsize < reserve
+
+
+def unlinked_bytes(pids: Iterable[int], home: Path) -> int:
+    """Bytes on the disk of ``home`` in files that processes hold open though they have no name any more."""
+    try:
+        device = home.stat().st_dev
+    except OSError:
+        return 0
+    sizes: dict[int, int] = {}
+    for pid in pids:
+        folder = f"/proc/{pid}/fd"
+        try:
+            names = os.listdir(folder)  # noqa: PTH208  # thousands of short names
+        except OSError:
+            continue
+        for name in names:
+            try:
+                facts = os.stat(f"{folder}/{name}")  # noqa: PTH116  # likewise
+            except OSError:
+                continue
+            if stat.S_ISREG(facts.st_mode) and facts.st_nlink == 0 and facts.st_dev == device:
+                sizes[facts.st_ino] = facts.st_blocks * 512
+    return sum(sizes.values())

@@ -1,0 +1,107 @@
+"""What every runtime of this machine keeps on disk in one way: a folder for each workload, and homes beside them.
+
+    <state>/workloads/<kernel id>.<attempt>/   exit.json (how it ended), removing (removal has begun), and more
+    <state>/homes/<kernel id>/                 /home/work of every attempt
+
+Every JSON file is replaced atomically.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ai.backend.common.ids import KernelId
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """The object in the file; None if there is no file or nothing sensible in it."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace atomically. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    temporary.replace(path)
+
+
+def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
+    """How a workload ended, from the shim's file or message."""
+    return WorkloadExit(
+        code=content.get("code"),
+        signal=content.get("signal"),
+        oom=bool(content.get("oom")),
+        reason=str(content.get("reason") or ""),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadFolder:
+    """One workload's directory. Nothing is cached: every answer is what the disk says now."""
+
+    path: Path
+
+    def exit(self) -> WorkloadExit | None:
+        content = read_json(self.path / "exit.json")
+        return None if content is None else exit_of(content)
+
+    def write_exit(self, ended: WorkloadExit) -> None:
+        content = {"code": ended.code, "signal": ended.signal, "oom": ended.oom, "reason": ended.reason}
+        write_json(self.path / "exit.json", {"version": 1, **content})
+
+    @property
+    def is_being_removed(self) -> bool:
+        return (self.path / "removing").exists()
+
+    @property
+    def keeps_home(self) -> bool:
+        content = read_json(self.path / "removing")
+        return bool(content and content.get("keep_home"))
+
+    def mark_removing(self, *, keep_home: bool) -> None:
+        write_json(self.path / "removing", {"keep_home": keep_home})
+
+
+@dataclass(frozen=True, slots=True)
+class StateFolder:
+    """The runtime's root directory."""
+
+    path: Path
+
+    @property
+    def homes(self) -> Path:
+        return self.path / "homes"
+
+    @property
+    def workloads(self) -> Path:
+        return self.path / "workloads"
+
+    def make(self) -> None:
+        """Private to us: a session's way into its home is a mount, never a path through here."""
+        for directory in (self.path, self.homes, self.workloads):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+
+    def folder(self, key: WorkloadKey) -> WorkloadFolder:
+        return WorkloadFolder(self.workloads / str(key))
+
+    def home(self, kernel_id: KernelId) -> Path:
+        return self.homes / str(kernel_id)
+
+    def all_folders(self) -> Iterator[WorkloadFolder]:
+        try:
+            entries = sorted(self.workloads.iterdir())
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            if entry.is_dir() and not entry.is_symlink():
+                yield WorkloadFolder(entry)

@@ -1,0 +1,171 @@
+"""Files of a workload that we write or read as the agent: never through a path that the session's user controls."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.plugin.runtime import HOME
+
+
+def place_files(files: dict[str, bytes], directory: Path, home: Path, owner: tuple[int, int] | None) -> dict[str, Path]:
+    """Write the files of a specification; returns those to be bound, by their path in the workload.
+
+    Files under the home go there, owned by the session's user; others go beside the workload's record.
+
+    Raises:
+        CreationDenied: a path that is not plain and absolute.
+    """
+    bound: dict[str, Path] = {}
+    for index, (target, content) in enumerate(files.items()):
+        if not target.startswith("/") or os.path.normpath(target) != target:
+            raise CreationDenied(f"{target!r} is not a plain absolute path")
+        if target.startswith(HOME + "/"):
+            write_in_home(home, target.removeprefix(HOME + "/"), content, owner)
+        else:
+            path = directory / "files" / str(index)
+            path.parent.mkdir(mode=0o755, exist_ok=True)
+            path.write_bytes(content)
+            path.chmod(0o644)
+            bound[target] = path
+    return bound
+
+
+def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, int] | None) -> None:
+    """Write one file, following no link: a kept home belongs to its user, who may have laid some.
+
+    Raises CreationDenied if something is in the way.
+    """
+    *parents, name = relative.split("/")
+    current = os.open(home, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for parent in parents:
+            try:
+                os.mkdir(parent, 0o755, dir_fd=current)
+                if owner is not None:
+                    os.chown(parent, *owner, dir_fd=current, follow_symlinks=False)
+            except FileExistsError:
+                pass
+            below = os.open(parent, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=current)
+            os.close(current)
+            current = below
+        try:
+            os.unlink(name, dir_fd=current)
+        except FileNotFoundError:
+            pass
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=current)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            if owner is not None:
+                os.fchown(fd, *owner)
+    except OSError as error:
+        raise CreationDenied(f"{relative!r} cannot be written in the home: {error.strerror}") from error
+    finally:
+        os.close(current)
+
+
+def tree_size(path: Path, entry_limit: int = 1_000_000) -> int:
+    """Bytes that a tree holds on disk, links not followed."""
+    total = 0
+    pending = [str(path)]
+    while pending and entry_limit > 0:
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    entry_limit -= 1
+                    try:
+                        total += entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append(entry.path)
+                    except OSError:
+                        continue
+        except OSError:
+            continue
+    return total
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a tree made by a hostile user: of any depth, with closed directories, with links; crossing no mount.
+
+    Goes by descriptors, never by a long path. Raises OSError if something stays.
+    """
+    try:
+        top = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        _remove_entry(top, path.name)
+    finally:
+        os.close(top)
+
+
+def _remove_entry(top: int, name: str) -> None:
+    """Descend into the first directory found, flatten: move grandchildren up so that depth never grows."""
+    try:
+        found = os.stat(name, dir_fd=top, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode):
+        os.unlink(name, dir_fd=top)
+        return
+    root = _open_directory(top, name)
+    try:
+        counter = 0
+        while True:
+            below = _unlink_files(root)
+            if not below:
+                break
+            for child in below:
+                counter = _lift(root, child, counter)
+    finally:
+        os.close(root)
+    os.rmdir(name, dir_fd=top)
+
+
+def _open_directory(parent: int, name: str) -> int:
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except PermissionError:
+        os.chmod(name, 0o700, dir_fd=parent)
+        return os.open(name, flags, dir_fd=parent)
+
+
+def _unlink_files(directory: int) -> list[str]:
+    """Unlink everything that is no directory; returns the directories."""
+    with os.scandir(directory) as entries:
+        listed = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    if any(not is_directory for _, is_directory in listed):
+        _make_writable(directory)
+    for name, is_directory in listed:
+        if not is_directory:
+            os.unlink(name, dir_fd=directory)
+    return [name for name, is_directory in listed if is_directory]
+
+
+def _make_writable(directory: int) -> None:
+    if not os.fstat(directory).st_mode & stat.S_IWUSR:
+        os.fchmod(directory, 0o700)
+
+
+def _lift(root: int, name: str, counter: int) -> int:
+    """Empty one directory below the root, moving its own directories up to the root, and remove it."""
+    child = _open_directory(root, name)
+    try:
+        _make_writable(root)
+        for grandchild in _unlink_files(child):
+            _make_writable(child)
+            while True:
+                counter += 1
+                try:
+                    os.stat(f".lifted-{counter}", dir_fd=root, follow_symlinks=False)
+                except FileNotFoundError:
+                    break
+            os.chmod(grandchild, 0o700, dir_fd=child)
+            os.rename(grandchild, f".lifted-{counter}", src_dir_fd=child, dst_dir_fd=root)
+    finally:
+        os.close(child)
+    os.rmdir(name, dir_fd=root)
+    return counter

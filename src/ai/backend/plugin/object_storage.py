@@ -1,0 +1,240 @@
+"""The SPI of object storages: named byte strings that appear as a whole, for artifacts.
+
+A storage proxy loads them beside its volumes. It decides which keys there are and who may read them; the storage keeps
+bytes. Source: spec 03-17 ("Storage and Access"). What a storage promises is tested by
+:mod:`ai.backend.plugin.testing.object_storage_contract`.
+
+A key is a relative path: parts joined by slashes, UTF-8, none empty, ``.`` or ``..``, no control characters, at most
+:data:`MAX_KEY` bytes, and 255 in each part. No key is the beginning of another one's path (``a`` and ``a/b``): not
+every storage can hold both.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ai.backend.common.errors import BackendError, InvalidPath, NotSupported
+from ai.backend.common.volume_paths import FolderPath
+from ai.backend.plugin.volume import OpenFile
+
+SPI_VERSION = 1
+MAX_KEY = 1024
+_CONTROL = re.compile("[\x00-\x1f\x7f]")
+CHUNK_BYTES = 1 << 18
+"""About as much as :meth:`ObjectStorage.read` gives at a time."""
+
+
+class ObjectCapability(StrEnum):
+    """What a storage can do besides keeping bytes.
+
+    ``mount``: hosts see objects as files, so :meth:`ObjectStorage.mount_path` and :meth:`ObjectStorage.open_file` work.
+    ``presign``: it makes URLs that work without us, :meth:`ObjectStorage.presign`.
+    """
+
+    MOUNT = "mount"
+    PRESIGN = "presign"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """``size`` is in bytes, ``modified`` seconds since 1970."""
+
+    key: str
+    size: int
+    modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPage:
+    """A part of a listing, sorted by the UTF-8 bytes of the key. ``cursor`` leads to the next one; None: the last."""
+
+    objects: Sequence[ObjectInfo]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageContext:
+    """What the proxy gives to a storage.
+
+    Attributes:
+        owner: uid and gid of all files that it makes, where the process may give files away.
+    """
+
+    owner: tuple[int, int] | None = None
+
+
+def check_key(key: str) -> str:
+    """Return ``key``. Raises InvalidPath: it is none, see the module."""
+    path = FolderPath.parse(key)
+    if not key or "/".join(path.parts) != key or len(key.encode()) > MAX_KEY or _CONTROL.search(key):
+        raise InvalidPath("A key is a relative path without '.', '//' and control characters.", data={"key": key[:256]})
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """Return ``prefix``: a key and a slash, or nothing at all, which means every key. Raises InvalidPath."""
+    if prefix:
+        check_key(prefix.removesuffix("/"))
+        if not prefix.endswith("/"):
+            raise InvalidPath("A prefix ends with a slash.", data={"key": prefix[:256]})
+    return prefix
+
+
+class ObjectUpload(ABC):
+    """An object on its way. Nobody sees it before :meth:`publish`.
+
+    Attributes:
+        offset: bytes that are there. After the process died, an upload of the same key goes on at the ``offset`` that
+            it then has, which is at most what was written.
+    """
+
+    offset: int
+
+    @abstractmethod
+    async def write(self, data: bytes) -> None:
+        """Append; in memory that does not grow with the object. Raises StorageFull."""
+
+    @abstractmethod
+    async def publish(self) -> None:
+        """Make it the object, durably and as a whole, in place of one that is there."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop here; what counts after a death counts after this. Nothing after :meth:`publish` or :meth:`abort`."""
+
+    @abstractmethod
+    async def abort(self) -> None:
+        """Throw away what has come."""
+
+
+class ObjectStorage(ABC):
+    """One storage.
+
+    Every call raises ObjectStorageUnavailable, ObjectStorageRefused or BucketNotFound where the server is down, does
+    not take our credentials, or lacks the bucket, each within about a minute; InvalidPath for what is no key. Deleting
+    may be repeated.
+
+    Args:
+        name: as in the settings.
+        options: settings of this backend.
+        context: see there.
+
+    Raises:
+        InvalidInput: an option is missing, unknown or wrong; a library is not installed.
+    """
+
+    spi_version: ClassVar[int] = SPI_VERSION
+    backend: ClassVar[str]
+
+    def __init__(self, name: str, options: Mapping[str, Any], context: StorageContext) -> None:
+        self.name = name
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> frozenset[ObjectCapability]: ...
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Raises InvalidInput: the place cannot be used. A server that is down is no error here."""
+
+    @abstractmethod
+    async def stop(self) -> None: ...
+
+    @abstractmethod
+    async def check(self) -> str | None:
+        """What is wrong with the storage at this moment; None: nothing."""
+
+    @abstractmethod
+    async def stat(self, key: str) -> ObjectInfo:
+        """Raises NoSuchFile."""
+
+    @abstractmethod
+    def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
+        """The bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it.
+
+        Raises:
+            NoSuchFile: before the first part.
+        """
+
+    @abstractmethod
+    async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
+        """Begin, or go on with what was left of this key.
+
+        Args:
+            size: of the object, if it is known; some storages choose the size of their parts by it.
+
+        Raises:
+            UploadIsBeingWritten: where the storage notices it; elsewhere the last who publishes wins.
+        """
+
+    @abstractmethod
+    async def list(self, prefix: str = "", *, limit: int = 1000, cursor: str | None = None) -> ObjectPage: ...
+
+    @abstractmethod
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Those that are not there are right as well."""
+
+    @abstractmethod
+    async def abort_uploads(self, prefix: str) -> None:
+        """Throw away what has come of objects below ``prefix``; nobody may be writing to them."""
+
+    @abstractmethod
+    async def move(self, source: str, target: str) -> None:
+        """Rename, replacing. ``target`` appears as a whole. Raises NoSuchFile."""
+
+    async def presign(self, key: str, *, expires_s: int, put_size: int | None = None) -> str:
+        """A URL to GET an object, or to PUT one of ``put_size`` bytes. With ``presign``; else raises NotSupported."""
+        raise NotSupported(f"The object storage {self.name} makes no URLs.")
+
+    async def mount_path(self, prefix: str) -> Path:
+        """The absolute directory of what is below ``prefix``, on hosts too. With ``mount``. Raises NoSuchFile."""
+        raise NotSupported(f"The object storage {self.name} is not mounted.")
+
+    async def open_file(self, key: str) -> OpenFile:
+        """With ``mount``. Raises NoSuchFile."""
+        raise NotSupported(f"The object storage {self.name} is not mounted.")
+
+    async def put(self, key: str, parts: bytes | AsyncIterable[bytes], *, size: int | None = None) -> None:
+        """Store a new object; if the parts break off or it cannot be stored, nothing of it is left."""
+        upload = await self.open_upload(key, size=len(parts) if isinstance(parts, bytes) else size)
+        try:
+            if upload.offset:
+                await upload.abort()
+                upload = await self.open_upload(key, size=size)
+            if isinstance(parts, bytes):
+                await upload.write(parts)
+            else:
+                async for part in parts:
+                    await upload.write(part)
+            await upload.publish()
+        except BaseException:
+            await _abort_quietly(upload)
+            raise
+
+    async def get(self, key: str, *, limit: int) -> bytes:
+        """A small object. Raises NoSuchFile; InvalidPath if it has more than ``limit`` bytes."""
+        found = bytearray()
+        async for part in self.read(key):
+            found += part
+            if len(found) > limit:
+                raise InvalidPath(f"The object has more than {limit} bytes.", data={"key": key})
+        return bytes(found)
+
+    async def delete_prefix(self, prefix: str) -> None:
+        """Remove everything below ``prefix``, also what is on its way."""
+        await self.abort_uploads(prefix)
+        while (page := await self.list(prefix)).objects:
+            await self.delete([found.key for found in page.objects])
+
+
+async def _abort_quietly(upload: ObjectUpload) -> None:
+    try:
+        await upload.abort()
+    except BackendError:
+        await upload.close()

@@ -1,0 +1,184 @@
+"""The first process of a container: it relays between the agent and the runner, its child, and ends with the runner.
+
+* It listens in a directory that the agent mounted, and waits there: `begin` starts the runner, nothing of the user's
+  runs before. The agent has by then closed the directory to the session's user.
+* What the agent has not acknowledged when the runner ends is left in a file that was opened before the directory was
+  closed. No other process of the session can reach it: this one is not dumpable.
+* As process 1 of its namespace it reaps orphans, and its end is the end of every process of the container.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from .framing import encode
+from .relay import Relay
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Sequence
+
+    from .peers import Peer
+
+SOCKET, LEFT = "shim.sock", "left"
+RUNNER_LOST_GRACE_S = 1.0
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Container:
+    """See the module. `runner` is called in the child with the number of its channel's descriptor."""
+
+    def __init__(self, directory: str, replay_bytes: int, runner: Any) -> None:
+        self._start_runner = runner
+        self._pid = 0
+        self._status: Optional[int] = None
+        self._is_stopping = False
+        self._kill_at: Optional[float] = None
+        self._reason = ""
+        self._left = os.open(os.path.join(directory, LEFT), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._wakeup, wakeup_write = os.pipe()
+        for fd in (self._wakeup, wakeup_write):
+            os.set_blocking(fd, False)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_args: None)
+        for number in _STOP_SIGNALS:
+            signal.signal(number, self._stop)
+        self._poll = select.poll()
+        self._poll.register(self._wakeup, select.POLLIN)
+        self._relay = Relay(
+            self._poll,
+            listen(directory),
+            None,
+            replay_bytes=replay_bytes,
+            command=self._command,
+            lost=self._runner_lost,
+        )
+
+    def run(self) -> int:
+        """Until the runner has ended; its exit code as a shell counts it."""
+        while self._status is None:
+            for fd, events in self._poll.poll(self._timeout_ms()):
+                if fd == self._wakeup:
+                    os.read(self._wakeup, 512)
+                    self._reap()
+                else:
+                    self._relay.dispatch(fd, events)
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill_at = None
+                _signal_all(signal.SIGKILL)
+            self._relay.interest()
+        self._leave()
+        if os.WIFSIGNALED(self._status):
+            return 128 + os.WTERMSIG(self._status)
+        return os.WEXITSTATUS(self._status)
+
+    def _timeout_ms(self) -> Optional[int]:
+        return None if self._kill_at is None else max(0, int((self._kill_at - time.monotonic()) * 1000) + 1)
+
+    def _stop(self, *_args: Any) -> None:
+        """Politely, once; who asked for it waits for as long as it likes, and kills."""
+        if not self._pid:
+            self._status = 0
+        elif not self._is_stopping:
+            self._is_stopping = True
+            _signal_all(signal.SIGTERM)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._status = status
+
+    def _runner_lost(self, violation: str) -> None:
+        self._reason = violation
+        self._kill_at = time.monotonic() + (0.0 if violation else RUNNER_LOST_GRACE_S)
+
+    def _command(self, peer: Peer, kind: str, body: bytes) -> bool:
+        if kind != "begin":
+            return False
+        if not self._pid:
+            self._begin()
+        peer.send(encode({"t": "begun", "pid": self._pid}))
+        return True
+
+    def _begin(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._pid = os.fork()
+        if self._pid == 0:
+            code = 70
+            try:
+                signal.set_wakeup_fd(-1)
+                for number in (signal.SIGCHLD, *_STOP_SIGNALS):
+                    signal.signal(number, signal.SIG_DFL)
+                code = self._start_runner(theirs.fileno())
+            except BaseException as error:  # noqa: BLE001  # this process must not go on as a second relay
+                os.write(2, ("runner: %s: %s\n" % (type(error).__name__, error)).encode("utf-8", "replace"))
+            finally:
+                os._exit(code)
+        theirs.close()
+        self._relay.follow(ours)
+
+    def _leave(self) -> None:
+        """Keep what the agent may not have. A full disk loses it, and nothing else."""
+        _signal_all(signal.SIGKILL)
+        self._relay.drain()
+        frames = [encode({"t": "left", "reason": self._reason}), *self._relay.unacknowledged()]
+        try:
+            for frame in frames:
+                os.write(self._left, frame)
+        except OSError:
+            return
+
+
+def listen(directory: str) -> socket.socket:
+    """The agent's way in. It appears under its name when it can be connected to."""
+    name = os.path.join(directory, SOCKET)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(name + ".new")
+    listener.listen(16)
+    listener.setblocking(False)
+    os.rename(name + ".new", name)
+    return listener
+
+
+def _signal_all(number: int) -> None:
+    """Every process of the namespace but this one, which is its first; elsewhere `kill(-1)` would hit strangers."""
+    if os.getpid() == 1:
+        try:
+            os.kill(-1, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+def _options(arguments: Sequence[str]) -> Dict[str, str]:
+    return dict(zip(arguments[::2], arguments[1::2]))
+
+
+def main(arguments: List[str]) -> int:
+    """Parses `--directory DIR --replay-bytes N`, and hands the rest to the runner; 2 on wrong arguments."""
+    options = _options(arguments)
+    if not {"--directory", "--replay-bytes"} <= options.keys() or not options["--replay-bytes"].isdigit():
+        sys.stderr.write("usage: main.py --directory DIR --replay-bytes N --runtime NAME --home DIR\n")
+        return 2
+    os.umask(0o077)
+    process = __import__("_backendai_runner.process", fromlist=["prctl"])
+    process.prctl(process.PR_SET_DUMPABLE, 0)
+    others = [word for name, text in options.items() if name in ("--runtime", "--home") for word in (name, text)]
+
+    def runner(fd: int) -> int:
+        os.umask(0o022)
+        supervisor = __import__("_backendai_runner.supervisor", fromlist=["main"])
+        code: int = supervisor.main(["--channel-fd", str(fd), *others])
+        return code
+
+    return Container(options["--directory"], int(options["--replay-bytes"]), runner).run()

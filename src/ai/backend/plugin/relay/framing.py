@@ -1,0 +1,86 @@
+"""Frames of the runner protocol: 4-byte big-endian length and a JSON object (docs/reference/runner-protocol)."""
+
+from __future__ import annotations
+
+import json
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+MAX_FRAME = 8 * 1024 * 1024
+_KIND = re.compile(rb'\{\s*"t"\s*:\s*"([a-z-]{1,40})"')
+
+
+class ProtocolViolation(Exception):
+    """The peer does not speak the protocol."""
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """One frame, with its length."""
+    return pack(json.dumps(message, separators=(",", ":")).encode())
+
+
+def pack(body: bytes) -> bytes:
+    return len(body).to_bytes(4, "big") + body
+
+
+def kind_of(body: bytes | bytearray) -> str:
+    """The message's type, without decoding a body that starts with it. Raises ProtocolViolation."""
+    found = _KIND.match(body)
+    if found:
+        return found.group(1).decode()
+    kind = decode(body).get("t")
+    if not isinstance(kind, str):
+        raise ProtocolViolation("a message without a type")
+    return kind
+
+
+def decode(body: bytes | bytearray) -> dict[str, Any]:
+    """Raises ProtocolViolation."""
+    try:
+        message = json.loads(body)
+    except ValueError as error:
+        raise ProtocolViolation("not JSON") from error
+    if not isinstance(message, dict):
+        raise ProtocolViolation("not an object")
+    return message
+
+
+def stamp(body: bytes | bytearray, seq: int) -> bytes:
+    """Add ``seq`` as the last member, which wins over any that the sender put there. Raises ProtocolViolation."""
+    text = bytes(body).rstrip()
+    if not (text.startswith(b"{") and text.endswith(b"}")):
+        raise ProtocolViolation("not an object")
+    return text[:-1] + b',"seq":%d}' % seq
+
+
+class FrameReader:
+    """Cuts a byte stream into frame bodies."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @property
+    def buffered(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield every complete body. Raises ProtocolViolation for an impossible length."""
+        self._buffer += data
+        start = 0
+        try:
+            while len(self._buffer) - start >= 4:
+                size = int.from_bytes(self._buffer[start : start + 4], "big")
+                if not 1 <= size <= MAX_FRAME:
+                    raise ProtocolViolation(f"a frame of {size} bytes")
+                if len(self._buffer) - start - 4 < size:
+                    break
+                body = bytes(self._buffer[start + 4 : start + 4 + size])
+                start += 4 + size
+                yield body
+        finally:
+            if start:
+                del self._buffer[:start]

@@ -1,0 +1,64 @@
+"""Connections of the shim: bytes in, bytes out, never blocking."""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+
+from .framing import FrameReader
+
+_CHUNK = 256 * 1024
+
+
+class Peer:
+    """A stream socket with an outgoing queue."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.reader = FrameReader()
+        self._out: deque[memoryview] = deque()
+        self.queued = 0
+        self.is_open = True
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def receive(self) -> bytes | None:
+        """What has come; None at the end of the stream."""
+        try:
+            data = self.sock.recv(_CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return b""
+        except OSError:
+            return None
+        return data or None
+
+    def send(self, frame: bytes) -> None:
+        """Queue a frame and write what the socket takes now."""
+        self._out.append(memoryview(frame))
+        self.queued += len(frame)
+        self.flush()
+
+    def flush(self) -> bool:
+        """Write what the socket takes; False if the peer is gone."""
+        while self._out:
+            try:
+                written = self.sock.send(self._out[0])
+            except (BlockingIOError, InterruptedError):
+                return True
+            except OSError:
+                self._out.clear()
+                self.queued = 0
+                self.is_open = False
+                return False
+            self.queued -= written
+            if written == len(self._out[0]):
+                self._out.popleft()
+            else:
+                self._out[0] = self._out[0][written:]
+        return True
+
+    def close(self) -> None:
+        self.is_open = False
+        self.sock.close()

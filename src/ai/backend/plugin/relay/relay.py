@@ -1,0 +1,257 @@
+"""The relay: numbers, keeps and replays the messages of one runner for the agent that drives it.
+
+* One controller at a time; a newer epoch takes over. Any number of watchers, which only hear of the end.
+* Whoever owns the relay runs the poll loop, decides about the end and handles the messages that are not the relay's.
+* Flow control is what we ask the kernel for: nothing is read that could not be kept.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+from contextlib import suppress
+
+from .framing import ProtocolViolation, decode, encode, kind_of, pack
+from .peers import Peer
+from .replay import Replay
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable
+
+PROTOCOL = 1
+UNSENT_LIMIT = 1024 * 1024
+TO_RUNNER_LIMIT = 16 * 1024 * 1024
+
+
+class Relay:
+    """See the module.
+
+    Args:
+        poll: the owner's; the relay registers the listener, the runner and its peers there.
+        listener: the agent's way in.
+        runner: the stream of the runner; None until there is one.
+        replay_bytes: kept of what is not acknowledged.
+        command: called with (peer, type, body) for a message that anybody may send; False if the owner knows none such.
+        lost: called when the runner's stream has ended, with "" or with the violation of the protocol.
+    """
+
+    def __init__(
+        self,
+        poll: select.poll,
+        listener: socket.socket,
+        runner: socket.socket | None,
+        *,
+        replay_bytes: int,
+        command: Callable[[Peer, str, bytes], bool],
+        lost: Callable[[str], None],
+    ) -> None:
+        self._poll = poll
+        self._listener = listener
+        self._command = command
+        self._lost = lost
+        self._runner: Peer | None = None
+        self._replay = Replay(replay_bytes)
+        self._peers: dict[int, Peer] = {}
+        self._watchers: set[int] = set()
+        self._controller: Peer | None = None
+        self._epoch = -1
+        self._sent = 0
+        self._acked = 0
+        self.exit: dict[str, Any] | None = None
+        poll.register(listener, select.POLLIN)
+        if runner is not None:
+            self.follow(runner)
+
+    def follow(self, runner: socket.socket) -> None:
+        """Begin to relay this runner."""
+        self._runner = Peer(runner)
+        self._poll.register(self._runner, select.POLLIN)
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the controller has acknowledged everything."""
+        all_sent = self._sent >= self._replay.last_seq and self._acked >= self._replay.last_seq
+        return self._controller is not None and self._controller.queued == 0 and all_sent
+
+    def unacknowledged(self) -> list[bytes]:
+        """Every frame that the agent may not have, with its length."""
+        frames = (self._replay.get(seq) for seq in self._replay.after(self._acked))
+        return [frame for frame in frames if frame is not None]
+
+    def dispatch(self, fd: int, events: int) -> bool:
+        """Serve a descriptor that is ready; False if it is none of the relay's."""
+        if fd == self._listener.fileno():
+            self._accept()
+        elif self._runner is not None and fd == self._runner.fileno():
+            if events & select.POLLOUT:
+                self._runner.flush()
+            if events & ~select.POLLOUT:
+                self._read_runner()
+        elif fd in self._peers:
+            self._serve(self._peers[fd], events)
+        else:
+            return False
+        return True
+
+    def finish(self, ended: dict[str, Any]) -> None:
+        """The workload has ended: say so to all who hear, after everything that the runner said."""
+        self.exit = ended
+        frame = encode({"t": "exited", **ended})
+        for peer in list(self._peers.values()):
+            if peer is self._controller:
+                self._pump()
+            if peer.fileno() in self._watchers or peer is self._controller:
+                peer.send(frame)
+
+    def drain(self) -> None:
+        """Nobody is left to write: take what is still in the stream."""
+        while self._runner is not None and not self._replay.is_full:
+            data = self._runner.receive()
+            if not data:
+                self._drop_runner()
+                break
+            self._from_runner(data)
+
+    def interest(self) -> None:
+        """Ask the kernel only for what we can take: this is the whole flow control. Call it before each wait."""
+        if self._runner is not None:
+            behind = self._controller is not None and self._sent < self._replay.last_seq
+            takes = not self._replay.is_full and not behind
+            self._poll.modify(
+                self._runner, (select.POLLIN if takes else 0) | (select.POLLOUT if self._runner.queued else 0)
+            )
+        stuffed = self._runner is not None and self._runner.queued > TO_RUNNER_LIMIT
+        for peer in list(self._peers.values()):
+            if not peer.is_open:
+                self._forget(peer)
+                continue
+            takes = not (stuffed and peer is self._controller)
+            self._poll.modify(peer, (select.POLLIN if takes else 0) | (select.POLLOUT if peer.queued else 0))
+
+    # -- the runner's side
+
+    def _read_runner(self) -> None:
+        assert self._runner is not None
+        data = self._runner.receive()
+        if data is None:
+            self._drop_runner()
+            self._lost("")
+        else:
+            self._from_runner(data)
+
+    def _from_runner(self, data: bytes) -> None:
+        if self._runner is None:
+            return
+        try:
+            for body in self._runner.reader.feed(data):
+                self._replay.push(body)
+        except ProtocolViolation as violation:
+            self._drop_runner()
+            self._lost(f"protocol-violation: {violation}")
+        self._pump()
+
+    def _drop_runner(self) -> None:
+        if self._runner is not None:
+            self._poll.unregister(self._runner)
+            self._runner.close()
+            self._runner = None
+
+    # -- the agent's side
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        peer = Peer(sock)
+        self._peers[peer.fileno()] = peer
+        self._poll.register(peer, select.POLLIN)
+
+    def _pump(self) -> None:
+        """Send the controller what it has not seen, as far as it reads."""
+        peer = self._controller
+        if peer is None:
+            return
+        while peer.is_open and peer.queued < UNSENT_LIMIT and self._sent < self._replay.last_seq:
+            self._send_next(peer)
+
+    def _send_next(self, peer: Peer) -> None:
+        self._sent = max(self._sent + 1, self._replay.first_seq)
+        frame = self._replay.get(self._sent)
+        if frame is not None:
+            peer.send(frame)
+
+    def _forget(self, peer: Peer) -> None:
+        fd = next(number for number, held in self._peers.items() if held is peer)
+        with suppress(KeyError, ValueError, OSError):
+            self._poll.unregister(fd)
+        del self._peers[fd]
+        self._watchers.discard(fd)
+        if peer is self._controller:
+            self._controller = None
+        peer.close()
+
+    def _serve(self, peer: Peer, events: int) -> None:
+        if events & select.POLLOUT and peer.flush() and peer is self._controller:
+            self._pump()
+        if not events & ~select.POLLOUT:
+            return
+        data = peer.receive()
+        if data is None:
+            self._forget(peer)
+            return
+        try:
+            for body in peer.reader.feed(data):
+                self._handle(peer, body)
+                if not peer.is_open:
+                    break
+        except (ProtocolViolation, KeyError, TypeError, ValueError):
+            peer.is_open = False
+
+    def _handle(self, peer: Peer, body: bytes) -> None:
+        kind = kind_of(body)
+        if kind == "attach":
+            self._attach(peer, decode(body))
+        elif kind == "watch":
+            self._watchers.add(peer.fileno())
+            peer.send(encode({"t": "watching", "exit": self.exit}))
+            if self.exit is not None:
+                peer.send(encode({"t": "exited", **self.exit}))
+        elif self._command(peer, kind, body):
+            return
+        elif peer is not self._controller:
+            raise ProtocolViolation("not attached")
+        elif kind == "ack":
+            self._acked = max(self._acked, int(decode(body)["seq"]))
+            self._replay.ack(self._acked)
+        elif self._runner is not None:
+            self._runner.send(pack(body))
+
+    def _attach(self, peer: Peer, message: dict[str, Any]) -> None:
+        epoch, last_seq = int(message["epoch"]), int(message["last_seq"])
+        if epoch < self._epoch or message.get("protocol") != PROTOCOL:
+            peer.send(encode({"t": "refused", "reason": "stale-epoch"}))
+            peer.is_open = False
+            return
+        if self._controller is not None and self._controller is not peer:
+            self._forget(self._controller)
+        self._epoch = epoch
+        self._controller = peer
+        # Numbers the agent says it has are acknowledged; a number we never gave comes from another incarnation.
+        self._sent = last_seq if last_seq <= self._replay.last_seq else 0
+        self._acked = max(self._acked, self._sent)
+        attached = {
+            "t": "attached",
+            "protocol": PROTOCOL,
+            "first_seq": self._replay.first_seq,
+            "last_seq": self._replay.last_seq,
+            "alive": self.exit is None,
+            "exit": self.exit,
+        }
+        peer.send(encode(attached))
+        self._pump()
+        if self.exit is not None:
+            while self._sent < self._replay.last_seq and peer.is_open:
+                self._send_next(peer)
+            peer.send(encode({"t": "exited", **self.exit}))

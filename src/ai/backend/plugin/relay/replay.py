@@ -1,0 +1,96 @@
+"""The bounded buffer of runner messages that the agent has not acknowledged.
+
+Rules: numbers grow by one. When the buffer is over its limit the oldest console messages go first and leave one ``gap``
+in the place of each unbroken series; then the oldest bulk messages (terminal output, file chunks). Results and
+replies are never dropped: a buffer full of them is ``full``, and its owner stops reading from the runner.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from .framing import kind_of, pack, stamp
+
+_CONSOLE = frozenset({"console"})
+_BULK = frozenset({"pty-output", "chunk", "truncated"})
+_OVERHEAD = 100
+
+
+class Replay:
+    """Frames by number, oldest first."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._frames: dict[int, bytes] = {}
+        self._gaps: dict[int, int] = {}
+        self._droppable: tuple[deque[int], deque[int]] = (deque(), deque())
+        self._size = 0
+        self.last_seq = 0
+
+    @property
+    def first_seq(self) -> int:
+        """The oldest number held, or the next one to come."""
+        return next(iter(self._frames), self.last_seq + 1)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def is_full(self) -> bool:
+        return self._size > self._limit
+
+    def push(self, body: bytes) -> int:
+        """Number a message and keep it; returns its number. Raises ProtocolViolation."""
+        kind = kind_of(body)
+        frame = pack(stamp(body, self.last_seq + 1))
+        self.last_seq += 1
+        self._put(self.last_seq, frame)
+        if kind in _CONSOLE:
+            self._droppable[0].append(self.last_seq)
+        elif kind in _BULK:
+            self._droppable[1].append(self.last_seq)
+        self._shrink()
+        return self.last_seq
+
+    def ack(self, seq: int) -> None:
+        """Forget everything up to ``seq``."""
+        for number in list(self._frames):
+            if number > seq:
+                break
+            self._take(number)
+            self._gaps.pop(number, None)
+        for series in self._droppable:
+            while series and series[0] <= seq:
+                series.popleft()
+
+    def get(self, seq: int) -> bytes | None:
+        """The frame with this number, None if it was dropped or acknowledged."""
+        return self._frames.get(seq)
+
+    def after(self, seq: int) -> Iterator[int]:
+        """Numbers held that are greater than ``seq``."""
+        return (number for number in self._frames if number > seq)
+
+    def _put(self, seq: int, frame: bytes) -> None:
+        self._frames[seq] = frame
+        self._size += len(frame) + _OVERHEAD
+
+    def _take(self, seq: int) -> None:
+        self._size -= len(self._frames.pop(seq)) + _OVERHEAD
+
+    def _shrink(self) -> None:
+        for series in self._droppable:
+            while self._size > self._limit and len(series) > 1:
+                self._drop(series.popleft())
+
+    def _drop(self, seq: int) -> None:
+        """Replace a message by a gap, in place, swallowing the gap just before it."""
+        dropped = 1 + self._gaps.pop(seq - 1, 0)
+        if dropped > 1:
+            self._take(seq - 1)
+        gap = pack(b'{"t":"gap","dropped":%d,"seq":%d}' % (dropped, seq))
+        self._size += len(gap) - len(self._frames[seq])
+        self._frames[seq] = gap
+        self._gaps[seq] = dropped

@@ -1,0 +1,245 @@
+"""What every plugin that reads sysfs does in the same way: whole devices, one thread, devices that vanish."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import ClassVar, TypeVar
+
+from pydantic import BaseModel, Field
+
+from ai.backend.common.devices import (
+    AllocationStrategy,
+    AllocMapSpec,
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceHealth,
+    DeviceSlot,
+)
+from ai.backend.common.errors import CreationDeferred
+from ai.backend.common.ids import DeviceId, KernelId, SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.plugin.accelerator import (
+    AbstractComputePlugin,
+    AbstractLifecycleHook,
+    AttachedDevice,
+    DeviceMapping,
+    HookContext,
+    Measurement,
+    StatContext,
+    Workload,
+    WorkloadConfig,
+    slot_totals,
+)
+from ai.backend.plugin.settings import PluginSettings
+from ai.backend.plugin.sysfs.measures import Raw, measurements, of_workload
+from ai.backend.plugin.sysfs.tree import Tree
+
+R = TypeVar("R")
+GONE = "the device is gone"
+RETRY_AFTER_S = 10.0
+
+
+class TreeSettings(PluginSettings):
+    """Settings that every plugin over sysfs has."""
+
+    sysfs_root: Path = Field(default=Path("/sys"), description="Where sysfs is mounted.")
+    dev_root: Path = Field(default=Path("/dev"), description="Where device nodes are looked for.")
+    device_mask: tuple[str, ...] = Field(default=(), description="Ids or PCI addresses of devices to leave out.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A device with what workloads need to use it.
+
+    Attributes:
+        nodes: device nodes, as below /dev of the node.
+        fields: what the plugin needs to know of it later.
+    """
+
+    device: ComputeDevice
+    nodes: tuple[DeviceMapping, ...] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+class TreePlugin(AbstractComputePlugin):
+    """A plugin whose devices are found by a blocking scan of sysfs, and given as a whole.
+
+    All reading runs in one thread of the plugin's own: a driver that hangs in an attribute delays this plugin alone,
+    and the calls that wait behind it are dropped at their deadline. A device that was healthy once and is not found
+    any more is listed as unhealthy until the agent restarts, so that whoever holds it hears of it.
+    """
+
+    settings_model: ClassVar[type[BaseModel] | None] = TreeSettings
+
+    def __init__(self, settings: BaseModel | None = None) -> None:
+        super().__init__(settings)
+        self.roots = settings if isinstance(settings, TreeSettings) else TreeSettings()
+        self.tree = Tree(self.roots.sysfs_root, self.roots.dev_root)
+        self._seen: dict[DeviceId, Found] = {}
+        self._listed: list[Found] | None = None
+        self._measured: tuple[float, Sequence[Raw]] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+
+    # ---- what a plugin says
+
+    @abstractmethod
+    def scan(self) -> Sequence[Found]:
+        """The devices that are there now, healthy or not. Blocking; ids are unique."""
+
+    @abstractmethod
+    def config(self, held: Sequence[Found], workload: Workload) -> WorkloadConfig:
+        """What a workload needs besides device nodes and groups. Blocking; ``held`` is not empty."""
+
+    @abstractmethod
+    def measure(self, found: Sequence[Found]) -> Sequence[Raw]:
+        """One reading of every metric that can be had now. Blocking."""
+
+    # ---- devices and slots
+
+    async def cleanup(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=False, cancel_futures=True)
+
+    async def reading(self, work: Callable[[], R]) -> R:
+        """Run blocking work in the plugin's thread."""
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"accelerator-{self.key}")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _now(self) -> list[Found]:
+        """The scan, without masked devices and with those that vanished."""
+        mask = set(self.roots.device_mask)
+        present = {f.device.device_id: f for f in self.scan() if not mask & {f.device.device_id, f.device.hw_location}}
+        gone = [found for device_id, found in self._seen.items() if device_id not in present]
+        self._seen |= {device_id: found for device_id, found in present.items() if is_healthy(found)}
+        self._listed = [*present.values(), *(_gone(found) for found in gone)]
+        return self._listed
+
+    async def list_devices(self) -> Sequence[ComputeDevice]:
+        return [found.device for found in await self.reading(self._now)]
+
+    async def available_slots(self) -> Mapping[SlotName, Decimal]:
+        return slot_totals(await self.list_devices())
+
+    def alloc_map_spec(self) -> AllocMapSpec:
+        return AllocMapSpec(kind="discrete", strategy=AllocationStrategy.FILL)
+
+    # ---- workloads
+
+    def create_lifecycle_hook(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
+    ) -> AbstractLifecycleHook:
+        return TreeHook(workload, device_alloc, context, self)
+
+    async def configure(self, workload: Workload, device_alloc: DeviceAllocation) -> WorkloadConfig:
+        """Nodes, their groups, and what the plugin adds.
+
+        Raises:
+            CreationDeferred: a device of the allocation cannot be used now.
+        """
+        wanted = device_alloc.device_ids()
+        if not wanted:
+            return WorkloadConfig()
+
+        def work() -> WorkloadConfig:
+            held = [found for found in self._now() if found.device.device_id in wanted]
+            lost = wanted - {found.device.device_id for found in held}
+            faults = {found.device.device_id: found.device.health_reason for found in held if not is_healthy(found)}
+            faults |= dict.fromkeys(sorted(lost), GONE)
+            if faults:
+                told = "; ".join(f"{device_id}: {reason}" for device_id, reason in faults.items())
+                raise CreationDeferred(f"{self.key} cannot be used now: {told}", retry_after=RETRY_AFTER_S)
+            nodes = {node.source: node for found in held for node in found.nodes}
+            groups = {group for path in nodes if (group := self.tree.group(path)) is not None}
+            return dataclasses.replace(
+                self.config(held, workload), devices=tuple(nodes.values()), extra_gids=tuple(sorted(groups))
+            )
+
+        return await self.reading(work)
+
+    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
+        wanted = device_alloc.device_ids()
+        if not wanted:
+            return ()
+        known = {found.device.device_id: found.device for found in await self.reading(self._now)}
+        return [self._attached(device_id, known.get(device_id)) for device_id in sorted(wanted)]
+
+    def _attached(self, device_id: DeviceId, device: ComputeDevice | None) -> AttachedDevice:
+        if device is None:
+            return AttachedDevice(device_id=device_id, model_name=f"unknown {self.key}")
+        data = {"smp": device.processing_units, "mem": device.memory_size}
+        return AttachedDevice(device_id=device_id, model_name=device.model_name or self.key, data=data)
+
+    # ---- metrics
+
+    async def _readings(self, at: float) -> Sequence[Raw]:
+        """Of the devices as they were listed last. What is asked for one time ``at`` is read once."""
+
+        def work() -> Sequence[Raw]:
+            if self._measured is None or self._measured[0] != at:
+                listed = self._listed if self._listed is not None else self._now()
+                self._measured = at, self.measure([found for found in listed if not is_gone(found)])
+            return self._measured[1]
+
+        return await self.reading(work)
+
+    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
+        return measurements(await self._readings(ctx.at))
+
+    async def gather_workload_metrics(
+        self, ctx: StatContext, kernels: Sequence[KernelId]
+    ) -> Mapping[KernelId, Sequence[Measurement]]:
+        """Devices are given as a whole: what they do is what the workload does."""
+        held = {k: a.device_ids() for k in kernels if (a := ctx.allocations.get(k)) is not None and a.device_ids()}
+        if not held:
+            return {}
+        raw = await self._readings(ctx.at)
+        return {kernel_id: of_workload(raw, devices) for kernel_id, devices in held.items()}
+
+
+class TreeHook(AbstractLifecycleHook):
+    """Gives a workload its devices."""
+
+    def __init__(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, plugin: TreePlugin
+    ) -> None:
+        super().__init__(workload, device_alloc, context)
+        self._plugin = plugin
+
+    async def pre_create(self) -> WorkloadConfig:
+        return await self._plugin.configure(self.workload, self.device_alloc)
+
+
+def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
+    """The slot of a device that is given as a whole."""
+    return (DeviceSlot(slot_name=SlotName(slot_name), slot_type=SlotType.COUNT, amount=Decimal(1)),)
+
+
+def distinct(found: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Place -> id, of (place, serial) pairs: the serial, unless two devices claim it; then each one's place."""
+    pairs = list(found)
+    serials = [serial for _, serial in pairs]
+    return {place: serial if serials.count(serial) == 1 else place for place, serial in pairs}
+
+
+def is_healthy(found: Found) -> bool:
+    return found.device.health is DeviceHealth.HEALTHY
+
+
+def is_gone(found: Found) -> bool:
+    return found.device.health_reason == GONE
+
+
+def _gone(found: Found) -> Found:
+    return dataclasses.replace(
+        found,
+        device=dataclasses.replace(found.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=()),
+    )

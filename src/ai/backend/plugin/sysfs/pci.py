@@ -1,0 +1,77 @@
+"""What the PCI tree of sysfs says of a device, and how close two devices are in it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import takewhile
+
+from ai.backend.common.devices import DeviceLink, LinkKind
+from ai.backend.common.ids import DeviceId
+from ai.backend.plugin.sysfs.tree import Tree
+
+BUS = "/sys/bus/pci/devices"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """One PCI function.
+
+    Attributes:
+        path: its directory below /sys, with no link in it.
+        bridges: what is above it, from the host bridge (``pci0000:00``) down.
+        numa_node: None where the firmware does not say (-1).
+    """
+
+    address: str
+    path: str
+    bridges: tuple[str, ...]
+    numa_node: int | None
+    vendor: str
+    device: str
+
+
+def pci_device(tree: Tree, path: str) -> PciDevice | None:
+    """The PCI function that a path leads to, None if it leads to none."""
+    real = tree.resolve(path)
+    if real is None or _ADDRESS.fullmatch(address := real.rpartition("/")[2]) is None:
+        return None
+    node = tree.value(f"{real}/numa_node")
+    bridges = [part for part in real.split("/")[:-1] if part.startswith("pci") or _ADDRESS.fullmatch(part)]
+    return PciDevice(
+        address=address,
+        path=real,
+        bridges=tuple(bridges),
+        numa_node=int(node) if node is not None and 0 <= node < 4096 else None,
+        vendor=tree.text(f"{real}/vendor") or "",
+        device=tree.text(f"{real}/device") or "",
+    )
+
+
+def pci_at(tree: Tree, address: str) -> PciDevice | None:
+    """The PCI function of an address, ``0000:19:00.0``, in either case."""
+    address = address.strip().lower()
+    return pci_device(tree, f"{BUS}/{address}") if _ADDRESS.fullmatch(address) else None
+
+
+def link_kind(a: PciDevice, b: PciDevice) -> LinkKind:
+    """The closest way from one device to the other: two below one bridge meet in a switch."""
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.bridges, b.bridges, strict=False)))
+    if common > 1:
+        return LinkKind.PCIE_SWITCH
+    if common == 1:
+        return LinkKind.PCIE_ROOT
+    same_node = a.numa_node is not None and a.numa_node == b.numa_node
+    return LinkKind.NUMA if same_node else LinkKind.SYSTEM
+
+
+def links_of(device_id: DeviceId, places: Mapping[DeviceId, PciDevice]) -> tuple[DeviceLink, ...]:
+    """Links of one device to every other whose place in the PCI tree is known."""
+    here = places.get(device_id)
+    if here is None:
+        return ()
+    return tuple(
+        DeviceLink(peer=peer, kind=link_kind(here, there)) for peer, there in places.items() if peer != device_id
+    )

@@ -1,0 +1,86 @@
+"""Record what a plugin sees of this machine: ``python -m ai.backend.plugin.sysfs.record gaudi2 > gaudi2.tree``.
+
+The recording holds exactly what the plugin looked at, with serial numbers; read it before you give it away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from ai.backend.common.devices import DeviceAllocation, DeviceHealth
+from ai.backend.common.errors import BackendError, PluginError
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP, StatContext, Workload
+from ai.backend.plugin.loading import load_plugin, make_plugin
+from ai.backend.plugin.sysfs.base import TreePlugin
+from ai.backend.plugin.sysfs.recording import RecordingTree
+
+
+def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
+    """The plugin of an entry point, or of ``package.module:Class``.
+
+    Raises:
+        PluginError: it reads no sysfs, or its settings are wrong.
+        Exception: anything that importing it raises.
+    """
+    points = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
+    made = make_plugin(load_plugin(points.get(name, name)), settings)
+    if not isinstance(made, TreePlugin):
+        raise PluginError(f"the plugin {name} is not one that reads sysfs alone")
+    return made
+
+
+async def record(plugin: TreePlugin, hardware: str = "") -> Iterator[str]:
+    """Let the plugin do everything that it does with real devices, and return the lines of the recording."""
+    tree = plugin.tree = RecordingTree(plugin.roots.sysfs_root, plugin.roots.dev_root)
+    await plugin.init()
+    try:
+        devices = await plugin.list_devices()
+        node = await plugin.get_node_info()
+        await plugin.gather_node_metrics(StatContext(at=0.0))
+        held: dict[str, dict[str, int]] = {}
+        for device in devices:
+            if device.health is DeviceHealth.HEALTHY:
+                held.setdefault(device.slots[0].slot_name, {})[device.device_id] = 1
+        if held:
+            workload = Workload(
+                id="", type="process_tree", kernel_id=KernelId(UUID(int=0)), session_id=SessionId(UUID(int=0))
+            )
+            await plugin.configure(workload, DeviceAllocation(slots=held))  # type: ignore[arg-type]  # only the ids
+    finally:
+        await plugin.cleanup()
+    models = dict.fromkeys(device.model_name or "unknown" for device in devices)
+    head = [
+        f"# hardware: {hardware or str(len(devices)) + ' x ' + ', '.join(models)}",
+        f"# driver: {node.driver_version or 'unknown'}, kernel {platform.release()}",
+        f"# command: python -m ai.backend.plugin.sysfs.record {plugin.key}",
+    ]
+    return iter([*head, *tree.recorded()])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m ai.backend.plugin.sysfs.record", description=__doc__)
+    parser.add_argument("plugin", help="its name in allow-compute-plugins")
+    parser.add_argument("--data-file", type=Path, help="a data file of your own, for the plugin sysfs")
+    parser.add_argument("--hardware", default="", help="what the machine is, for the head of the file")
+    given = parser.parse_args(argv)
+    try:
+        plugin = plugin_named(given.plugin, {"families": [given.data_file]} if given.data_file is not None else {})
+        for line in asyncio.run(record(plugin, given.hardware)):
+            print(line)
+    except (BackendError, ImportError, AttributeError) as e:
+        print(e, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

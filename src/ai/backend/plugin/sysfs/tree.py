@@ -1,0 +1,135 @@
+"""Bounded, careful reading of ``/sys`` and ``/dev``: an attribute may be missing, unreadable, huge or garbage.
+
+Nothing here writes, opens a device node or follows anything that is not a regular file. Paths are absolute as on the
+node (``/sys/class/accel``), whatever the roots are, so that data files and messages name what an administrator sees.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+LIMIT = 65_536
+"""Bytes that are read of one attribute at most; the kernel writes at most one page of 4 KiB into most."""
+
+_NUMBER = re.compile(r"[+-]?(?:0[xX][0-9a-fA-F]{1,32}|\d{1,32}(?:\.\d{1,32})?)", re.ASCII)
+
+
+class Missing(Exception):
+    """There is no such attribute."""
+
+
+class Unreadable(Exception):
+    """The attribute is there, and cannot be used; the text says which and why."""
+
+
+class Tree:
+    """The node's ``/sys`` and ``/dev``, or recorded ones below other roots."""
+
+    def __init__(self, sys: Path = Path("/sys"), dev: Path = Path("/dev")) -> None:
+        self._roots = {"sys": Path(sys), "dev": Path(dev)}
+        self._bases = {top: os.path.realpath(root) for top, root in self._roots.items()}
+
+    def _real(self, path: str) -> Path:
+        """Where a path of the node is; only those below /sys and /dev are replaced."""
+        _, top, *rest = PurePosixPath(path).parts
+        return self._roots[top].joinpath(*rest) if top in self._roots else Path(path)
+
+    def read(self, path: str) -> str:
+        """The text of an attribute without white space around it.
+
+        Raises:
+            Missing: there is no such file.
+            Unreadable: it is no regular file, larger than :data:`LIMIT`, or the driver answers with an error.
+        """
+        real = self._real(path)
+        try:
+            if not stat.S_ISREG(real.stat().st_mode):
+                raise Unreadable(f"{path} is not a file")
+            with real.open("rb") as file:
+                data = file.read(LIMIT + 1)
+        except (FileNotFoundError, NotADirectoryError):
+            raise Missing(path) from None
+        except OSError as e:
+            raise Unreadable(f"{path}: {os.strerror(e.errno or 0)}") from None
+        if len(data) > LIMIT:
+            raise Unreadable(f"{path} is larger than {LIMIT} bytes")
+        return data.decode("utf-8", errors="replace").replace("\0", "").strip()
+
+    def number(self, path: str) -> float:
+        """A decimal or 0x number. Raises as :meth:`read`, and Unreadable for anything else."""
+        return parse_number(self.read(path), path)
+
+    def text(self, path: str) -> str | None:
+        """As :meth:`read`, None for what cannot be had or is empty."""
+        try:
+            return self.read(path) or None
+        except (Missing, Unreadable):
+            return None
+
+    def value(self, path: str) -> float | None:
+        """As :meth:`number`, None for what cannot be had."""
+        try:
+            return self.number(path)
+        except (Missing, Unreadable):
+            return None
+
+    def glob(self, pattern: str) -> list[str]:
+        """Existing paths that match, in natural order (accel2 before accel10); ``*`` stays within one name."""
+        found = [""]
+        for part in PurePosixPath(pattern).parts[1:]:
+            if any(mark in part for mark in "*?["):
+                found = [f"{base}/{name}" for base in found for name in self.names(base) if fnmatchcase(name, part)]
+            else:
+                found = [f"{base}/{part}" for base in found]
+        return sorted((path for path in found if self.exists(path)), key=natural)
+
+    def names(self, path: str) -> list[str]:
+        """What a directory holds, in natural order; nothing if it cannot be listed."""
+        try:
+            return sorted((entry.name for entry in self._real(path).iterdir()), key=natural)
+        except OSError:
+            return []
+
+    def exists(self, path: str) -> bool:
+        try:
+            self._real(path).stat()
+        except OSError:
+            return False
+        return True
+
+    def resolve(self, path: str) -> str | None:
+        """Where links lead, None for a loop or for nothing."""
+        try:
+            real = os.path.realpath(self._real(path), strict=True)
+        except OSError:
+            return None
+        for top, base in self._bases.items():
+            if real == base or real.startswith(base + "/"):
+                return f"/{top}{real[len(base) :]}"
+        return real
+
+    def group(self, path: str) -> int | None:
+        """The group that may use a device node where not everybody may; None for root's and for no node."""
+        try:
+            status = self._real(path).stat()
+        except OSError:
+            return None
+        everybody = status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IWOTH
+        return status.st_gid if status.st_gid and status.st_mode & stat.S_IRGRP and not everybody else None
+
+
+def parse_number(text: str, where: str) -> float:
+    """Raises Unreadable if the text is not a finite number."""
+    if _NUMBER.fullmatch(text) is None:
+        raise Unreadable(f"{where} is not a number: {text[:40]!r}")
+    return float(int(text, 16)) if "x" in text.lower() else float(text)
+
+
+def natural(text: str) -> list[tuple[int, int, str]]:
+    """A sort key under which numbers inside of names count as numbers."""
+    parts = re.split(r"(\d+)", text)
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]

@@ -1,0 +1,84 @@
+"""The suite that every placement plugin must pass. Subclass it and say how to make one::
+
+class TestMine(PlacementContract):
+    def make(self) -> PlacementPlugin:
+        return Mine()
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from decimal import Decimal
+
+import pytest
+
+from ai.backend.common.ids import AgentId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.plugin.placement import Candidate, PlacementPlugin
+
+
+def candidates(seed: int, count: int) -> list[Candidate]:
+    """Agents of different sizes that each have at least 2 cores, 2 GiB and one ``cuda.device`` free."""
+    rng = random.Random(seed)
+    found = []
+    for number in range(count):
+        totals = {"cpu": rng.choice((8, 64)), "mem": rng.choice((2**34, 2**38)), "cuda.device": rng.choice((1, 4, 8))}
+        least = {"cpu": 2, "mem": 2**31, "cuda.device": 1}
+        free = {slot: Decimal(rng.randint(least[slot], total)) for slot, total in totals.items()}
+        found.append(
+            Candidate(
+                agent_id=AgentId(f"i-{number:03}"),
+                architecture="x86_64",
+                totals=ResourceSlot({slot: Decimal(q) for slot, q in totals.items()}),
+                free=ResourceSlot(free),
+                kernels=rng.randint(0, 9),
+            )
+        )
+    return found
+
+
+REQUESTS = (
+    ResourceSlot(),
+    ResourceSlot({"cpu": Decimal(1)}),
+    ResourceSlot({"cpu": Decimal(2), "mem": Decimal(2**30), "cuda.device": Decimal(1)}),
+)
+
+
+class PlacementContract:
+    """See the module."""
+
+    def make(self) -> PlacementPlugin:
+        pytest.fail("override make()")
+
+    @staticmethod
+    def _ask(plugin: PlacementPlugin, request: ResourceSlot, agents: Sequence[Candidate], seed: int) -> AgentId:
+        return plugin.choose(request, agents, random.Random(seed))
+
+    def test_it_chooses_one_of_the_candidates(self) -> None:
+        plugin = self.make()
+        for seed in range(50):
+            agents = candidates(seed, 1 + seed % 17)
+            for request in REQUESTS:
+                assert self._ask(plugin, request, agents, seed) in {a.agent_id for a in agents}
+
+    def test_equal_arguments_give_an_equal_answer_whatever_was_asked_before(self) -> None:
+        plugin, other = self.make(), self.make()
+        for seed in range(50):
+            agents = candidates(seed, 9)
+            answer = self._ask(plugin, REQUESTS[2], agents, seed)
+            assert answer == self._ask(plugin, REQUESTS[2], agents, seed) == self._ask(other, REQUESTS[2], agents, seed)
+
+    def test_it_changes_none_of_its_arguments(self) -> None:
+        agents = candidates(1, 9)
+        before = list(agents)
+        self._ask(self.make(), REQUESTS[2], agents, 1)
+        assert agents == before
+
+    def test_it_can_be_asked_again_without_the_agent_that_it_chose(self) -> None:
+        plugin, agents = self.make(), candidates(2, 6)
+        seen = []
+        while agents:
+            seen.append(self._ask(plugin, REQUESTS[1], agents, 2))
+            agents = [a for a in agents if a.agent_id != seen[-1]]
+        assert len(set(seen)) == 6

@@ -1,0 +1,86 @@
+"""Writes a new plugin: `backend.ai accelerator new NAME`.
+
+The files under ``skeleton`` are those of the author's guide too (docs/howto/write-an-accelerator-plugin.md).
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import entry_points
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from ai.backend.common.errors import Conflict, InvalidInput
+from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
+_MAX_NAME = 32
+_FIELD = re.compile(r"\{(name|package|class_|project|prefix|key)\}")
+
+
+def check_name(name: str) -> str:
+    """The name if a new plugin may have it.
+
+    Raises:
+        InvalidInput: it is malformed, or a plugin that is installed has it.
+    """
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        raise InvalidInput(
+            f"{name!r:.80} cannot be the name of a plugin: 1 to {_MAX_NAME} lower case letters, digits and single"
+            " hyphens between them, a letter first"
+        )
+    if name in {"mock", *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))}:
+        raise InvalidInput(f"there is a plugin {name} already; choose another name")
+    return name
+
+
+def render(name: str) -> dict[str, str]:
+    """The files of a new plugin: path -> text."""
+    package = f"backendai_{name.replace('-', '_')}"
+    fields = {
+        "name": name,
+        "package": package,
+        "class_": "".join(part.capitalize() for part in name.split("-")),
+        "project": f"backendai-{name}",
+        "prefix": name.replace("-", "_").upper(),
+        "key": name.replace("-", "_"),
+    }
+    skeleton = files("ai.backend.plugin.testing") / "skeleton"
+    return {
+        path.removesuffix(".txt").replace("src/package/", f"src/{package}/"): _FIELD.sub(
+            lambda field: fields[field[1]], template.read_text(encoding="utf-8")
+        )
+        for path, template in _templates(skeleton, "")
+    }
+
+
+def _templates(folder: Traversable, path: str) -> list[tuple[str, Traversable]]:
+    found: list[tuple[str, Traversable]] = []
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        if entry.is_dir():
+            found += _templates(entry, f"{path}{entry.name}/")
+        elif entry.name.endswith(".txt"):
+            found.append((f"{path}{entry.name}", entry))
+    return found
+
+
+def write(name: str, folder: Path) -> list[Path]:
+    """Write a new plugin into a folder that does not exist yet, or is empty.
+
+    Raises:
+        InvalidInput: see :func:`check_name`.
+        Conflict: there is something in the folder.
+        OSError: it cannot be written.
+    """
+    check_name(name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Conflict(f"{folder} is not empty; nothing was written")
+    written = []
+    for path, text in render(name).items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+        written.append(target)
+    return written

@@ -1,0 +1,437 @@
+"""The SPI of storage volumes: where virtual folders lie, and what can be done to them.
+
+A volume is a tree of files that sessions mount. It is loaded by the storage proxy, which checks paths' spelling, tokens
+and accounted quotas; the volume sees to it that nothing it does leaves a folder. Source: spec 03-01 ("Storage
+Management", "Quota scopes"), peer facts 5. The suite of what a volume promises is
+:mod:`ai.backend.plugin.testing.volume_contract`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ai.backend.common.errors import InvalidInput, PluginError
+from ai.backend.common.volume_paths import FolderPath, QuotaScopeId, VFolderId
+
+SPI_VERSION = 11
+_READ_BYTES = 1 << 18
+
+
+class VolumeCapability(StrEnum):
+    """What a volume can do; what it does not declare is not asked of it (peer facts 5, "Capabilities").
+
+    ``quota``: it enforces the limits of quota scopes itself; without it the proxy accounts, which is soft. ``fast-*``:
+    the answer costs no walk over all files.
+    """
+
+    VFOLDER = "vfolder"
+    METRIC = "metric"
+    QUOTA = "quota"
+    FAST_FS_SIZE = "fast-fs-size"
+    FAST_SCAN = "fast-scan"
+    FAST_SIZE = "fast-size"
+
+
+class FileKind(StrEnum):
+    FILE = "FILE"
+    DIRECTORY = "DIRECTORY"
+    SYMBOLIC_LINK = "SYMBOLIC_LINK"
+    OTHER = "OTHER"
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """What a directory holds. ``size`` is in bytes, times are seconds since 1970, ``mode`` as of stat(2)."""
+
+    name: str
+    kind: FileKind
+    mode: int
+    size: int
+    created: float
+    modified: float
+    symlink_target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a directory, sorted by name. ``cursor`` leads to the next one; None: this was the last."""
+
+    entries: Sequence[FileEntry]
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FolderUsage:
+    """``used_bytes`` are allocated bytes; a file with several names counts once.
+
+    ``file_count`` counts everything but directories where it comes from a walk; where the file system keeps the count,
+    it is what that counts (xfs: every inode).
+    """
+
+    file_count: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeUsage:
+    capacity_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeMetric:
+    """Totals since the machine started, as far as the volume knows."""
+
+    iops_read: int = 0
+    iops_write: int = 0
+    io_bytes_read: int = 0
+    io_bytes_write: int = 0
+    io_usec_read: int = 0
+    io_usec_write: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """What a volume lies on. ``options`` are those of the mount and of the file system."""
+
+    mount_point: str
+    source: str
+    fstype: str
+    options: Sequence[str]
+
+
+class OpenFile:
+    """A regular file open for reading. Whoever gets it closes it."""
+
+    __slots__ = ("fd", "modified_ns", "size")
+
+    def __init__(self, fd: int) -> None:
+        stat = os.fstat(fd)
+        self.fd = fd
+        self.size = stat.st_size
+        self.modified_ns = stat.st_mtime_ns
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        self.close()  # whoever asked for it may have been cancelled before it came
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveEntry:
+    """One entry of a tree. ``open`` reads a file; it is called before the iterator goes on, and its result closed."""
+
+    path: FolderPath
+    entry: FileEntry
+    open: Callable[[], OpenFile]
+
+
+class UploadState(StrEnum):
+    OPEN = "open"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadRecord:
+    """An upload that was asked for: ``size`` bytes that become the file ``path``."""
+
+    session: str
+    folder: VFolderId
+    path: FolderPath
+    size: int
+    state: UploadState = UploadState.OPEN
+
+
+class Upload(ABC):
+    """An upload open for writing, which nobody else can open meanwhile, whichever process it is in.
+
+    Blocking: called in threads, one call at a time. What was written is kept when the process dies at any point.
+    """
+
+    record: UploadRecord
+    offset: int
+    """Bytes that are there; all of them are once the upload is done."""
+
+    @abstractmethod
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Append.
+
+        Raises:
+            StorageFull: ``offset`` tells how much of it is there.
+        """
+
+    def receive(self, fd: int, count: int) -> int:
+        """Append at most so many bytes of what a socket holds, in the cheapest way; how many, 0 if it has ended.
+
+        Raises:
+            BlockingIOError: it holds nothing now.
+            StorageFull: as :meth:`write`; what was taken from the socket is lost.
+        """
+        data = os.read(fd, min(count, _READ_BYTES))
+        self.write(data)
+        return len(data)
+
+    @abstractmethod
+    def hold(self) -> None:
+        """What is written from here on does not count before :meth:`count`: a death or a close takes it away."""
+
+    @abstractmethod
+    def count(self) -> None: ...
+
+    @abstractmethod
+    def publish(self, path: FolderPath) -> None:
+        """Make the complete upload the file ``path``, durably and as a whole; missing directories are made.
+
+        Raises:
+            FolderNotFound, InvalidPath, WrongKindOfFile, StorageFull.
+        """
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class Progress:
+    """How far a long work is; written by its thread, read by others.
+
+    ``cancel`` makes it end early with nothing left of it, ``abandon`` where it is, to be taken up in another life.
+    """
+
+    def __init__(self) -> None:
+        self.current = 0
+        self.total = 0
+        self.files = 0
+        self.skipped = 0
+        self.is_abandoned = False
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+        self._cancelled.set()
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedClone:
+    """A clone that a former life of the proxy began. ``source_volume`` is the name of the volume it comes from."""
+
+    source_volume: str
+    source: VFolderId
+    target: VFolderId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeContext:
+    """What the proxy gives to a volume.
+
+    Attributes:
+        owner: uid and gid of all that the volume makes, where the process may give files away.
+        waypoint: called at named points of operations, so that kill tests can end the process there.
+    """
+
+    owner: tuple[int, int] | None = None
+    waypoint: Callable[[str], None] = field(default=lambda _: None)
+
+
+class AbstractVolume(ABC):
+    """One volume.
+
+    Every coroutine may be cancelled: a change that has begun goes on to its end in its thread. Paths of what is changed
+    are never followed in their last part; links on the way are followed only inside of the folder, or not at all.
+    All methods that take a folder raise FolderNotFound if there is none, and all that take a path InvalidPath if it
+    leaves the folder, NoSuchFile, WrongKindOfFile, and StorageFull where something grows.
+
+    Args:
+        name: as in the settings.
+        path: where its files are.
+        options: further settings of this volume.
+        context: see there.
+
+    Raises:
+        InvalidInput: an option is unknown or wrong.
+    """
+
+    spi_version: ClassVar[int] = SPI_VERSION
+    backend: ClassVar[str]
+
+    def __init__(self, name: str, path: Path, options: Mapping[str, Any], context: VolumeContext) -> None:
+        self.name = name
+        self.path = path
+
+    @property
+    @abstractmethod
+    def capabilities(self) -> frozenset[VolumeCapability]: ...
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Raises InvalidInput: the place cannot be used, or holds something else."""
+
+    async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
+        """Bring files that an older version has laid out to today's layout; before ``start``. May be repeated.
+
+        Args:
+            folders: all that there should be, with their quota scopes.
+
+        Returns:
+            What was found, and nobody has named; while there is anything, the layout stays the old one.
+
+        Raises:
+            InvalidInput: there is nothing that could be migrated.
+        """
+        raise InvalidInput(f"The backend {self.backend} has no older layout.")
+
+    @abstractmethod
+    async def stop(self) -> None: ...
+
+    @abstractmethod
+    async def check(self) -> str | None:
+        """What is wrong with the volume at this moment; None: nothing."""
+
+    @abstractmethod
+    async def usage(self) -> VolumeUsage: ...
+
+    async def metric(self) -> VolumeMetric:
+        """Asked only with the capability ``metric``. Raises PluginError where that is promised and this is missing."""
+        raise PluginError("the volume promises metrics and does not measure any")
+
+    async def mount(self) -> Mount | None:
+        """What it lies on; None: nothing that is mounted on this machine."""
+        return None
+
+    # Quota scopes
+
+    @abstractmethod
+    async def create_scope(self, scope: QuotaScopeId) -> None:
+        """Also right if it is there."""
+
+    @abstractmethod
+    async def scope_limit(self, scope: QuotaScopeId) -> int | None:
+        """Bytes, None without a limit. Raises QuotaScopeNotFound."""
+
+    @abstractmethod
+    async def set_scope_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
+        """Durable. Raises QuotaScopeNotFound."""
+
+    @abstractmethod
+    async def scope_usage(self, scope: QuotaScopeId) -> FolderUsage:
+        """What all folders of the scope hold. Raises QuotaScopeNotFound."""
+
+    # Folders
+
+    @abstractmethod
+    async def create_folder(self, folder: VFolderId, *, mode: int = 0o755) -> None:
+        """With its scope. One that is there is left as it is."""
+
+    @abstractmethod
+    async def delete_folder(self, folder: VFolderId) -> None:
+        """Out of sight when this returns, removed some time later; a clone into it ends. None there: right as well."""
+
+    @abstractmethod
+    async def has_folder(self, folder: VFolderId) -> bool: ...
+
+    @abstractmethod
+    async def clone_folder(
+        self, source: VFolderId, target_volume: AbstractVolume, target: VFolderId, progress: Progress
+    ) -> None:
+        """Copy a folder, which appears as a whole. One that is there already: done.
+
+        Raises:
+            FolderNotFound: there is no source, or the target was deleted meanwhile.
+            StorageFull: nothing is left of the copy; so too if the progress was cancelled.
+            InvalidInput: this volume cannot copy to that one.
+        """
+
+    @abstractmethod
+    async def unfinished_clones(self) -> Sequence[UnfinishedClone]:
+        """Those into this volume; to be begun again with :meth:`clone_folder`."""
+
+    @abstractmethod
+    async def mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
+        """The absolute path on hosts that have this volume mounted at the same place."""
+
+    @abstractmethod
+    async def folder_usage(self, folder: VFolderId) -> FolderUsage: ...
+
+    # Files
+
+    @abstractmethod
+    async def list_directory(
+        self, folder: VFolderId, path: FolderPath, *, limit: int, cursor: str | None = None
+    ) -> Page:
+        """A page in memory bounded by ``limit``. What stays in the directory meanwhile is on exactly one page."""
+
+    @abstractmethod
+    async def stat(self, folder: VFolderId, path: FolderPath) -> FileEntry:
+        """Of what the path leads to."""
+
+    @abstractmethod
+    async def make_directory(self, folder: VFolderId, path: FolderPath, *, parents: bool, exist_ok: bool) -> None:
+        """Raises FileAlreadyExists: it is there, as something else or without ``exist_ok``."""
+
+    @abstractmethod
+    async def rename(self, folder: VFolderId, path: FolderPath, new_name: str) -> None:
+        """Raises FileAlreadyExists."""
+
+    @abstractmethod
+    async def move(self, folder: VFolderId, source: FolderPath, target: FolderPath) -> None:
+        """As mv(1), but nothing is replaced. Raises FileAlreadyExists."""
+
+    @abstractmethod
+    async def delete_files(self, folder: VFolderId, paths: Sequence[FolderPath], *, recursive: bool) -> None:
+        """Directories only with ``recursive``, else WrongKindOfFile and nothing is deleted.
+
+        Raises:
+            NoSuchFile: for the paths that were not there; the others are gone.
+        """
+
+    @abstractmethod
+    async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:
+        """A regular file; anything else is WrongKindOfFile."""
+
+    @abstractmethod
+    def open_tree(
+        self, folder: VFolderId, paths: Sequence[FolderPath]
+    ) -> AbstractContextManager[Iterator[ArchiveEntry]]:
+        """Everything below the paths, themselves included, parents before children. Blocking: used in one thread."""
+
+    # Uploads
+
+    @abstractmethod
+    async def create_upload(self, record: UploadRecord) -> None:
+        """Raises FolderNotFound, and WrongKindOfFile if the path is a directory."""
+
+    @abstractmethod
+    async def find_upload(self, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
+        """The record, and how many bytes are there. Raises UploadNotFound."""
+
+    @abstractmethod
+    def open_upload(self, folder: VFolderId, session: str) -> Upload:
+        """Blocking, as all of an upload: called in threads. Raises UploadNotFound, UploadIsBeingWritten."""
+
+    @abstractmethod
+    async def drop_upload(self, folder: VFolderId, session: str) -> None:
+        """Raises UploadNotFound, UploadIsBeingWritten."""
+
+    @abstractmethod
+    async def uploads(self, scope: QuotaScopeId) -> Sequence[UploadRecord]:
+        """Those of a scope."""
+
+    @abstractmethod
+    async def expire_uploads(self, before: float) -> int:
+        """Forget the uploads of all scopes to which nothing was added since; tells how many."""
