@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -77,4 +78,10 @@ class QuantityMap(TypeDecorator[ResourceSlot]):
         return None if value is None else msgspec.json.encode(value.to_json()).decode()
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> ResourceSlot | None:
-        return None if value is None else ResourceSlot.parse(msgspec.json.decode(value, type=dict[str, str]))
+        return None if value is None else _read_quantities(value)
+
+
+@lru_cache(64)
+def _read_quantities(text: str) -> ResourceSlot:
+    """Most kernels have the same few slots, and a ResourceSlot does not change."""
+    return ResourceSlot.parse(msgspec.json.decode(text, type=dict[str, str]))

@@ -59,6 +59,7 @@ class Database:
                 "synchronous = NORMAL",
                 "foreign_keys = ON",
                 "temp_store = MEMORY",
+                "cache_size = -512",
             ):
                 cursor.execute(f"PRAGMA {pragma}")
             cursor.close()

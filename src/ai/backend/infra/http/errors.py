@@ -49,12 +49,26 @@ class UnsupportedMediaType(e.InvalidInput):
     title = "The request has a content type that this URL does not take."
 
 
-class NotSupported(e.BackendError):
-    """A part of the API that this server does not offer."""
+class ClientTokenReused(e.BackendError):
+    """A client token names one call; another one needs another token."""
 
-    code = "not-supported"
-    title = "This server does not offer that operation."
+    code = "client-token-reused"
+    title = "This client token came before, with another request."
     blame = e.Blame.CALLER
+
+
+class OutcomeUnknown(e.Conflict):
+    """Look what has become of it before you try again, with a new token."""
+
+    code = "outcome-unknown"
+    title = "The first request of this client token is still at work elsewhere, or was cut off: look what it has done."
+
+
+class OutcomeNotKept(e.Conflict):
+    """``data.status`` is the status that the first call was answered with."""
+
+    code = "outcome-not-kept"
+    title = "The first request of this client token was answered; its answer was too large to be kept."
 
 
 STATUS_OF: Mapping[type[e.BackendError], HTTPStatus] = {
@@ -63,17 +77,38 @@ STATUS_OF: Mapping[type[e.BackendError], HTTPStatus] = {
     e.InvalidInput: HTTPStatus.BAD_REQUEST,
     e.InvalidQuantity: HTTPStatus.BAD_REQUEST,
     e.InvalidName: HTTPStatus.BAD_REQUEST,
+    e.FolderAlreadyExists: HTTPStatus.BAD_REQUEST,
+    e.InvalidPath: HTTPStatus.BAD_REQUEST,
+    e.WrongKindOfFile: HTTPStatus.BAD_REQUEST,
+    e.ArtifactRejected: HTTPStatus.BAD_REQUEST,
     e.AuthenticationFailed: HTTPStatus.UNAUTHORIZED,
     e.Forbidden: HTTPStatus.FORBIDDEN,
+    e.AddressRefused: HTTPStatus.FORBIDDEN,
     e.NotFound: HTTPStatus.NOT_FOUND,
     e.SessionNotFound: HTTPStatus.NOT_FOUND,
     e.ImageNotFound: HTTPStatus.NOT_FOUND,
+    e.FolderNotFound: HTTPStatus.NOT_FOUND,
+    e.VolumeNotFound: HTTPStatus.NOT_FOUND,
+    e.QuotaScopeNotFound: HTTPStatus.NOT_FOUND,
+    e.NoSuchFile: HTTPStatus.NOT_FOUND,
+    e.UploadNotFound: HTTPStatus.NOT_FOUND,
+    e.ArtifactNotFound: HTTPStatus.NOT_FOUND,
     e.Conflict: HTTPStatus.CONFLICT,
     e.SessionAlreadyExists: HTTPStatus.CONFLICT,
     e.TooManySessionsMatched: HTTPStatus.CONFLICT,
     e.StaleVersion: HTTPStatus.CONFLICT,
+    e.FileAlreadyExists: HTTPStatus.CONFLICT,
+    e.UploadOffsetMismatch: HTTPStatus.CONFLICT,
+    e.ChecksumMismatch: HTTPStatus.CONFLICT,
+    e.ArtifactChanged: HTTPStatus.CONFLICT,
+    e.ArtifactDamaged: HTTPStatus.CONFLICT,
+    e.ArtifactIncomplete: HTTPStatus.CONFLICT,
+    e.StaleAttempt: HTTPStatus.CONFLICT,
     e.LimitExceeded: HTTPStatus.NOT_ACCEPTABLE,
     e.RateLimitExceeded: HTTPStatus.TOO_MANY_REQUESTS,
+    e.StorageFull: HTTPStatus.INSUFFICIENT_STORAGE,
+    e.QuotaExceeded: HTTPStatus.INSUFFICIENT_STORAGE,
+    e.UploadIsBeingWritten: HTTPStatus.LOCKED,
     e.ResourceError: HTTPStatus.NOT_ACCEPTABLE,
     e.UnsupportedResource: HTTPStatus.BAD_REQUEST,
     e.InsufficientResource: HTTPStatus.NOT_ACCEPTABLE,
@@ -84,14 +119,23 @@ STATUS_OF: Mapping[type[e.BackendError], HTTPStatus] = {
     e.WorkloadError: HTTPStatus.BAD_GATEWAY,
     e.RunError: HTTPStatus.CONFLICT,
     e.PluginError: HTTPStatus.BAD_GATEWAY,
+    e.PeerRefused: HTTPStatus.BAD_GATEWAY,
+    e.RegistryRefused: HTTPStatus.BAD_GATEWAY,
+    e.ObjectStorageRefused: HTTPStatus.BAD_GATEWAY,
+    e.BucketNotFound: HTTPStatus.BAD_GATEWAY,
     e.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.RegistryUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.ObjectStorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     e.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
     RouteNotFound: HTTPStatus.NOT_FOUND,
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,
     PayloadTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     BodyTooSlow: HTTPStatus.REQUEST_TIMEOUT,
     UnsupportedMediaType: HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-    NotSupported: HTTPStatus.NOT_IMPLEMENTED,
+    e.NotSupported: HTTPStatus.NOT_IMPLEMENTED,
+    ClientTokenReused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    OutcomeUnknown: HTTPStatus.CONFLICT,
+    OutcomeNotKept: HTTPStatus.CONFLICT,
 }
 
 

@@ -49,7 +49,7 @@ def split_target(raw_target: str) -> tuple[str, str]:
     return path.partition("#")[0], query
 
 
-@lru_cache(maxsize=4_096)
+@lru_cache(maxsize=64)  # enough for those that name no session
 def modern_path(path: str) -> str:
     """The path under which a route is registered, for any spelling that there ever was.
 

@@ -57,17 +57,21 @@ class Call(Generic[B, Q]):
         endpoint: what was called.
         method: as it is after an override.
         params: the variable parts of the path, decoded.
+        access_key: the one that signed the request; None if anonymous.
         identity: whoever signed the request, as the daemon's own key store knows them; None if anonymous.
         owner_access_key: on whose behalf the caller says to act; not yet permitted.
         raw_query: still percent-encoded.
         request_id: names this request in logs and problems.
+        is_replayed: whether the reply is the one that an earlier call of the same client token got.
     """
 
     __slots__ = (
+        "access_key",
         "body",
         "endpoint",
         "held",
         "identity",
+        "is_replayed",
         "method",
         "owner_access_key",
         "params",
@@ -88,7 +92,9 @@ class Call(Generic[B, Q]):
         self.raw_query = raw_query
         self.request_id = request_id
         self.method = request.method
+        self.access_key: str | None = None
         self.identity: Any = None
+        self.is_replayed = False
         self.owner_access_key: str | None = None
         self.raw_body: bytes | None = None
         self.pot: Pot | None = None
@@ -156,6 +162,8 @@ class Endpoint:
         max_body: bytes that a body may have.
         audited: whether a call is written to the audit trail; by default if the method changes something.
         limited: whether calls count against the rate limit.
+        repeatable: whether a call with a client token that was cut off in the middle may simply be done again; by
+            default if its method is idempotent (RFC 9110, 9.2.2).
     """
 
     method: str
@@ -174,6 +182,7 @@ class Endpoint:
     audited: bool = False
     tag: str = ""
     limited: bool = True
+    repeatable: bool = False
 
     @property
     def template(self) -> str:
@@ -194,6 +203,7 @@ def route(
     body_aliases: Mapping[str, str] | None = None,
     audited: bool | None = None,
     limited: bool = True,
+    repeatable: bool | None = None,
 ) -> Callable[[F], F]:
     """Mark a method ``async def (self, call: Call[Body, Query])`` as an endpoint; see :class:`Endpoint`.
 
@@ -218,6 +228,7 @@ def route(
             body_aliases=body_aliases or {},
             audited=method not in SAFE_METHODS if audited is None else audited,
             limited=limited,
+            repeatable=method in ("PUT", "DELETE") if repeatable is None else repeatable,
         )
         function.__dict__.setdefault("__endpoints__", []).append(declared)
         return function

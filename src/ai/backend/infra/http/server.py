@@ -12,8 +12,9 @@ import logging
 import re
 import secrets
 import socket
+import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -24,6 +25,7 @@ from prometheus_client import Counter, Histogram
 
 from ai.backend.common.errors import AuthenticationFailed, BackendError, InternalError, RateLimitExceeded
 from ai.backend.common.signing import media_type
+from ai.backend.infra.http.client_tokens import TOKEN_HEADER, ClientTokens
 from ai.backend.infra.http.decode import (
     QuerySchema,
     check_json_type,
@@ -37,7 +39,7 @@ from ai.backend.infra.http.paths import modern_path, split_target
 from ai.backend.infra.http.pot import UNVERIFIED_BYTES, VERIFIED_BYTES, Pot
 from ai.backend.infra.http.ratelimit import Allowance, RateLimiter
 from ai.backend.infra.http.routes import SAFE_METHODS, Call, Endpoint, Reply, RouteTable
-from ai.backend.infra.http.signature import Authenticator
+from ai.backend.infra.http.signature import SigningKey
 from ai.backend.infra.http.streams import STREAMS, Streams
 from ai.backend.infra.telemetry import Metrics, bind_log_context
 
@@ -67,6 +69,14 @@ def _check_text(request: web.Request) -> None:
                 raise refuse({name[:64]: "not UTF-8"}) from None
 
 
+class Gate(Protocol):
+    """Says who sends a request; :class:`~ai.backend.infra.http.signature.Authenticator` is the one of signatures."""
+
+    async def authenticate(
+        self, request: web.Request, *, method: str, read_body: Callable[[], Awaitable[bytes]]
+    ) -> tuple[str, SigningKey]: ...
+
+
 class AuditTrail(Protocol):
     """Where calls that change something are written down."""
 
@@ -92,6 +102,7 @@ class HttpServer:
     Args:
         authenticator: None if no endpoint needs a signature.
         audit: called once after every audited call, whatever became of it.
+        client_tokens: recognises repeated calls; None takes no notice of client tokens.
         on_admitted: told the access key of every request whose signature was right.
     """
 
@@ -100,14 +111,16 @@ class HttpServer:
         endpoints: Iterable[Endpoint],
         *,
         metrics: Metrics,
-        authenticator: Authenticator | None = None,
+        authenticator: Gate | None = None,
         audit: AuditTrail | None = None,
+        client_tokens: ClientTokens | None = None,
         options: HttpOptions | None = None,
         on_admitted: Callable[[Any], None] | None = None,
     ) -> None:
         self.table = RouteTable(endpoints)
         self._authenticator = authenticator
         self._audit = audit
+        self._client_tokens = client_tokens
         self._on_admitted = on_admitted
         self._options = options or HttpOptions()
         self._limiter = RateLimiter()
@@ -170,8 +183,8 @@ class HttpServer:
                 if allowance is not None:
                     extra.update(allowance.headers())
                 await self._decode(call)
-                response = _reply(call, await call.endpoint.handler(call))
-                outcome = "ok"
+                response = await self._answer(call)
+                outcome = "replayed" if call.is_replayed else "ok"
             except BackendError as error:
                 response, outcome = self._refuse(request, call, error, request_id), error.code
             except web.HTTPException as error:
@@ -194,6 +207,14 @@ class HttpServer:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s %d in %.1f ms, request %s", route, response.status, took_s * 1000, request_id)
         return response
+
+    async def _answer(self, call: Call[Any, Any]) -> web.StreamResponse:
+        async def work() -> web.StreamResponse:
+            return _reply(call, await call.endpoint.handler(call))
+
+        if self._client_tokens is None or TOKEN_HEADER not in call.request.headers:
+            return await work()
+        return await self._client_tokens.answer(call, work)
 
     def _find(self, request: web.Request, request_id: str) -> Call[Any, Any]:
         _check_text(request)
@@ -227,7 +248,7 @@ class HttpServer:
             method=call.method,
             read_body=call.read_body,
         )
-        call.identity = key.identity
+        call.access_key, call.identity = access_key, key.identity
         call.give_back()
         call.pot = self._verified
         if self._on_admitted is not None:
@@ -316,17 +337,22 @@ def make_runner(app: web.Application) -> web.AppRunner:
     )
 
 
-async def serve_on(runner: web.AppRunner, where: socket.socket | tuple[str, int]) -> tuple[str, int]:
+async def serve_on(
+    runner: web.AppRunner, where: socket.socket | tuple[str, int], *, tls: ssl.SSLContext | None = None
+) -> tuple[str, int]:
     """Serve on a bound socket, or on a host and port (0 is any), and tell which host and port that is.
+
+    Args:
+        tls: speaks TLS; None: plain HTTP.
 
     Raises:
         OSError: the address cannot be bound.
     """
     await runner.setup()
     if isinstance(where, socket.socket):
-        await web.SockSite(runner, where, backlog=_BACKLOG).start()
+        await web.SockSite(runner, where, backlog=_BACKLOG, ssl_context=tls).start()
     else:
-        await web.TCPSite(runner, *where, backlog=_BACKLOG).start()
+        await web.TCPSite(runner, *where, backlog=_BACKLOG, ssl_context=tls).start()
     host, port = runner.addresses[0][:2]
     return str(host), int(port)
 

@@ -47,6 +47,9 @@ COMMANDS = _table(
     Method("download_files", w.DownloadFiles, list[w.TarFile], deadline_s=60.0, abandonable=True),
     Method("list_files", w.ListFiles, w.FileListing, abandonable=True),
     Method("read_logs", w.ReadLogs, bytes, deadline_s=30.0, abandonable=True),
+    Method("list_processes", w.ListProcesses, list[w.ProcessInfo], abandonable=True),
+    Method("operate_device", w.OperateDevice, w.DeviceOperation, deadline_s=90.0),
+    Method("device_options", w.DeviceOptionsOf, w.DeviceOptions, deadline_s=60.0, abandonable=True),
     Method("open_pty", w.OpenPty, None, stream=True),
 )
 REPORTS = _table(

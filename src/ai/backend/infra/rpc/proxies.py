@@ -63,6 +63,18 @@ class CommandsProxy:
         result: bytes = await self._caller.call(COMMANDS["read_logs"], req)
         return result
 
+    async def list_processes(self, req: w.ListProcesses) -> list[w.ProcessInfo]:
+        result: list[w.ProcessInfo] = await self._caller.call(COMMANDS["list_processes"], req)
+        return result
+
+    async def operate_device(self, req: w.OperateDevice) -> w.DeviceOperation:
+        result: w.DeviceOperation = await self._caller.call(COMMANDS["operate_device"], req)
+        return result
+
+    async def device_options(self, req: w.DeviceOptionsOf) -> w.DeviceOptions:
+        result: w.DeviceOptions = await self._caller.call(COMMANDS["device_options"], req)
+        return result
+
     async def open_pty(self, req: w.OpenPty) -> PtyStream:
         return await self._caller.open_stream(COMMANDS["open_pty"], req)
 

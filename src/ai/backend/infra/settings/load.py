@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ai.backend.common.errors import InvalidInput
+from ai.backend.common.errors import InvalidInput, PluginError
+from ai.backend.plugin.settings import problems_of, read_toml
 
-_MAX_FILE = 1 << 20
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -42,6 +42,7 @@ def load_settings(
     path: Path | None = None,
     env_prefix: str | None = None,
     environ: Mapping[str, str] | None = None,
+    fixed: Mapping[str, Any] | None = None,
 ) -> M:
     """Read one daemon's settings.
 
@@ -51,6 +52,7 @@ def load_settings(
         path: a file that must exist; None searches, and finds nothing without complaint.
         env_prefix: ``BACKEND_AGENT_`` makes ``BACKEND_AGENT_CONTAINER__KERNEL_UID`` set ``container.kernel-uid``;
             None reads no environment. The environment wins over the file.
+        fixed: keys, as in the file, that win over both.
 
     Raises:
         InvalidInput: no such file, bad TOML, an unknown key or a bad value; the message names file and key.
@@ -61,23 +63,20 @@ def load_settings(
     if env_prefix:
         _overlay(data, env_prefix, os.environ if environ is None else environ)
         source += f" and {env_prefix}*"
+    _lay_over(data, fixed or {})
     try:
         return model.model_validate(data)
     except ValidationError as e:
-        problems = {".".join(str(part) for part in item["loc"]): item["msg"] for item in e.errors()}
-        first = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
-        raise InvalidInput(f"Settings from {source}: {first}", data=problems) from None
+        problems = problems_of(e)
+        told = "; ".join(f"{key}: {problem}" for key, problem in problems.items())
+        raise InvalidInput(f"Settings from {source}: {told}", data=problems) from None
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > _MAX_FILE:
-            raise InvalidInput(f"{file} is larger than 1 MiB")
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise InvalidInput(f"Cannot read {file}: {e.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
-        raise InvalidInput(f"{file} is not valid TOML: {e}") from None
+        return read_toml(file)
+    except PluginError as e:
+        raise InvalidInput(e.message) from None
 
 
 def _overlay(data: dict[str, Any], prefix: str, environ: Mapping[str, str]) -> None:
@@ -92,6 +91,15 @@ def _overlay(data: dict[str, Any], prefix: str, environ: Mapping[str, str]) -> N
                 raise InvalidInput(f"{variable}: {table} is not a table")
             node = child
         node[key] = _value(text)
+
+
+def _lay_over(data: dict[str, Any], fixed: Mapping[str, Any]) -> None:
+    for key, value in fixed.items():
+        below = data.get(key)
+        if isinstance(value, Mapping) and isinstance(below, dict):
+            _lay_over(below, value)
+        else:
+            data[key] = value
 
 
 def _value(text: str) -> Any:

@@ -6,10 +6,14 @@ route patterns, statuses and error codes, never ids or user input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from ai.backend.common.wire.agent import MetricFamily
 
 T = TypeVar("T", Counter, Gauge, Histogram)
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -45,6 +49,28 @@ class Metrics:
             raise ValueError(f"{full} is a {type(made).__name__} already")
         return made
 
+    def expose(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
+        """Show what the source has at each scrape. Its names are whole, and none of them begins like ours."""
+        self.registry.register(_Told(source))
+
     def exposition(self) -> bytes:
         """The text format for ``/metrics``."""
         return generate_latest(self.registry)
+
+
+class _Told(Collector):
+    """Families that somebody else made; nothing of them is kept between two scrapes."""
+
+    def __init__(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
+        self._source = source
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._source():
+            name = family.name.removesuffix("_total") if family.kind == "counter" else family.name
+            metric = Metric(name, family.help, family.kind)
+            for sample in family.samples:
+                metric.add_sample(family.name, sample.labels, sample.value)
+            yield metric

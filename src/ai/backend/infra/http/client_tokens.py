@@ -1,0 +1,192 @@
+"""The same change, sent twice, is done once: calls that carry ``X-BackendAI-Client-Token``.
+
+Source: spec 03-07 ("X-BackendAI-Client-Token"); the semantics are those of the IETF draft "The Idempotency-Key HTTP
+Header Field". See docs/decisions/0043.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol
+
+from aiohttp import web
+
+from ai.backend.common.errors import BackendError
+from ai.backend.infra.crash_points import crash_point
+from ai.backend.infra.http.decode import refuse
+from ai.backend.infra.http.errors import ClientTokenReused, OutcomeNotKept, OutcomeUnknown, problem_response, status_of
+from ai.backend.infra.http.paths import modern_path, split_target
+from ai.backend.infra.http.routes import SAFE_METHODS, Call
+
+log = logging.getLogger(__name__)
+TOKEN_HEADER = "X-BackendAI-Client-Token"
+REPLAYED_HEADER = "X-BackendAI-Replayed"
+MAX_TOKEN = 128
+MAX_BODY = 262_144
+"""Bytes of a body that is kept; of a larger one only the status is."""
+_BOUNDARY = re.compile(r'boundary="?([^";]{1,70})"?')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a call was answered with. ``body`` None: it was too large to be kept."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownCall:
+    """A call that came before. ``answer`` None: it is at work, or its server died in the middle of it."""
+
+    fingerprint: str
+    answer: Answer | None
+
+
+class AnswerStore(Protocol):
+    """Keeps calls by access key and token; every method is one transaction, and durable when it returns."""
+
+    async def begin(
+        self, access_key: str, token: str, fingerprint: str, *, now: datetime, since: datetime
+    ) -> KnownCall | None:
+        """Note a call that begins now, unless one of this token has begun after ``since``: then return that."""
+        ...
+
+    async def finish(self, access_key: str, token: str, answer: Answer) -> None:
+        """Keep the answer; the oldest answers of the same access key may go for it."""
+        ...
+
+    async def forget(self, access_key: str, token: str) -> None: ...
+
+
+@dataclass(slots=True)
+class _Running:
+    fingerprint: str
+    done: asyncio.Future[Answer | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class ClientTokens:
+    """Answers a repeated call with the first one's answer.
+
+    Args:
+        store: where answers outlive this process.
+        window: how long a token is known.
+        clock: tells the present in UTC.
+    """
+
+    def __init__(
+        self, store: AnswerStore, *, window: timedelta, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._store = store
+        self._window = window
+        self._clock = clock
+        self._running: dict[tuple[str, str], _Running] = {}
+
+    async def answer(
+        self, call: Call[Any, Any], work: Callable[[], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """The answer of ``work``, or of the call that came with the same token before.
+
+        Refusals are answers as well; faults of the server (5xx) are forgotten, so that the call may be tried again. A
+        call that never came to its end is done again only if its endpoint is ``repeatable``.
+
+        Raises:
+            InvalidInput: the token is empty or too long.
+            ClientTokenReused: the token came with another method, path, query or body.
+            OutcomeUnknown: the first call was cut off in the middle, or is at work in another manager.
+            OutcomeNotKept: the first call was done, its answer was too large.
+            BackendError: whatever ``work`` raises.
+        """
+        token = call.request.headers.get(TOKEN_HEADER)
+        if token is None or call.access_key is None or not _is_a_change(call):
+            return await work()
+        if not 1 <= len(token) <= MAX_TOKEN:
+            raise refuse({TOKEN_HEADER: f"1 to {MAX_TOKEN} characters"})
+        key, fingerprint = (call.access_key, token), await _fingerprint(call)
+        while (first := self._running.get(key)) is not None:
+            _check_same(first.fingerprint, fingerprint)
+            answer = await asyncio.shield(first.done)
+            if answer is not None:
+                return _replay(call, answer)
+        mine = self._running[key] = _Running(fingerprint)
+        answer = None
+        try:
+            now = self._clock()
+            known = await self._store.begin(*key, fingerprint, now=now, since=now - self._window)
+            if known is not None:
+                _check_same(known.fingerprint, fingerprint)
+                answer = known.answer
+                if answer is not None:
+                    return _replay(call, answer)
+                if not call.endpoint.repeatable:
+                    raise OutcomeUnknown
+            try:
+                response = await work()
+            except BackendError as error:
+                refusal = problem_response(error, request_id=call.request_id)
+                answer = await self._keep(key, refusal if status_of(error) < 500 else None)
+                raise
+            except Exception:
+                await self._keep(key, None)
+                raise
+            crash_point("before-keep-answer")
+            answer = await self._keep(key, response)
+            crash_point("after-keep-answer")
+            return response
+        finally:
+            del self._running[key]
+            mine.done.set_result(answer)
+
+    async def _keep(self, key: tuple[str, str], response: web.StreamResponse | None) -> Answer | None:
+        answer = _answer_of(response) if response is not None and response.status < 500 else None
+        try:
+            if answer is None:
+                await self._store.forget(*key)
+            else:
+                await self._store.finish(*key, answer)
+        except Exception:  # the change is made, and whoever asked for it must hear so
+            log.exception("could not keep the answer to a call with a client token")
+        return answer
+
+
+def _is_a_change(call: Call[Any, Any]) -> bool:
+    return call.method not in SAFE_METHODS and call.endpoint.kind not in ("stream", "socket")
+
+
+async def _fingerprint(call: Call[Any, Any]) -> str:
+    """Of method, path, query and body. The boundary of a multipart body is another one at every attempt."""
+    body = await call.read_body() if call.request.body_exists else b""
+    boundary = _BOUNDARY.search(call.request.headers.get("Content-Type", ""))
+    if boundary is not None:
+        body = body.replace(b"--" + boundary[1].encode(), b"--")
+    path, query = split_target(call.request.raw_path)
+    head = "\0".join((call.method, modern_path(path), query, "")).encode()
+    return hashlib.sha256(head + body).hexdigest()
+
+
+def _check_same(first: str, now: str) -> None:
+    if first != now:
+        raise ClientTokenReused
+
+
+def _answer_of(response: web.StreamResponse) -> Answer | None:
+    if not isinstance(response, web.Response) or not isinstance(response.body, bytes | None):
+        return None
+    body = response.body or b""
+    kept = body if len(body) <= MAX_BODY else None
+    return Answer(status=response.status, headers=dict(response.headers), body=kept)
+
+
+def _replay(call: Call[Any, Any], answer: Answer) -> web.Response:
+    if answer.body is None:
+        raise OutcomeNotKept(data={"status": answer.status})
+    call.is_replayed = True
+    headers = {name: value for name, value in answer.headers.items() if name.lower() != "content-length"}
+    return web.Response(status=answer.status, headers={**headers, REPLAYED_HEADER: "true"}, body=answer.body or None)

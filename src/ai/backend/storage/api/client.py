@@ -1,0 +1,232 @@
+"""The client-facing API: transfers, for whoever holds a token (peer facts 5, wire contract 2.5, tus 1.0)."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from email.utils import formatdate
+from importlib.metadata import version
+from time import time
+from typing import Any
+
+from aiohttp import web
+
+from ai.backend.common.errors import BackendError, ChecksumMismatch, InvalidInput, WrongKindOfFile
+from ai.backend.common.volume_paths import FolderPath, VFolderId
+from ai.backend.infra.http.errors import UnsupportedMediaType, problem_response
+from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.plugin.volume import FileKind
+from ai.backend.storage.api.receiving import body_of
+from ai.backend.storage.api.sending import send_archive, send_file
+from ai.backend.storage.model.claims import ArchiveClaims, DownloadClaims, UploadClaims
+from ai.backend.storage.services.archive import stream_zip
+from ai.backend.storage.services.tokens import Tokens
+from ai.backend.storage.services.uploads import CHECKSUMS, Checksum, Chunk, Uploads
+from ai.backend.storage.services.volumes import Volumes
+
+TUS_VERSION = "1.0.0"
+CHUNK_TYPE = "application/offset+octet-stream"
+_CHECKSUM_STATUS = 460
+_CORS = {
+    "Access-Control-Allow-Origin": "*",
+    "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+    "Access-Control-Allow-Headers": (
+        "Content-Type, If-Range, Range, Tus-Resumable, Upload-Checksum, Upload-Length, Upload-Metadata, Upload-Offset,"
+        " X-Requested-With, X-HTTP-Method-Override"
+    ),
+    "Access-Control-Expose-Headers": (
+        "Content-Disposition, Content-Range, ETag, Last-Modified, Location, Tus-Checksum-Algorithm, Tus-Extension,"
+        " Tus-Max-Size, Tus-Resumable, Tus-Version, Upload-Expires, Upload-Length, Upload-Offset"
+    ),
+    "Access-Control-Max-Age": "86400",
+}
+
+
+async def allow_all_origins(_: web.Request, response: web.StreamResponse) -> None:
+    """The token is what permits, not the page that sends it."""
+    response.headers.update(_CORS)
+
+
+class DownloadQuery(Schema, frozen=True, kw_only=True):
+    token: str
+    archive: bool = False
+    no_cache: bool = False
+    dst_dir: str | None = None
+
+
+class UploadQuery(Schema, frozen=True, kw_only=True):
+    token: str
+    dst_dir: str | None = None
+    no_cache: bool = False
+
+
+class AnyQuery(Schema, frozen=True, kw_only=True):
+    """Browsers ask with the query of the request that they mean."""
+
+    token: str | None = None
+    archive: bool = False
+    no_cache: bool = False
+    dst_dir: str | None = None
+
+
+def _directory(query: UploadQuery) -> FolderPath | None:
+    return FolderPath.parse(query.dst_dir) if query.dst_dir else None
+
+
+class ClientApi:
+    """Downloads and uploads."""
+
+    def __init__(self, volumes: Volumes, uploads: Uploads, tokens: Tokens, *, upload_expiry_s: float) -> None:
+        self._volumes = volumes
+        self._uploads = uploads
+        self._tokens = tokens
+        self._expiry_s = upload_expiry_s
+        self._threads = ThreadPoolExecutor(8, "archive")
+
+    @route("GET", "/", auth=False)
+    async def info(self, call: Call) -> dict[str, str]:
+        """Which API this is."""
+        return {"status": "ok", "type": "client-facing", "storage-proxy": version("backendai")}
+
+    @route("OPTIONS", "/", query=AnyQuery, auth=False, limited=False)
+    @route("OPTIONS", "/download", query=AnyQuery, auth=False, limited=False)
+    @route("OPTIONS", "/download-archive", query=AnyQuery, auth=False, limited=False)
+    async def preflight(self, call: Call[Any, AnyQuery]) -> None:
+        """What browsers ask before they send."""
+
+    @route("GET", "/download", query=DownloadQuery, auth=False, limited=False, kind="stream")
+    async def download(self, call: Call[Any, DownloadQuery]) -> web.StreamResponse:
+        """A file, or a directory as a zip."""
+        claims = self._tokens.read(call.query.token, DownloadClaims)
+        volume, folder = self._volumes.get(claims.volume), VFolderId.parse(claims.vfid)
+        path = FolderPath.parse(claims.relpath)
+        entry = await volume.stat(folder, path)
+        name = path.parts[-1] if path.parts else folder.id.hex
+        if entry.kind != FileKind.DIRECTORY:
+            return await send_file(call.request, await volume.open_file(folder, path), name)
+        if not (claims.archive or call.query.archive):
+            raise WrongKindOfFile("That is a directory: ask for it with 'archive'.")
+        async with aclosing(stream_zip(volume, folder, [path], self._threads)) as parts:
+            return await send_archive(call.request, parts, f"{name}.zip")
+
+    @route("GET", "/download-archive", query=DownloadQuery, auth=False, limited=False, kind="stream")
+    async def download_archive(self, call: Call[Any, DownloadQuery]) -> web.StreamResponse:
+        """Several files and directories as a zip."""
+        claims = self._tokens.read(call.query.token, ArchiveClaims)
+        volume, folder = self._volumes.get(claims.volume), VFolderId.parse(claims.virtual_folder_id)
+        paths = [FolderPath.parse(text) for text in claims.files]
+        for path in paths:
+            await volume.stat(folder, path)
+        async with aclosing(stream_zip(volume, folder, paths, self._threads)) as parts:
+            return await send_archive(call.request, parts, claims.filename or f"{folder.id.hex}.zip")
+
+    @route("OPTIONS", "/upload", query=AnyQuery, auth=False, limited=False)
+    async def tus_options(self, call: Call[Any, AnyQuery]) -> web.Response:
+        """What this server knows of tus."""
+        return web.Response(
+            status=204,
+            headers={
+                "Tus-Resumable": TUS_VERSION,
+                "Tus-Version": TUS_VERSION,
+                "Tus-Max-Size": str(self._uploads.max_size),
+                "Tus-Extension": "creation,expiration,checksum,termination",
+                "Tus-Checksum-Algorithm": ",".join(CHECKSUMS),
+            },
+        )
+
+    @route("POST", "/upload", query=UploadQuery, auth=False, limited=False, kind="upload", audited=False)
+    async def tus_create(self, call: Call[Any, UploadQuery]) -> web.Response:
+        """The upload was made with its token; this tells where it is."""
+        if (refusal := _wrong_version(call.request)) is not None:
+            return refusal
+        claims = self._tokens.read(call.query.token, UploadClaims)
+        if _number(call.request, "Upload-Length") != claims.size:
+            raise InvalidInput(f"Upload-Length must be {claims.size}, as the token says.")
+        await self._uploads.progress(claims)
+        return web.Response(status=201, headers={**self._headers(), "Location": call.request.path_qs})
+
+    @route("GET", "/upload", query=UploadQuery, auth=False, limited=False)
+    async def tus_head(self, call: Call[Any, UploadQuery]) -> web.Response:
+        """How far the upload is."""
+        if (refusal := _wrong_version(call.request)) is not None:
+            return refusal
+        claims = self._tokens.read(call.query.token, UploadClaims)
+        offset = await self._uploads.progress(claims, directory=_directory(call.query))
+        return web.Response(
+            headers={
+                **self._headers(),
+                "Upload-Offset": str(offset),
+                "Upload-Length": str(claims.size),
+                "Cache-Control": "no-store",
+            }
+        )
+
+    @route("PATCH", "/upload", query=UploadQuery, auth=False, limited=False, kind="upload", audited=False)
+    async def tus_patch(self, call: Call[Any, UploadQuery]) -> web.Response:
+        """The next bytes of the upload."""
+        request = call.request
+        if (refusal := _wrong_version(request)) is not None:
+            return refusal
+        claims = self._tokens.read(call.query.token, UploadClaims)
+        if request.content_type != CHUNK_TYPE:
+            raise UnsupportedMediaType(f"Send {CHUNK_TYPE}.")
+        body = body_of(request)
+        chunk = Chunk(_number(request, "Upload-Offset"), request.content_length, body, _checksum(request))
+        try:
+            offset = await self._uploads.receive(claims, chunk, directory=_directory(call.query))
+        except BackendError as error:
+            if body.is_whole and not isinstance(error, ChecksumMismatch):
+                raise
+            response = problem_response(error, request_id=call.request_id)
+            if isinstance(error, ChecksumMismatch):
+                response.set_status(_CHECKSUM_STATUS, "Checksum Mismatch")
+            if not body.is_whole:
+                response.force_close()
+            return response
+        return web.Response(status=204, headers={**self._headers(), "Upload-Offset": str(offset)})
+
+    @route("DELETE", "/upload", query=UploadQuery, auth=False, limited=False, audited=False)
+    async def tus_delete(self, call: Call[Any, UploadQuery]) -> web.Response:
+        """End the upload; what came is thrown away."""
+        if (refusal := _wrong_version(call.request)) is not None:
+            return refusal
+        await self._uploads.drop(self._tokens.read(call.query.token, UploadClaims))
+        return web.Response(status=204, headers=self._headers())
+
+    def _headers(self) -> dict[str, str]:
+        return {"Tus-Resumable": TUS_VERSION, "Upload-Expires": formatdate(time() + self._expiry_s, usegmt=True)}
+
+    def stop(self) -> None:
+        self._threads.shutdown(wait=False)
+
+
+def _wrong_version(request: web.Request) -> web.Response | None:
+    """412 for another protocol (tus, "Tus-Version")."""
+    if request.headers.get("Tus-Resumable") == TUS_VERSION:
+        return None
+    response = problem_response(InvalidInput(f"Send the header Tus-Resumable: {TUS_VERSION}."))
+    response.set_status(412)
+    response.headers["Tus-Version"] = TUS_VERSION
+    return response
+
+
+def _number(request: web.Request, header: str) -> int:
+    text = request.headers.get(header, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidInput(f"The header {header} must be a number.", data={header: "missing or malformed"})
+    return int(text)
+
+
+def _checksum(request: web.Request) -> Checksum | None:
+    text = request.headers.get("Upload-Checksum")
+    if text is None:
+        return None
+    algorithm, _, value = text.strip().partition(" ")
+    try:
+        if algorithm in CHECKSUMS:
+            return Checksum(algorithm, base64.b64decode(value, validate=True))
+    except binascii.Error:
+        pass
+    raise InvalidInput(f"Upload-Checksum is one of {', '.join(CHECKSUMS)}, a blank, and the digest in Base64.")

@@ -1,0 +1,208 @@
+"""The bodies of requests on their way to the disk (docs/decisions/0091).
+
+A body of known length that comes without TLS is taken from its socket by the thread that writes it, and needs no
+Python for each piece. aiohttp has parsed the head before, and perhaps the first bytes; for what comes
+after the body it gets a parser that knows nothing of it. Every other body comes through aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_parser import HttpRequestParser
+
+from ai.backend.infra.http.errors import BodyTooSlow
+from ai.backend.storage.services.uploads import Sink, to_the_end
+
+IDLE_S = 60.0
+"""Seconds without a byte after which an upload's request ends; what came is kept."""
+_WRITE_BYTES = 1 << 18
+_DIRECT_BYTES = 1 << 18
+"""A body with less than this to come is not worth the change."""
+_BURST_BYTES = 1 << 26
+_LINGER_MS = 3
+
+
+def body_of(request: web.Request) -> DirectBody | StreamBody:
+    """The body of a request that nothing was read of yet."""
+    transport, parser = request.transport, getattr(request.protocol, "_parser", None)
+    is_plain = transport is not None and transport.get_extra_info("sslcontext") is None
+    length = request.content_length
+    if (
+        is_plain
+        and length is not None
+        and "Transfer-Encoding" not in request.headers
+        and "Content-Encoding" not in request.headers
+        and type(parser) is HttpRequestParser
+        and length - request.content.total_bytes >= _DIRECT_BYTES
+    ):
+        return DirectBody(request, length)
+    return StreamBody(request)
+
+
+class StreamBody:
+    """A body that aiohttp reads: the next part comes while a thread writes the last one."""
+
+    is_whole = True
+    """Whether the connection can be used for another request, also after an error."""
+
+    def __init__(self, request: web.Request) -> None:
+        self._content = request.content
+        self._length = request.content_length
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._writing: asyncio.Future[None] | None = None
+
+    async def whole(self) -> bytes | None:
+        """All bytes of a small body; None: it is large, or has broken off, as :meth:`pour` will tell."""
+        if self._length is None or self._length > _WRITE_BYTES:
+            return None
+        try:
+            async for part in self._parts():
+                self._waiting.append(part)
+        except (ConnectionError, BodyTooSlow, web.RequestPayloadError):
+            return None
+        return b"".join(self._waiting)
+
+    async def pour(self, sink: Sink, threads: Executor) -> None:
+        """All bytes; if they break off, what came of them.
+
+        Raises:
+            BodyTooSlow: nothing comes for :data:`IDLE_S`.
+            ConnectionError, and what the sink raises.
+        """
+        try:
+            async for part in self._parts():
+                self._waiting.append(part)
+                self._waiting_bytes += len(part)
+                if self._waiting_bytes >= _WRITE_BYTES:
+                    await self._write(sink, threads)
+        finally:
+            await self._write(sink, threads)
+            await self._written()
+
+    async def _parts(self) -> AsyncIterator[bytes]:
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    part = await self._content.readany()
+            except TimeoutError:
+                raise BodyTooSlow from None
+            if not part:
+                return
+            yield part
+
+    async def _write(self, sink: Sink, threads: Executor) -> None:
+        await self._written()
+        if self._waiting:
+            parts, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            data = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._writing = asyncio.get_running_loop().run_in_executor(threads, sink.put, data)
+
+    async def _written(self) -> None:
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            try:
+                await to_the_end(writing)
+            except BaseException:
+                self._waiting.clear()  # after what is not there nothing may come
+                raise
+
+
+class DirectBody:
+    """A body that the thread which writes it takes from the socket itself."""
+
+    def __init__(self, request: web.Request, length: int) -> None:
+        self._request = request
+        self._left = length
+        self.is_whole = True
+
+    async def whole(self) -> bytes | None:
+        """It is large."""
+        return None
+
+    async def pour(self, sink: Sink, threads: Executor) -> None:
+        """See :meth:`StreamBody.pour`."""
+        with self._taken_over() as (connection, first):
+            while self._left:
+                if not first:
+                    await _readable(connection)
+                work = asyncio.get_running_loop().run_in_executor(threads, self._burst, connection, first, sink)
+                await to_the_end(work)
+                first = []
+
+    @contextmanager
+    def _taken_over(self) -> Iterator[tuple[socket.socket, list[bytes]]]:
+        """The socket, which nobody else reads meanwhile, and what aiohttp has read of the body."""
+        content, transport = self._request.content, self._request.transport
+        if transport is None:
+            raise ConnectionResetError
+        first: list[bytes] = []
+        while part := content.read_nowait():  # also lets the parser go on with what it has put aside
+            first.append(part)
+        if content.is_eof():
+            with socket.socket() as nothing:
+                yield nothing, first
+            return
+        self.is_whole = False
+        transport.pause_reading()
+        try:
+            fd = os.dup(transport.get_extra_info("socket").fileno())
+            with socket.socket(fileno=fd) as connection:  # stays open for its reader, whatever becomes of the transport
+                yield connection, first
+            _forget_body(self._request)
+            self.is_whole = True
+        finally:
+            if not transport.is_closing():
+                transport.resume_reading()
+
+    def _burst(self, connection: socket.socket, first: list[bytes], sink: Sink) -> None:
+        """What came, and what comes at once: a slow sender keeps no thread."""
+        for part in first:
+            self._left -= len(part)
+            sink.put(part)
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        goal = max(0, self._left - _BURST_BYTES)
+        while self._left > goal:
+            try:
+                self._left -= sink.take(connection, self._left)
+            except BlockingIOError:
+                if not poll.poll(_LINGER_MS):
+                    return
+
+
+def _forget_body(request: web.Request) -> None:
+    """Tell aiohttp that the body is over: it has not seen its bytes, and must not take the next request for them."""
+    protocol: Any = request.protocol
+    protocol._parser = HttpRequestParser(  # as RequestHandler makes it
+        protocol, asyncio.get_running_loop(), protocol._read_bufsize, payload_exception=web.RequestPayloadError
+    )
+    request.content.feed_eof()
+
+
+async def _readable(connection: socket.socket) -> None:
+    """Raises BodyTooSlow."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(connection.fileno(), wake)
+    try:
+        async with asyncio.timeout(IDLE_S):
+            await ready
+    except TimeoutError:
+        raise BodyTooSlow from None
+    finally:
+        loop.remove_reader(connection.fileno())

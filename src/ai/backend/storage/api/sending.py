@@ -1,0 +1,165 @@
+"""Files and archives as HTTP responses (RFC 9110: conditions 13, ranges 14)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from aiohttp import web
+
+from ai.backend.plugin.volume import OpenFile
+
+_READ_BYTES = 1 << 20
+_LAST_S = 253_402_300_799
+"""The last second that has a date (year 9999); users set the times of their files as they like."""
+
+
+def disposition(filename: str) -> str:
+    """A name as an attachment (RFC 6266)."""
+    plain = "".join(c if c.isascii() and c.isprintable() and c not in '"\\%' else "_" for c in filename)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(filename, safe='')}"
+
+
+class _Missed(Exception):
+    """The range cannot be satisfied."""
+
+
+def _range(request: web.Request, size: int) -> tuple[int, int] | None:
+    """The one range that is asked for as (first byte, length); None: the whole file. Several ranges are the whole
+    file.
+    """
+    text = request.headers.get("Range", "").strip()
+    unit, _, spec = text.partition("=")
+    first, dash, last = spec.strip().partition("-")
+    if (
+        unit != "bytes"
+        or not dash
+        or "," in spec
+        or not all(p == "" or (p.isascii() and p.isdigit() and len(p) < 20) for p in (first, last))
+    ):
+        return None
+    if first == "":
+        if last == "":
+            return None
+        count = min(int(last), size)
+        if count == 0:
+            raise _Missed
+        return size - count, count
+    begin, end = int(first), min(int(last) if last else size - 1, size - 1)
+    if last and int(last) < int(first):
+        return None
+    if begin >= size:
+        raise _Missed
+    return begin, end - begin + 1
+
+
+def _is_current(request: web.Request, etag: str, modified: datetime) -> bool:
+    """Whether ``If-Range`` lets the range count: the strong tag, or exactly the date, that we would send now."""
+    condition = request.headers.get("If-Range")
+    if condition is None or condition.strip() == etag:
+        return True
+    return request.if_range is not None and request.if_range == modified
+
+
+def _is_known(request: web.Request, etag: str, modified: datetime) -> bool:
+    known = request.headers.get("If-None-Match")
+    if known is not None:
+        tags = {tag.strip().removeprefix("W/") for tag in known.split(",")}
+        return "*" in tags or etag in tags
+    since = request.if_modified_since
+    return since is not None and modified <= since
+
+
+async def send_file(request: web.Request, file: OpenFile, filename: str) -> web.StreamResponse:
+    """Send a file or a range of it, and close it."""
+    try:
+        etag = f'"{file.modified_ns:x}-{file.size:x}"'
+        modified = datetime.fromtimestamp(min(max(0, file.modified_ns // 1_000_000_000), _LAST_S), UTC)
+        headers = {
+            "ETag": etag,
+            "Accept-Ranges": "bytes",
+            "Content-Type": "application/octet-stream",
+            "Content-Disposition": disposition(filename),
+            "X-Content-Type-Options": "nosniff",
+        }
+        response = web.StreamResponse(headers=headers)
+        response.last_modified = modified
+        if _is_known(request, etag, modified):
+            response.set_status(304)
+            return await _finish(request, response)
+        offset, count = 0, file.size
+        try:
+            part = _range(request, file.size) if _is_current(request, etag, modified) else None
+        except _Missed:
+            response.set_status(416)
+            response.headers["Content-Range"] = f"bytes */{file.size}"
+            response.content_length = 0
+            return await _finish(request, response)
+        if part is not None:
+            offset, count = part
+            response.set_status(206)
+            response.headers["Content-Range"] = f"bytes {offset}-{offset + count - 1}/{file.size}"
+        response.content_length = count
+        await response.prepare(request)
+        if request.method != "HEAD" and count:
+            await _send(request, response, file.fd, offset, count)
+        await response.write_eof()
+        return response
+    finally:
+        file.close()
+
+
+async def _finish(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    await response.prepare(request)
+    await response.write_eof()
+    return response
+
+
+async def _send(request: web.Request, response: web.StreamResponse, fd: int, offset: int, count: int) -> None:
+    """By sendfile(2) where the event loop and the transport can, else in parts.
+
+    Raises:
+        ConnectionError: the client is gone, or the file was cut short: the response cannot be what was announced.
+    """
+    loop, transport = asyncio.get_running_loop(), request.transport
+    if transport is None:
+        raise ConnectionResetError
+    sent = 0
+    try:
+        if transport.get_extra_info("sslcontext") is not None:
+            raise asyncio.SendfileNotAvailableError
+        with os.fdopen(fd, "rb", buffering=0, closefd=False) as reader:
+            sent = await loop.sendfile(transport, reader, offset, count, fallback=False)
+    except (NotImplementedError, asyncio.SendfileNotAvailableError):
+        while sent < count:
+            data = await loop.run_in_executor(None, os.pread, fd, min(_READ_BYTES, count - sent), offset + sent)
+            if not data:
+                break
+            await response.write(data)
+            sent += len(data)
+    if sent < count:
+        transport.abort()
+        raise ConnectionResetError
+
+
+async def send_archive(request: web.Request, parts: AsyncIterator[bytes], filename: str) -> web.StreamResponse:
+    """Send a stream whose length nobody knows before; one that breaks off breaks the connection."""
+    first = await anext(parts)
+    response = web.StreamResponse(
+        headers={"Content-Type": "application/zip", "Content-Disposition": disposition(filename)}
+    )
+    await response.prepare(request)
+    if request.method != "HEAD":
+        try:
+            await response.write(first)
+            async for part in parts:
+                await response.write(part)
+        except BaseException:
+            if request.transport is not None:
+                request.transport.abort()
+            raise
+    await response.write_eof()
+    return response

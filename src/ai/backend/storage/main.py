@@ -1,0 +1,320 @@
+"""The storage proxy daemon: its parts wired, its two HTTP servers, its command."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import click
+from aiohttp import web
+
+from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.common.volume_paths import VFolderId
+from ai.backend.infra.crash_points import crash_point
+from ai.backend.infra.http.health import HealthApi
+from ai.backend.infra.http.routes import endpoints_of
+from ai.backend.infra.http.server import HttpServer, make_runner, serve_on
+from ai.backend.infra.telemetry import Metrics
+from ai.backend.storage.api.artifacts import ArtifactApi, ArtifactClientApi
+from ai.backend.storage.api.client import ClientApi, allow_all_origins
+from ai.backend.storage.api.manager import FileApi, FolderApi, VolumeApi
+from ai.backend.storage.api.secret import SecretGate
+from ai.backend.storage.config.settings import (
+    AddressSettings,
+    ClientApiSettings,
+    ManagerApiSettings,
+    StorageSettings,
+)
+from ai.backend.storage.services.artifacts.bundle import Artifacts
+from ai.backend.storage.services.folders import Folders
+from ai.backend.storage.services.loops.expiry import expire_uploads
+from ai.backend.storage.services.quota import QuotaBook
+from ai.backend.storage.services.tasks import Tasks
+from ai.backend.storage.services.tokens import Tokens
+from ai.backend.storage.services.uploads import Uploads
+from ai.backend.storage.services.volumes import Volumes
+from ai.backend.storage.services.workers import Workers, first_has_ended
+
+log = logging.getLogger(__name__)
+MIN_SECRET = 32
+"""Characters: HMAC-SHA256 wants a key as long as its digest (RFC 7518, 3.2)."""
+_COMMAND = "from ai.backend.storage.main import main; main()"
+Where = socket.socket | tuple[str, int]
+
+
+class StorageProxy:
+    """A storage proxy. ``start`` returns once both APIs serve; clones left half-way by a former life go on.
+
+    Args:
+        is_worker: serve clients only, beside the first process of the proxy.
+
+    Raises:
+        InvalidInput: a volume or a certificate is wrong, or a secret too short.
+    """
+
+    def __init__(self, settings: StorageSettings, *, is_worker: bool = False) -> None:
+        self.settings = settings
+        self._is_worker = is_worker
+        own = settings.storage_proxy
+        secret, manager_secret = own.secret.get_secret_value(), settings.api.manager.secret.get_secret_value()
+        for key, value in (("storage-proxy.secret", secret), ("api.manager.secret", manager_secret)):
+            if len(value) < MIN_SECRET:
+                raise InvalidInput(f"{key} must have at least {MIN_SECRET} characters.")
+        self.metrics = Metrics("storage-proxy")
+        self.volumes = Volumes(settings.volume, owner=own.owner, waypoint=crash_point)
+        self._quota = QuotaBook(scan_interval_s=own.quota_scan_interval)
+        self._tasks = Tasks()
+        self._uploads = Uploads(self.volumes, self._quota, max_size=own.max_upload_size)
+        self._folders = Folders(self.volumes, self._quota, self._tasks)
+        tokens = Tokens(secret, own.session_expire)
+        self._files = FileApi(
+            self.volumes,
+            self._folders,
+            self._uploads,
+            self._tasks,
+            tokens,
+            page_size=own.scandir_limit,
+            client_url="",
+        )
+        self._client = ClientApi(self.volumes, self._uploads, tokens, upload_expiry_s=own.upload_expiry)
+        self._artifacts = found = Artifacts(settings, self.volumes)
+        self._artifact_api = ArtifactApi(
+            found.storages, found.imports, found.kept, found.fetcher, tokens, client_url=""
+        )
+        artifact_client = ArtifactClientApi(found.storages, found.kept, tokens)
+        health = HealthApi(self.metrics, self._readiness)
+        manager_endpoints = [
+            *endpoints_of(VolumeApi(self.volumes, self._quota, node_id=own.node_id)),
+            *endpoints_of(FolderApi(self.volumes, self._folders, self._tasks)),
+            *endpoints_of(self._files),
+            *endpoints_of(self._artifact_api),
+            *endpoints_of(health),
+        ]
+        self._manager_runner = make_runner(
+            HttpServer(manager_endpoints, metrics=self.metrics, authenticator=SecretGate(manager_secret)).application()
+        )
+        client_endpoints = [*endpoints_of(self._client), *endpoints_of(artifact_client)]
+        client_app = HttpServer(client_endpoints, metrics=self.metrics).application()
+        client_app.on_response_prepare.append(allow_all_origins)
+        self._client_runner = make_runner(client_app)
+        self._loops: list[asyncio.Task[None]] = []
+
+    async def start(self, *, client: Where | None = None, manager: Where | None = None) -> None:
+        """Args: client, manager: where to serve, instead of what the settings say."""
+        api = self.settings.api
+        wanted = self.settings.storage_proxy.user
+        if wanted not in (None, os.geteuid()) and os.geteuid() != 0:
+            log.warning(
+                "what is made in folders belongs to uid %d, not %d: only root gives it away", os.geteuid(), wanted
+            )
+        client_tls, manager_tls = _tls(api.client), _tls(api.manager)
+        await self.volumes.start()
+        await self._artifacts.start()
+        shares = self.settings.storage_proxy.num_proc > 1
+        where = client or _bound(api.client.service_addr, shares=shares)
+        self.client_url = await _serve(self._client_runner, where, client_tls)
+        if self._is_worker:
+            return
+        await self._folders.take_up()
+        expiry = self.settings.storage_proxy.upload_expiry
+        self._loops.append(asyncio.create_task(expire_uploads(self.volumes, self._uploads, after_s=expiry)))
+        self._files.client_url = (api.client.public_url or self.client_url).rstrip("/")
+        self._artifact_api.client_url = self._files.client_url
+        where = manager or _bound(api.manager.service_addr, shares=False)
+        self.manager_url = await _serve(self._manager_runner, where, manager_tls)
+
+    async def _readiness(self) -> Mapping[str, bool]:
+        return {volume.name: await volume.check() is None for volume in self.volumes}
+
+    async def stop(self) -> None:
+        """Serve no more. What is half-way is taken up by the next life. Safe after a failed start."""
+        await self._manager_runner.cleanup()
+        await self._client_runner.cleanup()
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._artifacts.stop()
+        await self._tasks.stop()
+        await self._quota.stop()
+        self._uploads.stop()
+        self._client.stop()
+        await self.volumes.stop()
+
+
+def _bound(address: AddressSettings, *, shares: bool) -> socket.socket:
+    """Args: shares: with the other processes of this proxy; the kernel deals connections out to them."""
+    host, port = address.host, address.port
+    if shares and port == 0:
+        raise InvalidInput("With num-proc above 1, api.client.service-addr needs a port.")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, reuse_port=shares)
+    except OSError as e:
+        raise InvalidInput(f"Cannot listen on {host}, port {port}: {e.strerror}.") from None
+
+
+def _tls(api: ClientApiSettings | ManagerApiSettings) -> ssl.SSLContext | None:
+    if not api.ssl_enabled or api.ssl_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(api.ssl_cert, api.ssl_privkey, password=lambda: "")
+    except (OSError, ssl.SSLError) as e:
+        why = e.reason if isinstance(e, ssl.SSLError) else e.strerror
+        raise InvalidInput(f"The certificate {api.ssl_cert} or its key cannot be used: {why}.") from None
+    return context
+
+
+async def _serve(runner: web.AppRunner, where: Where, tls: ssl.SSLContext | None) -> str:
+    try:
+        host, port = await serve_on(runner, where, tls=tls)
+    except OSError as e:
+        raise InvalidInput(f"Cannot listen on {where}: {e.strerror}.") from None
+    return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def serve(settings: StorageSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info) -> None:
+    """Run a storage proxy until ``stop`` is set.
+
+    Raises:
+        InvalidInput: a volume or an address cannot be used.
+    """
+    proxy = StorageProxy(settings)
+    try:
+        await proxy.start()
+        volumes = ", ".join(volume.name for volume in proxy.volumes) or "no volumes"
+        ready(f"the storage proxy serves {volumes}: managers at {proxy.manager_url}, clients at {proxy.client_url}")
+        await stop.wait()
+    finally:
+        await proxy.stop()
+
+
+@click.group()
+def main() -> None:
+    """The storage proxy daemon."""
+
+
+@main.command("start-server")
+@click.option("-f", "--config", type=click.Path(path_type=Path), help="storage-proxy.toml; searched if not given.")
+@click.option("--log-level", help="debug, info, warning or error; else as `logging.level` says.")
+@click.option("--worker", is_flag=True, hidden=True, help="One of several processes, which the first one starts.")
+def start_server(config: Path | None, log_level: str | None, worker: bool) -> None:
+    """Serve folders to managers and clients."""
+    from ai.backend.infra.settings import load_settings
+    from ai.backend.infra.telemetry import configure_logging
+
+    configure_logging("storage-proxy", level=(log_level or "INFO").upper())
+    try:
+        settings = load_settings(StorageSettings, name="storage-proxy", path=config, env_prefix="BACKEND_STORAGE_")
+        wanted = settings.logging
+        configure_logging(
+            "storage-proxy",
+            level=log_level.upper() if log_level else "DEBUG" if settings.debug.enabled else wanted.level,
+            file=wanted.file.path / wanted.file.filename if "file" in wanted.drivers else None,
+        )
+        for name, level in wanted.pkg_ns.items():
+            logging.getLogger(name).setLevel(level)
+        if worker:
+            _run_worker(settings)
+        else:
+            options = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]
+            _run(settings, [sys.executable, "-c", _COMMAND, "start-server", *options, "--worker"])
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e
+
+
+@main.command("migrate-volume")
+@click.option("-f", "--config", type=click.Path(path_type=Path), help="storage-proxy.toml; searched if not given.")
+@click.argument("name")
+@click.argument("folders", type=click.File())
+def migrate_volume(config: Path | None, name: str, folders: TextIO) -> None:
+    """Move the folders of an older volume into their quota scopes.
+
+    NAME is the volume's, as in the settings; no storage proxy may use it meanwhile. FOLDERS is a file with one folder a
+    line, as `user:<uuid>/<folder id>` or `project:<uuid>/<folder id>`.
+    """
+    from ai.backend.infra.settings import load_settings
+
+    try:
+        settings = load_settings(StorageSettings, name="storage-proxy", path=config, env_prefix="BACKEND_STORAGE_")
+        wanted = [VFolderId.parse(line.strip()) for line in folders if line.strip()]
+        left = asyncio.run(_migrate(settings, name, wanted))
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e
+    if left:
+        raise click.ClickException(f"{len(left)} folders are nobody's, so the layout stays old: {', '.join(left[:5])}")
+    click.echo(f"{name} has today's layout.")
+
+
+async def _migrate(settings: StorageSettings, name: str, folders: Sequence[VFolderId]) -> Sequence[str]:
+    volumes = Volumes(settings.volume, owner=settings.storage_proxy.owner, waypoint=crash_point)
+    volume = volumes.get(name)
+    try:
+        return await volume.migrate(folders)
+    finally:
+        await volume.stop()
+
+
+def _run(settings: StorageSettings, worker: Sequence[str]) -> None:
+    own = settings.storage_proxy
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        workers = Workers(worker, own.num_proc - 1)
+        workers.start()
+        try:
+            await serve(settings, stop)
+        finally:
+            await workers.stop()
+
+    if own.pid_file is not None:
+        own.pid_file.write_text(f"{os.getpid()}\n")
+    try:
+        with _runner(settings) as runner:
+            runner.run(run())
+    finally:
+        if own.pid_file is not None:
+            own.pid_file.unlink(missing_ok=True)
+
+
+def _run_worker(settings: StorageSettings) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):  # those of a terminal: the first process says when to end
+            loop.add_signal_handler(number, lambda: None)
+        proxy = StorageProxy(settings, is_worker=True)
+        try:
+            await proxy.start()
+            await first_has_ended()
+        finally:
+            await proxy.stop()
+
+    with _runner(settings) as runner:
+        runner.run(run())
+
+
+def _runner(settings: StorageSettings) -> asyncio.Runner:
+    factory = _loop_factory(settings.storage_proxy.event_loop)
+    return asyncio.Runner(debug=settings.debug.asyncio or None, loop_factory=factory)
+
+
+def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    if name == "uvloop":
+        try:
+            import uvloop
+        except ImportError:
+            log.warning("event-loop is uvloop, which is not installed; asyncio's own serves")
+        else:
+            factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+            return factory
+    return None

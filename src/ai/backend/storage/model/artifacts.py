@@ -1,0 +1,131 @@
+"""What an import works through, and where the files of a revision lie in a storage.
+
+incoming/<revision>/files/...           what users upload, until its import begins
+pulling/<revision>/plan.json            what the revision will be
+pulling/<revision>/files/...            stage download
+pulling/<revision>/verified.json        the digests, once all files were found right
+verifying/<revision>/files/...          stage verify, where it has a storage of its own
+artifacts/<revision>/<attempt>/files/.. stage archive
+artifacts/<revision>/manifest.json      written last: which attempt is the revision, and its files
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.errors import ArtifactRejected, InvalidPath
+from ai.backend.common.volume_paths import FolderPath
+from ai.backend.plugin.object_storage import check_key
+
+MAX_RECORD = 64 << 20
+"""Bytes of a plan or manifest."""
+AREAS = ("incoming", "pulling", "verifying", "artifacts")
+
+
+def area(name: str, revision: UUID) -> str:
+    """The prefix of all that a revision has in one of :data:`AREAS`."""
+    return f"{name}/{revision.hex}/"
+
+
+def files_of(name: str, revision: UUID, attempt: int | None = None) -> str:
+    """The prefix of its files there. ``attempt`` is that of the archive."""
+    return f"{area(name, revision)}{'' if attempt is None else f'{attempt}/'}files/"
+
+
+def plan_key(revision: UUID) -> str:
+    return f"{area('pulling', revision)}plan.json"
+
+
+def verified_key(revision: UUID) -> str:
+    return f"{area('pulling', revision)}verified.json"
+
+
+def manifest_key(revision: UUID) -> str:
+    return f"{area('artifacts', revision)}manifest.json"
+
+
+class PlannedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file as its source announces it. ``git_sha1`` is that of a blob in git; None: not announced."""
+
+    path: str
+    size: int
+    sha256: str | None = None
+    git_sha1: str | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """All files of a revision, before any of them is here. ``digest`` and ``origin`` go into the manifest."""
+
+    attempt: int
+    digest: str
+    origin: str
+    files: tuple[PlannedFile, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for plans whose files may stand for each other's."""
+        return hashlib.sha256(msgspec.json.encode((self.digest, self.origin, self.files))).hexdigest()
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """The SHA-256 of every file of the plan with that fingerprint; from here on that attempt moves them away."""
+
+    attempt: int
+    fingerprint: str
+    sha256: dict[str, str]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one revision may have; sizes in bytes."""
+
+    files: int
+    file_size: int
+    size: int
+
+
+def check_files(files: Sequence[PlannedFile], limits: Limits) -> tuple[PlannedFile, ...]:
+    """What a source announces, by path.
+
+    Raises:
+        ArtifactRejected: there are none, or too many, they are too large, or named so that they cannot be kept.
+    """
+    if not files:
+        raise ArtifactRejected("The artifact has no files.")
+    if len(files) > limits.files:
+        raise ArtifactRejected(f"The artifact has {len(files)} files; at most {limits.files} are taken.")
+    total = 0
+    names: set[str] = set()
+    for file in files:
+        _check_name(file.path)
+        if file.path in names:
+            raise ArtifactRejected("Two files have the same name.", data={"path": file.path[:256]})
+        names.add(file.path)
+        if not 0 <= file.size <= limits.file_size:
+            raise ArtifactRejected(
+                f"A file has {file.size} bytes; at most {limits.file_size} are taken.", data={"path": file.path[:256]}
+            )
+        total += file.size
+    if total > limits.size:
+        raise ArtifactRejected(f"The artifact has {total} bytes; at most {limits.size} are taken.")
+    for name in names:
+        parts = FolderPath.parse(name).parts
+        if any("/".join(parts[:count]) in names for count in range(1, len(parts))):
+            raise ArtifactRejected("A file lies below another file.", data={"path": name[:256]})
+    return tuple(sorted(files, key=lambda file: file.path.encode()))
+
+
+def _check_name(path: str) -> None:
+    try:
+        check_key(f"artifacts/{'0' * 32}/{2**63}/files/{path}")
+        if FolderPath.parse(path).parts != tuple(path.split("/")):
+            raise InvalidPath
+    except InvalidPath:
+        raise ArtifactRejected("A file has a name that is not taken.", data={"path": path[:256]}) from None

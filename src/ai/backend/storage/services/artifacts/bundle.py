@@ -1,0 +1,34 @@
+"""The services of artifacts, wired."""
+
+from __future__ import annotations
+
+from ai.backend.storage.config.settings import StorageSettings
+from ai.backend.storage.model.artifacts import Limits
+from ai.backend.storage.services.artifacts.fetching import Fetcher
+from ai.backend.storage.services.artifacts.imports import Imports
+from ai.backend.storage.services.artifacts.kept import Kept
+from ai.backend.storage.services.artifacts.storages import Storages
+from ai.backend.storage.services.volumes import Volumes
+
+
+class Artifacts:
+    """Raises InvalidInput: a storage or a stage is wrong in the settings."""
+
+    def __init__(self, settings: StorageSettings, volumes: Volumes) -> None:
+        own = settings.artifacts
+        limits = Limits(files=own.max_files, file_size=own.max_file_size, size=own.max_size)
+        self.storages = Storages(settings.object_storage, own, volumes, owner=settings.storage_proxy.owner)
+        self.fetcher = Fetcher(own.allowed_hosts)
+        self.kept = Kept(self.storages)
+        self.imports = Imports(self.storages, self.kept, self.fetcher, limits=limits, parallel=own.parallel)
+
+    async def start(self) -> None:
+        """Raises InvalidInput: the place of a storage cannot be used."""
+        await self.storages.start()
+
+    async def stop(self) -> None:
+        """Imports stay where they are."""
+        await self.imports.stop()
+        await self.kept.stop()
+        await self.fetcher.stop()
+        await self.storages.stop()

@@ -1,0 +1,271 @@
+"""Hubs that speak the protocol of HuggingFace, through its own library (extra ``artifacts``).
+
+The library asks; what it asks goes out through our :class:`Fetcher`, as does every download: see docs/decisions/0095.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ai.backend.common.artifacts import ArtifactType
+from ai.backend.common.errors import (
+    ArtifactChanged,
+    ArtifactNotFound,
+    ArtifactRejected,
+    BackendError,
+    NotSupported,
+    RegistryRefused,
+    RegistryUnavailable,
+)
+from ai.backend.common.wire.artifacts import HubSource, ScanAnswer, ScannedArtifact, ScannedRevision, ScanRequest
+from ai.backend.storage.model.artifacts import PlannedFile
+from ai.backend.storage.services.artifacts.fetching import Fetcher
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from huggingface_hub.hf_api import ModelInfo
+
+T = TypeVar("T")
+_MAX_ANSWER = 32 << 20
+_MAX_README = 1 << 20
+_MAX_REFS = 100
+_MAX_REQUESTS = 300
+MAX_DIGEST = 128
+"""Characters of what a source calls a content."""
+_MAX_NAME = 256
+_MAX_ITEMS = 200
+_MAX_SIZE = 2**63 - 1
+_EXTRA = ("author", "downloads", "likes", "tags", "pipeline_tag", "library_name", "gated")
+
+
+@dataclass(slots=True)
+class _Ways:
+    """How the thread of a call gets out, and how often: a hub's pages may have no end."""
+
+    fetcher: Fetcher
+    loop: asyncio.AbstractEventLoop
+    left: int = _MAX_REQUESTS
+
+
+_ways: ContextVar[_Ways] = ContextVar("ways of the hub's library")
+
+
+@cache
+def _use_our_transport() -> None:
+    """Let the library's one HTTP client, of this whole process, send all requests through our fetcher.
+
+    Raises:
+        NotSupported: the library is not installed.
+    """
+    try:
+        import httpx2
+        from huggingface_hub import set_client_factory
+    except ImportError:
+        raise NotSupported("For hubs, install the extra of the storage proxy: backendai[artifacts].") from None
+
+    class Transport(httpx2.BaseTransport):
+        def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+            ways = _ways.get()
+            ways.left -= 1
+            if request.method != "GET" or ways.left < 0:
+                raise RegistryUnavailable("The hub wants more than a few questions.")
+            headers = {
+                name: request.headers[name] for name in ("authorization", "user-agent") if name in request.headers
+            }
+            answer = ways.fetcher.answer(str(request.url), headers, limit=_MAX_ANSWER, follow=False)
+            status, found, body = asyncio.run_coroutine_threadsafe(answer, ways.loop).result()
+            kept = {k: v for k, v in found.items() if k.lower() not in ("transfer-encoding", "content-length")}
+            return httpx2.Response(status, headers=kept, content=body, request=request)
+
+    set_client_factory(lambda: httpx2.Client(transport=Transport(), follow_redirects=True, max_redirects=5))
+
+
+class Hub:
+    """One hub, for one account.
+
+    Args:
+        url: without a path.
+        token: of the account; None: what is public.
+    """
+
+    def __init__(self, fetcher: Fetcher, url: str, token: str | None) -> None:
+        self._fetcher = fetcher
+        self._url = url.rstrip("/")
+        self._token = token
+
+    def _api(self) -> HfApi:
+        _use_our_transport()
+        from huggingface_hub import HfApi
+
+        return HfApi(endpoint=self._url, token=self._token or False)
+
+    async def _ask(self, what: Callable[[HfApi], T]) -> T:
+        """One or more calls of the library, in a thread.
+
+        Raises:
+            ArtifactNotFound, ArtifactRejected, RegistryRefused, RegistryUnavailable, AddressRefused, NotSupported.
+        """
+        api = self._api()
+        reset = _ways.set(_Ways(self._fetcher, asyncio.get_running_loop()))
+        try:
+            return await asyncio.to_thread(_named, what, api)
+        finally:
+            _ways.reset(reset)
+
+    # Scanning
+
+    async def scan(self, request: ScanRequest) -> ScanAnswer:
+        """Raises as :meth:`_ask` does, but for single names that are not there."""
+        if not request.names:
+            found = await self._ask(
+                lambda api: list(
+                    api.list_models(
+                        search=request.search, author=request.author, sort="downloads", limit=request.limit, full=True
+                    )
+                )
+            )
+            shown = [_artifact(info, (_revision("main", info),)) for info in found if _is_name(info.id)]
+            return ScanAnswer(artifacts=tuple(shown))
+        looked = await asyncio.gather(*(self._look(name, request.version) for name in request.names))
+        missing = tuple(name for name, one in zip(request.names, looked, strict=True) if one is None)
+        return ScanAnswer(artifacts=tuple(one for one in looked if one is not None), missing=missing)
+
+    async def _look(self, name: str, version: str | None) -> ScannedArtifact | None:
+        """Closely; None: there is no such model, or it does not show itself."""
+
+        def ask(api: HfApi) -> list[tuple[str, ModelInfo]]:
+            versions = [version] if version else _versions(api, name)
+            return [(one, api.model_info(name, revision=one, files_metadata=True)) for one in versions]
+
+        try:
+            found = await self._ask(ask)
+        except (ArtifactNotFound, RegistryRefused):
+            return None
+        revisions = tuple(_revision(version, info) for version, info in found)
+        newest = found[0][1]
+        return _artifact(newest, revisions, readme=await self._readme(name, newest))
+
+    async def _readme(self, name: str, info: ModelInfo) -> str | None:
+        if not any(file.rfilename == "README.md" for file in info.siblings or ()):
+            return None
+        try:
+            status, _, body = await self._fetcher.answer(
+                self._file_url(name, str(info.sha), "README.md"), self._headers(), limit=_MAX_README
+            )
+        except BackendError:
+            return None
+        return body.decode(errors="replace") if status == 200 else None
+
+    # Importing
+
+    async def plan(self, source: HubSource) -> tuple[str, tuple[PlannedFile, ...]]:
+        """The commit of a version, and its files.
+
+        Raises:
+            ArtifactChanged: it has another commit or size than the source says.
+        """
+        info = await self._ask(lambda api: api.model_info(source.name, revision=source.version, files_metadata=True))
+        commit = str(info.sha or "")[:MAX_DIGEST]
+        if source.digest is not None and source.digest != commit:
+            raise ArtifactChanged(f"{source.version[:64]} is at another commit by now.", data={"digest": commit[:64]})
+        files = tuple(_planned(file) for file in info.siblings or ())
+        size = sum(file.size for file in files)
+        if source.size is not None and source.size != size:
+            raise ArtifactChanged(f"{source.version[:64]} has {size} bytes by now.", data={"size": size})
+        return commit, files
+
+    def fetch(self, name: str, commit: str, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
+        """See :meth:`Fetcher.file`."""
+        url = self._file_url(name, commit, file.path)
+        return self._fetcher.file(url, self._headers(), offset=offset, size=file.size)
+
+    def _file_url(self, name: str, commit: str, path: str) -> str:
+        from huggingface_hub import hf_hub_url
+
+        return hf_hub_url(name, path, revision=commit, endpoint=self._url)
+
+    def _headers(self) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+
+def _named(what: Callable[[HfApi], T], api: HfApi) -> T:
+    from huggingface_hub import errors as hub
+
+    try:
+        return what(api)
+    except BackendError:
+        raise
+    except hub.GatedRepoError:
+        raise RegistryRefused("The hub shows this model only to accounts that it was granted to.") from None
+    except (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.RemoteEntryNotFoundError) as e:
+        if e.response.status_code in (401, 403):
+            raise RegistryRefused("The hub has no such model, or does not show it to this account.") from None
+        raise ArtifactNotFound from None
+    except hub.HfHubHTTPError as e:
+        status = e.response.status_code
+        if status in (401, 403):
+            raise RegistryRefused(f"The hub answers {status}.") from None
+        if status == 404:
+            raise ArtifactNotFound from None
+        raise RegistryUnavailable(f"The hub answers {status}.") from None
+    except hub.HFValidationError:
+        raise ArtifactRejected("That is no name of a model on a hub.") from None
+    except Exception as e:
+        raise RegistryUnavailable(f"The hub does not answer sensibly: {type(e).__name__}.") from e
+
+
+def _versions(api: HfApi, name: str) -> list[str]:
+    """Branches, ``main`` before all others, and tags."""
+    refs = api.list_repo_refs(name)
+    names = [ref.name for ref in (*refs.branches, *refs.tags) if _is_name(ref.name)]
+    return sorted(dict.fromkeys(names), key=lambda one: one != "main")[:_MAX_REFS]
+
+
+def _is_name(text: object) -> bool:
+    return isinstance(text, str) and 0 < len(text) <= _MAX_NAME and text.isprintable()
+
+
+def _short(value: object) -> object:
+    """What a hub says besides, in bounds; None for what is neither text nor number nor a list of texts."""
+    if isinstance(value, str):
+        return value[:_MAX_NAME]
+    if isinstance(value, list):
+        return [item[:_MAX_NAME] for item in value[:_MAX_ITEMS] if isinstance(item, str)]
+    return value if isinstance(value, bool) or (isinstance(value, int) and abs(value) <= _MAX_SIZE) else None
+
+
+def _artifact(info: ModelInfo, revisions: tuple[ScannedRevision, ...], readme: str | None = None) -> ScannedArtifact:
+    extra: dict[str, Any] = {key: value for key in _EXTRA if (value := _short(getattr(info, key, None)))}
+    return ScannedArtifact(type=ArtifactType.MODEL, name=str(info.id), readme=readme, extra=extra, revisions=revisions)
+
+
+def _revision(version: str, info: ModelInfo) -> ScannedRevision:
+    sizes = [file.size for file in info.siblings or ()]
+    is_known = bool(sizes) and all(isinstance(size, int) and 0 <= size <= _MAX_SIZE for size in sizes)
+    size = sum(size or 0 for size in sizes) if is_known else _MAX_SIZE + 1
+    return ScannedRevision(
+        version=version,
+        digest=str(info.sha)[:MAX_DIGEST] if info.sha else None,
+        size=size if size <= _MAX_SIZE else None,
+        file_count=len(sizes) if is_known else None,
+        modified=info.last_modified.timestamp() if info.last_modified else None,
+    )
+
+
+def _planned(file: Any) -> PlannedFile:
+    """Raises ArtifactRejected: the hub does not tell the file's size."""
+    path, size = str(file.rfilename), file.size
+    if not isinstance(size, int):
+        raise ArtifactRejected("The hub does not tell how large a file is.", data={"path": path[:256]})
+    sha256 = file.lfs.sha256 if file.lfs else None
+    return PlannedFile(
+        path=path,
+        size=size,
+        sha256=str(sha256).lower() if sha256 else None,
+        git_sha1=str(file.blob_id).lower() if file.blob_id and not sha256 else None,
+    )

@@ -1,0 +1,175 @@
+"""Revisions that are archived: which there are, their files, where hosts mount them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.errors import ArtifactNotFound, BackendError, InternalError, NotSupported
+from ai.backend.common.wire.artifacts import FilesAnswer, FilesRequest, Manifest, MountState, Place
+from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
+from ai.backend.storage.model.artifacts import files_of, manifest_key
+from ai.backend.storage.services.artifacts.places import (
+    drop_other_attempts,
+    load_manifest,
+    sizes_below,
+    transfer,
+)
+from ai.backend.storage.services.artifacts.storages import Storages
+
+log = logging.getLogger(__name__)
+UrlOf: TypeAlias = Callable[[ObjectStorage, str, int, int | None], Awaitable[str]]
+"""A URL to GET an object, or to PUT one of a size: (storage, key, seconds that it is good for, size or None)."""
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A revision on its way to the mount cache."""
+
+    total: int
+    current: int = 0
+    error: BackendError | None = None
+    work: asyncio.Task[None] | None = None
+
+    def add(self, count: int) -> None:
+        self.current += count
+
+
+class Kept:
+    """What is archived, on all storages."""
+
+    def __init__(self, storages: Storages) -> None:
+        self._storages = storages
+        self._copies: dict[UUID, _Copy] = {}
+
+    async def look(self, revision: UUID) -> list[tuple[ObjectStorage, Manifest]]:
+        """Where a revision is archived: one storage, and perhaps the mount cache or what a later import has left.
+
+        A storage that is down counts as one that has nothing, unless no other one has something.
+        """
+        found = []
+        failed: BackendError | None = None
+        for storage in self._storages:
+            try:
+                manifest = await load_manifest(storage, revision)
+            except BackendError as e:
+                failed = e
+                continue
+            if manifest is not None:
+                found.append((storage, manifest))
+        if failed is not None and not found:
+            raise failed
+        return found
+
+    async def find(self, place: Place) -> tuple[ObjectStorage, Manifest]:
+        """The newest; among equals one that hosts mount.
+
+        Raises:
+            ArtifactNotFound: it is not archived there. VolumeNotFound.
+        """
+        if place.storage:
+            storage = self._storages.get(place.storage)
+            manifest = await load_manifest(storage, place.revision_id)
+            if manifest is None:
+                raise ArtifactNotFound("The revision is not archived there.", data={"storage": storage.name})
+            return storage, manifest
+        found = await self.look(place.revision_id)
+        if not found:
+            raise ArtifactNotFound("The revision is not archived here.")
+        return max(found, key=lambda one: (one[1].attempt, ObjectCapability.MOUNT in one[0].capabilities))
+
+    async def files(self, request: FilesRequest) -> FilesAnswer:
+        """A page of a revision's files. Raises as :meth:`find` does."""
+        storage, manifest = await self.find(request)
+        after = (request.cursor or "").encode()
+        rest = [file for file in manifest.files if file.path.encode() > after]
+        page = rest[: request.limit]
+        return FilesAnswer(
+            files=tuple(page),
+            cursor=page[-1].path if len(rest) > len(page) else None,
+            file_count=len(manifest.files),
+            size=manifest.size,
+            storage=storage.name,
+        )
+
+    async def file_key(self, place: Place, path: str) -> tuple[ObjectStorage, str]:
+        """Where a file of a revision is. Raises ArtifactNotFound, and as :meth:`find` does."""
+        storage, manifest = await self.find(place)
+        if not any(file.path == path for file in manifest.files):
+            raise ArtifactNotFound("The revision has no such file.", data={"path": path[:256]})
+        return storage, files_of("artifacts", manifest.revision_id, manifest.attempt) + path
+
+    # Mounting
+
+    async def mount(self, place: Place) -> MountState:
+        """Where hosts mount a revision; one that lies where they cannot is copied to the mount cache first.
+
+        Raises:
+            NotSupported: there is no mount cache. And as :meth:`find` does, and what the copy failed for.
+        """
+        storage, manifest = await self.find(place)
+        if ObjectCapability.MOUNT not in storage.capabilities:
+            if not self._storages.mount_cache:
+                raise NotSupported(
+                    f"Hosts cannot mount what is on {storage.name}: archive on a volume, or set artifacts.mount-cache."
+                )
+            cache = self._storages.get(self._storages.mount_cache)
+            copied = await load_manifest(cache, manifest.revision_id)
+            if copied is None or copied.attempt != manifest.attempt:
+                return self._copying(storage, cache, manifest)
+            storage = cache
+        path = await storage.mount_path(files_of("artifacts", manifest.revision_id, manifest.attempt))
+        return MountState(path=str(path), current=manifest.size, total=manifest.size)
+
+    def _copying(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest) -> MountState:
+        copy = self._copies.get(manifest.revision_id)
+        if copy is not None and copy.work is None:
+            del self._copies[manifest.revision_id]
+            if copy.error is not None:
+                raise copy.error  # to whoever asks first; the next one begins it again
+            copy = None
+        if copy is None:
+            copy = self._copies[manifest.revision_id] = _Copy(total=manifest.size)
+            copy.work = asyncio.create_task(self._copy(source, cache, manifest, copy))
+        return MountState(path=None, current=copy.current, total=copy.total)
+
+    async def _copy(self, source: ObjectStorage, cache: ObjectStorage, manifest: Manifest, copy: _Copy) -> None:
+        """The manifest last, as in the archive."""
+        prefix = files_of("artifacts", manifest.revision_id, manifest.attempt)
+        try:
+            have = await sizes_below(cache, prefix)
+            for file in manifest.files:
+                if have.get(file.path) == file.size:
+                    copy.add(file.size)
+                else:
+                    key = prefix + file.path
+                    await transfer(source, key, cache, key, file.size, copy.add)
+            if await load_manifest(source, manifest.revision_id) != manifest:
+                raise ArtifactNotFound("The revision was removed, or imported anew.")
+            await cache.put(manifest_key(manifest.revision_id), msgspec.json.encode(manifest))
+            await drop_other_attempts(cache, manifest.revision_id, manifest.attempt)
+        except BackendError as e:
+            copy.error = e
+            log.warning("%s could not be copied to %s: %s", manifest.revision_id, cache.name, e.message)
+        except Exception:
+            copy.error = InternalError()
+            log.exception("%s could not be copied to %s", manifest.revision_id, cache.name)
+        finally:
+            copy.work = None
+
+    async def forget(self, revision: UUID) -> None:
+        """End a copy of it; what it has copied stays."""
+        copy = self._copies.pop(revision, None)
+        if copy is not None and (work := copy.work) is not None:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+    async def stop(self) -> None:
+        for revision in list(self._copies):
+            await self.forget(revision)

@@ -1,0 +1,81 @@
+"""What a storage holds of a revision, and how an object comes from one storage to another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import aclosing
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.errors import InvalidPath, NoSuchFile, Unavailable
+from ai.backend.common.wire.artifacts import Manifest
+from ai.backend.plugin.object_storage import ObjectStorage, ObjectUpload
+from ai.backend.storage.model.artifacts import MAX_RECORD, Plan, area, files_of, manifest_key, plan_key
+
+
+async def load_plan(storage: ObjectStorage, revision: UUID) -> Plan | None:
+    """None: there is none, or none that this version can read."""
+    try:
+        return msgspec.json.decode(await storage.get(plan_key(revision), limit=MAX_RECORD), type=Plan)
+    except (NoSuchFile, InvalidPath, msgspec.MsgspecError):
+        return None
+
+
+async def load_manifest(storage: ObjectStorage, revision: UUID) -> Manifest | None:
+    """None: the revision is not archived there."""
+    try:
+        return msgspec.json.decode(await storage.get(manifest_key(revision), limit=MAX_RECORD), type=Manifest)
+    except (NoSuchFile, InvalidPath, msgspec.MsgspecError):
+        return None
+
+
+async def sizes_below(storage: ObjectStorage, prefix: str) -> dict[str, int]:
+    """Path below the prefix -> bytes."""
+    found: dict[str, int] = {}
+    cursor: str | None = None
+    while True:
+        page = await storage.list(prefix, cursor=cursor)
+        found |= {info.key.removeprefix(prefix): info.size for info in page.objects}
+        if (cursor := page.cursor) is None:
+            return found
+
+
+async def transfer(
+    source: ObjectStorage, key: str, target: ObjectStorage, target_key: str, size: int, told: Callable[[int], None]
+) -> None:
+    """Copy an object to another storage, going on with what is there of it.
+
+    Raises:
+        NoSuchFile: there is no source.
+    """
+    await source.stat(key)
+    upload = await upload_of(target, target_key, size)
+    try:
+        told(upload.offset)
+        async with aclosing(source.read(key, offset=upload.offset)) as parts:
+            async for part in parts:
+                await upload.write(part)
+                told(len(part))
+        if upload.offset != size:
+            raise Unavailable("An object was cut short while it was copied.", data={"key": key[:256]})
+        await upload.publish()
+    finally:
+        await upload.close()
+
+
+async def upload_of(storage: ObjectStorage, key: str, size: int) -> ObjectUpload:
+    """One that has at most ``size`` bytes: more are of another file."""
+    upload = await storage.open_upload(key, size=size)
+    if upload.offset > size:
+        await upload.abort()
+        upload = await storage.open_upload(key, size=size)
+    return upload
+
+
+async def drop_other_attempts(storage: ObjectStorage, revision: UUID, attempt: int) -> None:
+    """Remove what other attempts have archived there, but for the manifest."""
+    top = area("artifacts", revision)
+    kept = (files_of("artifacts", revision, attempt), manifest_key(revision))
+    old = [key for path in await sizes_below(storage, top) if not (key := top + path).startswith(kept)]
+    await storage.delete(old)

@@ -1,0 +1,79 @@
+"""Where an import gets its files from. Each source plans, and then gives the bytes of one file after the other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+import msgspec
+from yarl import URL
+
+from ai.backend.common.errors import ArtifactRejected, RegistryUnavailable
+from ai.backend.common.wire.artifacts import HubSource, Manifest, ReservoirSource
+from ai.backend.storage.model.artifacts import MAX_RECORD, Plan, PlannedFile
+from ai.backend.storage.services.artifacts.fetching import Fetcher, parse_url, raise_for
+from ai.backend.storage.services.artifacts.hub import MAX_DIGEST, Hub
+
+
+class FileSource(Protocol):
+    """A registry, as one import sees it. Any call raises what :class:`Fetcher` and :class:`Hub` raise."""
+
+    async def plan(self, attempt: int, begun: str | None) -> Plan:
+        """What the revision is now. ``begun`` is the digest of what is half-way here: a branch may have moved on since,
+        and what was wanted is still to be had.
+        """
+        ...
+
+    def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
+        """All bytes from ``offset`` on, or an error. Raises RangeIgnored: only from the beginning."""
+        ...
+
+
+class FromHub:
+    """A version of a model on a hub."""
+
+    def __init__(self, fetcher: Fetcher, source: HubSource) -> None:
+        self._source = source
+        self._hub = Hub(fetcher, source.url, source.token)
+
+    async def plan(self, attempt: int, begun: str | None) -> Plan:
+        wanted = self._source
+        if begun is not None and begun == wanted.digest:
+            wanted = msgspec.structs.replace(wanted, version=begun)
+        digest, files = await self._hub.plan(wanted)
+        return Plan(attempt=attempt, digest=digest, origin=f"{self._source.url}/{self._source.name}", files=files)
+
+    def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
+        return self._hub.fetch(self._source.name, plan.digest, file, offset)
+
+
+class FromReservoir:
+    """A revision of another installation, which its ticket opens. ``ticket`` may be renewed at any time."""
+
+    def __init__(self, fetcher: Fetcher, source: ReservoirSource) -> None:
+        self._fetcher = fetcher
+        self.ticket = source.ticket
+
+    def _ticket(self) -> URL:
+        """Raises ArtifactRejected, AddressRefused."""
+        url = parse_url(self.ticket)
+        if url.name != "manifest":
+            raise ArtifactRejected("That is no ticket of a revision.")
+        return url
+
+    async def plan(self, attempt: int, begun: str | None) -> Plan:
+        url = self._ticket()
+        status, _, body = await self._fetcher.answer(url, {}, limit=MAX_RECORD)
+        raise_for(status, url.host)
+        try:
+            found = msgspec.json.decode(body, type=Manifest)
+        except msgspec.MsgspecError:
+            raise RegistryUnavailable(f"{url.host} answers something that is no manifest.") from None
+        files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256 or None) for f in found.files)
+        origin = f"{url.origin()}/{found.revision_id}"
+        return Plan(attempt=attempt, digest=found.digest[:MAX_DIGEST], origin=origin, files=files)
+
+    def fetch(self, plan: Plan, file: PlannedFile, offset: int) -> AsyncGenerator[bytes, None]:
+        ticket = self._ticket()
+        url = ticket.with_name("file").with_query({**ticket.query, "path": file.path})
+        return self._fetcher.file(url, {}, offset=offset, size=file.size)

@@ -1,0 +1,99 @@
+"""The storages that artifacts lie in: object storages, and volumes, by name.
+
+On a volume artifacts are in ``.artifacts`` at its top, beside the quota scopes: see docs/decisions/0094.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
+
+from ai.backend.common.errors import InvalidInput, VolumeNotFound
+from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
+from ai.backend.storage.config.settings import ArtifactSettings, ObjectStorageSettings
+from ai.backend.storage.services.backends import load_class
+from ai.backend.storage.services.volumes import Volumes
+from ai.backend.volume.object import DirectoryStorage
+
+ON_VOLUMES = ".artifacts"
+_BUILT_IN = {
+    "directory": "ai.backend.volume.object:DirectoryStorage",
+    "s3": "ai.backend.volume.object:S3Storage",
+}
+
+
+def load_backend(name: str) -> type[ObjectStorage]:
+    """A storage class by the name of a built-in backend, or as ``package.module:Class``.
+
+    Raises:
+        InvalidInput: there is no such thing.
+        PluginError: it is no object storage, or one of another version of the SPI.
+    """
+    found: type[ObjectStorage] = load_class(name, ObjectStorage, _BUILT_IN, kind="object storage")
+    return found
+
+
+class Storages:
+    """Starts and stops object storages, and finds them and the volumes; which stage lies where by default.
+
+    Raises:
+        InvalidInput: a name stands for two storages, or a stage names none.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, ObjectStorageSettings],
+        stages: ArtifactSettings,
+        volumes: Volumes,
+        *,
+        owner: tuple[int, int] | None,
+    ) -> None:
+        context = StorageContext(owner=owner)
+        self._storages: dict[str, ObjectStorage] = {
+            volume.name: DirectoryStorage(volume.name, {"path": volume.path / ON_VOLUMES}, context)
+            for volume in volumes
+        }
+        self._own = frozenset(settings)
+        for name, storage in settings.items():
+            if name in self._storages:
+                raise InvalidInput(f"{name!r} names both a volume and an object storage.")
+            self._storages[name] = load_backend(storage.backend)(name, storage.options, context)
+        first = next(iter(self._storages), "")
+        archive = stages.archive or first
+        self.defaults = {
+            "download": stages.download or archive,
+            "verify": stages.verify or stages.download or archive,
+            "archive": archive,
+        }
+        self.mount_cache = stages.mount_cache
+        for name in {*self.defaults.values(), self.mount_cache} - {""}:
+            if name not in self._storages:
+                raise InvalidInput(f"artifacts: there is no storage {name!r}.")
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """On a volume nothing is made before the first artifact. Raises InvalidInput: a place cannot be used."""
+        for storage in self:
+            self._stack.push_async_callback(storage.stop)
+            if storage.name in self._own:
+                await storage.start()
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    def __iter__(self) -> Iterator[ObjectStorage]:
+        return iter(self._storages.values())
+
+    def get(self, name: str) -> ObjectStorage:
+        """Raises VolumeNotFound."""
+        try:
+            return self._storages[name]
+        except KeyError:
+            raise VolumeNotFound(
+                f"There is no storage {name[:64]!r}." if name else "This proxy has no storage for artifacts.",
+                data={"storage": name[:64]},
+            ) from None
+
+    def of_stage(self, stage: str, asked: str) -> ObjectStorage:
+        """Raises VolumeNotFound."""
+        return self.get(asked or self.defaults[stage])

@@ -1,0 +1,32 @@
+"""Where the classes of volumes and of object storages come from."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from ai.backend.common.errors import InvalidInput, PluginError
+
+
+def load_class(name: str, base: Any, built_in: Mapping[str, str], *, kind: str) -> Any:
+    """A subclass of ``base`` by the name of a built-in backend, or as ``package.module:Class``.
+
+    Raises:
+        InvalidInput: there is no such thing.
+        PluginError: it is no ``base``, or written for another ``spi_version``.
+    """
+    module, colon, attribute = built_in.get(name, name).partition(":")
+    if not colon:
+        raise InvalidInput(f"There is no {kind} backend {name!r}; built in are {', '.join(built_in)}.")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as e:
+        raise InvalidInput(f"The {kind} backend {name!r} cannot be loaded: {e}.") from None
+    is_one = inspect.isclass(found) and issubclass(found, base)
+    if not is_one:
+        raise PluginError(f"{name!r} is no {kind} backend.")
+    if found.spi_version != base.spi_version:
+        raise PluginError(f"{name!r} is written for version {found.spi_version} of the SPI, not {base.spi_version}.")
+    return found

@@ -1,0 +1,171 @@
+"""Accounting of quota scopes, for volumes that do not enforce limits themselves.
+
+The usage of a scope is what a walk over its folders has found, and what was published since; open uploads reserve their
+whole size. Sessions write besides, so this is soft: it is enforced where the proxy itself adds bytes, and by the last
+walk. Who is refused was judged by a fresh walk. See docs/decisions/0083.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ai.backend.common.errors import BackendError, QuotaExceeded, QuotaScopeNotFound, StorageFull
+from ai.backend.common.volume_paths import QuotaScopeId
+from ai.backend.plugin.volume import AbstractVolume, UploadState, VolumeCapability
+
+log = logging.getLogger(__name__)
+FRESH_S = 5.0
+"""A walk of this age decides over a refusal."""
+_NEARLY_FULL = 1 << 22  # a file system may want room for more than was written
+
+
+@dataclass(slots=True)
+class _Account:
+    used: int = 0
+    files: int = 0
+    grown: int = 0
+    reserved: int | None = None
+    scanned_at: float | None = None
+    stale: bool = True
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    refresh: asyncio.Task[None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeState:
+    """``used`` and ``limit`` in bytes, None is no limit; ``files`` as of the last walk."""
+
+    used: int
+    files: int
+    limit: int | None
+    enforcement: str
+
+
+class QuotaBook:
+    """What each scope uses.
+
+    Args:
+        scan_interval_s: how old a walk may be that lets an upload in.
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, *, scan_interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = scan_interval_s
+        self._clock = clock
+        self._accounts: dict[tuple[str, QuotaScopeId], _Account] = {}
+
+    async def describe(self, volume: AbstractVolume, scope: QuotaScopeId) -> ScopeState:
+        """Raises QuotaScopeNotFound."""
+        limit = await volume.scope_limit(scope)
+        if VolumeCapability.QUOTA in volume.capabilities:
+            found = await volume.scope_usage(scope)
+            return ScopeState(found.used_bytes, found.file_count, limit, "hard")
+        account = self._account(volume, scope)
+        await self._scan(volume, scope, account, older_than_s=FRESH_S)
+        return ScopeState(account.used + account.grown, account.files, limit, "soft")
+
+    async def reserve(self, volume: AbstractVolume, scope: QuotaScopeId, wanted: int) -> None:
+        """Let ``wanted`` bytes in, and count them as reserved until :meth:`settle`.
+
+        Where the volume enforces limits, this only spares who would be refused the way there.
+
+        Raises:
+            QuotaExceeded: they do not fit.
+        """
+        account = self._account(volume, scope)
+        try:
+            limit = await volume.scope_limit(scope)
+        except QuotaScopeNotFound:
+            limit = None
+        if limit is not None and VolumeCapability.QUOTA in volume.capabilities:
+            used = (await volume.scope_usage(scope)).used_bytes
+            if used + wanted > limit:
+                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used, "wanted_bytes": wanted})
+        elif limit is not None:
+            await self._scan(volume, scope, account, older_than_s=None)
+            if self._total(account) + wanted > limit:
+                await self._scan(volume, scope, account, older_than_s=FRESH_S)
+            elif self._clock() - (account.scanned_at or 0.0) > self._interval_s:
+                self._refresh(volume, scope, account)
+            total = self._total(account)
+            if total + wanted > limit:
+                raise QuotaExceeded(data={"limit_bytes": limit, "used_bytes": total, "wanted_bytes": wanted})
+        if account.reserved is not None:
+            account.reserved += wanted
+
+    async def reason(self, volume: AbstractVolume, scope: QuotaScopeId, error: StorageFull) -> BackendError:
+        """What there was no room for something in: the scope, where its volume enforces limits, or the volume."""
+        if VolumeCapability.QUOTA not in volume.capabilities or (limit := await volume.scope_limit(scope)) is None:
+            return error
+        used = (await volume.scope_usage(scope)).used_bytes
+        if limit - used > _NEARLY_FULL:
+            return error
+        return QuotaExceeded(data={"limit_bytes": limit, "used_bytes": used})
+
+    def settle(self, volume: AbstractVolume, scope: QuotaScopeId, reserved: int, *, published: bool) -> None:
+        """A reservation has become a file, or nothing."""
+        account = self._account(volume, scope)
+        if account.reserved is not None:
+            account.reserved = max(0, account.reserved - reserved)
+        if published:
+            account.grown += reserved
+
+    def touch(self, volume: AbstractVolume, scope: QuotaScopeId) -> None:
+        """Something was removed: what was counted is too much."""
+        self._account(volume, scope).stale = True
+
+    def recount(self) -> None:
+        """Uploads have expired: count reservations anew when they matter."""
+        for account in self._accounts.values():
+            account.reserved = None
+
+    def _account(self, volume: AbstractVolume, scope: QuotaScopeId) -> _Account:
+        return self._accounts.setdefault((volume.name, scope), _Account())
+
+    @staticmethod
+    def _total(account: _Account) -> int:
+        return account.used + account.grown + (account.reserved or 0)
+
+    async def _scan(
+        self, volume: AbstractVolume, scope: QuotaScopeId, account: _Account, *, older_than_s: float | None
+    ) -> None:
+        """Walk, unless a walk of that age is there; None takes any."""
+        async with account.lock:
+            if account.reserved is None:
+                account.reserved = await self._open_uploads(volume, scope)
+            age = None if account.scanned_at is None else self._clock() - account.scanned_at
+            if age is not None and (older_than_s is None or (age < older_than_s and not account.stale)):
+                return
+            before, began = account.grown, self._clock()
+            account.reserved = await self._open_uploads(volume, scope)  # other processes end uploads too
+            account.stale = False
+            found = await volume.scope_usage(scope)
+            account.used, account.files = found.used_bytes, found.file_count
+            account.grown -= before
+            account.scanned_at = began
+
+    @staticmethod
+    async def _open_uploads(volume: AbstractVolume, scope: QuotaScopeId) -> int:
+        """Bytes."""
+        uploads = await volume.uploads(scope)
+        return sum(upload.size for upload in uploads if upload.state != UploadState.DONE)
+
+    def _refresh(self, volume: AbstractVolume, scope: QuotaScopeId, account: _Account) -> None:
+        if account.refresh is None or account.refresh.done():
+            account.refresh = asyncio.create_task(self._refresh_quietly(volume, scope, account))
+
+    async def _refresh_quietly(self, volume: AbstractVolume, scope: QuotaScopeId, account: _Account) -> None:
+        try:
+            await self._scan(volume, scope, account, older_than_s=FRESH_S)
+        except BackendError as e:
+            log.warning("%s on %s cannot be measured: %s", scope, volume.name, e.message)
+
+    async def stop(self) -> None:
+        refreshes = [a.refresh for a in self._accounts.values() if a.refresh is not None]
+        for refresh in refreshes:
+            refresh.cancel()
+        await asyncio.gather(*refreshes, return_exceptions=True)

@@ -1,0 +1,281 @@
+"""Uploads as tus 1.0 has them (https://tus.io/protocols/resumable-upload): bytes come in order, until all are there.
+
+What came before a connection broke is kept and counts. The file appears when its last byte is on the disk. See
+docs/decisions/0081.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import secrets
+import socket
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from ai.backend.common.errors import (
+    ChecksumMismatch,
+    InvalidInput,
+    StorageFull,
+    UploadIsBeingWritten,
+    UploadNotFound,
+    UploadOffsetMismatch,
+)
+from ai.backend.common.volume_paths import FolderPath, VFolderId
+from ai.backend.infra.http.errors import PayloadTooLarge
+from ai.backend.plugin.volume import AbstractVolume, Upload, UploadRecord, UploadState
+from ai.backend.storage.model.claims import UploadClaims
+from ai.backend.storage.services.quota import QuotaBook
+from ai.backend.storage.services.volumes import Volumes
+
+log = logging.getLogger(__name__)
+R = TypeVar("R")
+CHECKSUMS = ("sha1", "sha256", "md5")
+_THREADS = 8
+_READ_BYTES = 1 << 18
+
+
+class Body(Protocol):
+    """The bytes of one request."""
+
+    async def whole(self) -> bytes | None:
+        """All of them, if they are few. None: :meth:`pour` gives them, or as much as comes."""
+
+    async def pour(self, sink: Sink, threads: Executor) -> None:
+        """Hand them to the sink as they come, in threads, one call at a time; none is under way when this has ended."""
+
+
+class _Digest(Protocol):
+    def update(self, data: bytes | memoryview, /) -> None: ...
+    def digest(self) -> bytes: ...
+
+
+class Sink:
+    """Where the bytes of a body go."""
+
+    def __init__(self, upload: Upload, digest: _Digest | None) -> None:
+        self._upload = upload
+        self._digest = digest
+
+    def put(self, data: bytes) -> None:
+        """Raises PayloadTooLarge, StorageFull."""
+        size = self._upload.record.size
+        if len(data) > size - self._upload.offset:
+            raise PayloadTooLarge(f"The upload has {size} bytes.")
+        if self._digest is not None:
+            self._digest.update(data)
+        self._upload.write(data)
+
+    def take(self, connection: socket.socket, count: int) -> int:
+        """At most so many bytes of what a connection holds; how many.
+
+        Raises:
+            BlockingIOError: it holds nothing now.
+            ConnectionError: it has ended.
+            StorageFull.
+        """
+        if self._digest is None:
+            taken = self._upload.receive(connection.fileno(), count)
+        else:
+            data = connection.recv(min(count, _READ_BYTES))
+            self.put(data)
+            taken = len(data)
+        if not taken:
+            raise ConnectionResetError
+        return taken
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """What a chunk must have; ``algorithm`` is one of :data:`CHECKSUMS`."""
+
+    algorithm: str
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one request brings: ``offset`` is where it belongs, ``length`` what it announces, None if it does not."""
+
+    offset: int
+    length: int | None
+    body: Body | None
+    checksum: Checksum | None = None
+
+
+class Uploads:
+    """Args: max_size: bytes of one file."""
+
+    def __init__(self, volumes: Volumes, quota: QuotaBook, *, max_size: int) -> None:
+        self._volumes = volumes
+        self._quota = quota
+        self.max_size = max_size
+        self._threads = ThreadPoolExecutor(_THREADS, "upload")
+
+    async def request(self, volume: AbstractVolume, folder: VFolderId, path: FolderPath, size: int) -> UploadClaims:
+        """Make room for an upload; an empty file is there when this returns.
+
+        Raises:
+            PayloadTooLarge, QuotaExceeded, StorageFull, FolderNotFound, InvalidPath, WrongKindOfFile.
+        """
+        if size > self.max_size:
+            raise PayloadTooLarge(f"At most {self.max_size} bytes are taken.", data={"limit": self.max_size})
+        record = UploadRecord(session=secrets.token_hex(16), folder=folder, path=path, size=size)
+        await self._quota.reserve(volume, folder.scope, size)
+        try:
+            await volume.create_upload(record)
+        except BaseException:
+            self._quota.settle(volume, folder.scope, size, published=False)
+            raise
+        claims = UploadClaims(
+            volume=volume.name, vfid=str(folder), relpath=str(path), size=size, session=record.session
+        )
+        if size == 0:
+            await self.receive(claims, Chunk(0, 0, None))
+        return claims
+
+    async def progress(self, claims: UploadClaims, *, directory: FolderPath | None = None) -> int:
+        """How many bytes are there. Raises UploadNotFound, and what :meth:`receive` raises when it publishes.
+
+        All may have come to a proxy that was killed before it published the file. Whoever is told of all bytes sends
+        nothing more, so it is published now.
+        """
+        volume, folder = self._place(claims)
+        record, offset = await volume.find_upload(folder, claims.session)
+        if offset == record.size and record.state != UploadState.DONE:
+            with suppress(UploadIsBeingWritten):
+                return await self.receive(claims, Chunk(offset, 0, None), directory=directory)
+        return offset
+
+    async def drop(self, claims: UploadClaims) -> None:
+        """Raises UploadNotFound, UploadIsBeingWritten."""
+        volume, folder = self._place(claims)
+        record, _ = await volume.find_upload(folder, claims.session)
+        await volume.drop_upload(folder, claims.session)
+        if record.state != UploadState.DONE:
+            self._quota.settle(volume, folder.scope, record.size, published=False)
+
+    async def receive(self, claims: UploadClaims, chunk: Chunk, *, directory: FolderPath | None = None) -> int:
+        """Append a chunk, and publish the file if it was the last; the offset after it.
+
+        Args:
+            directory: where in the folder the path of the token begins.
+
+        Raises:
+            UploadNotFound, UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge, ChecksumMismatch, StorageFull,
+            FolderNotFound, InvalidPath, WrongKindOfFile: what came before is kept, but where the checksum is wrong.
+            ConnectionError, BodyTooSlow: from the body; as much as came is kept.
+        """
+        volume, folder = self._place(claims)
+        path = FolderPath.parse(claims.relpath)
+        if directory is not None:
+            path = FolderPath.parse(str(FolderPath((*directory.parts, *path.parts))))
+        data = b"" if chunk.body is None else await chunk.body.whole()
+        try:
+            if data is not None:
+                offset, is_published = await self._run(
+                    _receive_at_once, volume, folder, claims.session, chunk, data, path
+                )
+            else:
+                offset, is_published = await self._receive_slowly(volume, folder, claims.session, chunk, path)
+        except StorageFull as e:
+            raise await self._quota.reason(volume, folder.scope, e) from None
+        if is_published:
+            self._quota.settle(volume, folder.scope, claims.size, published=True)
+        return offset
+
+    async def _receive_slowly(
+        self, volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk, path: FolderPath
+    ) -> tuple[int, bool]:
+        upload = await self._run(_open, volume, folder, session, chunk)
+        try:
+            if upload.offset < upload.record.size:
+                await self._append(upload, chunk)
+            return upload.offset, await self._run(_finish, upload, path)
+        finally:
+            upload.close()
+
+    async def _append(self, upload: Upload, chunk: Chunk) -> None:
+        digest = hashlib.new(chunk.checksum.algorithm, usedforsecurity=False) if chunk.checksum else None
+        if digest is not None:
+            await self._run(upload.hold)
+        if chunk.body is not None:
+            await chunk.body.pour(Sink(upload, digest), self._threads)
+        if chunk.checksum is not None and digest is not None:
+            if digest.digest() != chunk.checksum.value:
+                raise ChecksumMismatch
+            await self._run(upload.count)
+
+    async def _run(self, work: Callable[..., R], *arguments: Any) -> R:
+        """In a thread, to its end: whoever is cancelled meanwhile waits for it, since the upload is closed after it."""
+        return await to_the_end(asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments))
+
+    def _place(self, claims: UploadClaims) -> tuple[AbstractVolume, VFolderId]:
+        try:
+            return self._volumes.get(claims.volume), VFolderId.parse(claims.vfid)
+        except InvalidInput:
+            raise UploadNotFound from None
+
+    async def expire(self, volume: AbstractVolume, before: float) -> int:
+        """Forget uploads that wait too long."""
+        gone = await volume.expire_uploads(before)
+        if gone:
+            self._quota.recount()
+        return gone
+
+    def stop(self) -> None:
+        self._threads.shutdown(wait=False)
+
+
+async def to_the_end(work: asyncio.Future[R]) -> R:
+    """The result of a thread's work; whoever is cancelled meanwhile waits for it."""
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        await asyncio.wait({work})
+        raise
+
+
+def _open(volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk) -> Upload:
+    """Raises UploadNotFound, UploadIsBeingWritten, UploadOffsetMismatch, PayloadTooLarge."""
+    upload = volume.open_upload(folder, session)
+    try:
+        size = upload.record.size
+        if chunk.offset != upload.offset:
+            raise UploadOffsetMismatch(
+                f"The upload goes on at {upload.offset}, not at {chunk.offset}.", data={"offset": upload.offset}
+            )
+        if chunk.length is not None and chunk.length > size - upload.offset:
+            raise PayloadTooLarge(f"The upload has {size} bytes.", data={"limit": size})
+    except BaseException:
+        upload.close()
+        raise
+    return upload
+
+
+def _finish(upload: Upload, path: FolderPath) -> bool:
+    """Publish what is complete; whether it was that now."""
+    if upload.offset < upload.record.size or upload.record.state == UploadState.DONE:
+        return False
+    upload.publish(path)
+    return True
+
+
+def _receive_at_once(
+    volume: AbstractVolume, folder: VFolderId, session: str, chunk: Chunk, data: bytes, path: FolderPath
+) -> tuple[int, bool]:
+    upload = _open(volume, folder, session, chunk)
+    try:
+        if chunk.checksum is not None and hashlib.new(
+            chunk.checksum.algorithm, data, usedforsecurity=False
+        ).digest() != (chunk.checksum.value):
+            raise ChecksumMismatch
+        if data:
+            upload.write(data)
+        return upload.offset, _finish(upload, path)
+    finally:
+        upload.close()

@@ -1,0 +1,64 @@
+"""The volumes of this proxy, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+
+from ai.backend.common.errors import VolumeNotFound
+from ai.backend.plugin.volume import AbstractVolume, VolumeContext
+from ai.backend.storage.config.settings import VolumeSettings
+from ai.backend.storage.services.backends import load_class
+
+_BUILT_IN = {
+    "vfs": "ai.backend.volume.vfs:VfsVolume",
+    "xfs": "ai.backend.volume.xfs:XfsVolume",
+}
+
+
+def load_backend(name: str) -> type[AbstractVolume]:
+    """A volume class by the name of a built-in backend, or as ``package.module:Class``.
+
+    Raises:
+        InvalidInput: there is no such thing.
+        PluginError: it is no volume, or one of another version of the SPI.
+    """
+    found: type[AbstractVolume] = load_class(name, AbstractVolume, _BUILT_IN, kind="volume")
+    return found
+
+
+class Volumes:
+    """Starts and stops volumes, and finds them."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, VolumeSettings],
+        *,
+        owner: tuple[int, int] | None,
+        waypoint: Callable[[str], None],
+    ) -> None:
+        context = VolumeContext(owner=owner, waypoint=waypoint)
+        self._volumes = {
+            name: load_backend(volume.backend)(name, volume.path.expanduser().absolute(), volume.options, context)
+            for name, volume in settings.items()
+        }
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Raises InvalidInput: a volume's place cannot be used."""
+        for volume in self:
+            self._stack.push_async_callback(volume.stop)
+            await volume.start()
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    def __iter__(self) -> Iterator[AbstractVolume]:
+        return iter(self._volumes.values())
+
+    def get(self, name: str) -> AbstractVolume:
+        """Raises VolumeNotFound."""
+        try:
+            return self._volumes[name]
+        except KeyError:
+            raise VolumeNotFound(data={"volume": name[:64]}) from None

@@ -1,0 +1,1 @@
+"""Volumes of the storage proxy."""

@@ -1,0 +1,360 @@
+"""The ``directory`` storage: objects are files below a directory, which hosts may mount.
+
+Only storage proxies write there, so no path is anybody's trap; a key is still never followed through a link in its last
+part. What is on its way is a file in ``.uploads``, named by the digest of its key; its size is the offset, and whoever
+writes to it holds ``flock`` on it, as uploads into folders do (docs/decisions/0081).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import functools
+import hashlib
+import os
+import stat
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+from ai.backend.common.errors import (
+    InvalidInput,
+    InvalidPath,
+    NoSuchFile,
+    ObjectStorageRefused,
+    ObjectStorageUnavailable,
+    StorageFull,
+    UploadIsBeingWritten,
+    WrongKindOfFile,
+)
+from ai.backend.plugin.object_storage import (
+    CHUNK_BYTES,
+    ObjectCapability,
+    ObjectInfo,
+    ObjectPage,
+    ObjectStorage,
+    ObjectUpload,
+    StorageContext,
+    check_key,
+    check_prefix,
+)
+from ai.backend.plugin.volume import OpenFile
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_UPLOADS = ".uploads"
+_THREADS = 8
+_MISSING = (errno.ENOENT, errno.ENOTDIR)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def _refusals(key: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        data = {"key": key[:256]}
+        if e.errno in _MISSING:
+            raise NoSuchFile(data=data) from None
+        if e.errno in _FULL:
+            raise StorageFull(data=data) from None
+        if e.errno in (errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
+            raise WrongKindOfFile("There are objects below that key.", data=data) from None
+        if e.errno == errno.ELOOP:
+            raise InvalidPath("A link stands in the place of an object.", data=data) from None
+        if e.errno in _CLOSED:
+            raise ObjectStorageRefused(f"The storage cannot be written or read: {e.strerror}.", data=data) from None
+        raise ObjectStorageUnavailable(f"The storage fails: {e.strerror}.", data=data) from e
+
+
+class DirectoryStorage(ObjectStorage):
+    """Options: ``path``, the directory; it is made if absent, but not its parent."""
+
+    backend: ClassVar[str] = "directory"
+
+    def __init__(self, name: str, options: Mapping[str, Any], context: StorageContext) -> None:
+        super().__init__(name, options, context)
+        path = options.get("path")
+        if set(options) != {"path"} or not isinstance(path, str | os.PathLike):
+            raise InvalidInput(f"object-storage.{name}: the directory backend has one setting, path.")
+        self.root = Path(path).expanduser().absolute()
+        self._owner = context.owner if os.geteuid() == 0 else None
+        self._threads = ThreadPoolExecutor(_THREADS, f"objects-{name}")
+
+    @property
+    def capabilities(self) -> frozenset[ObjectCapability]:
+        return frozenset({ObjectCapability.MOUNT})
+
+    async def start(self) -> None:
+        try:
+            await self._run(self._make, self.root)
+        except OSError as e:
+            raise InvalidInput(f"object-storage.{self.name}: {self.root} cannot be used: {e.strerror}.") from None
+
+    async def stop(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    async def check(self) -> str | None:
+        try:
+            await self._run(os.stat, self.root)
+        except OSError as e:
+            return f"{self.root}: {e.strerror}"
+        return None
+
+    async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """In a thread, to its end: who is cancelled meanwhile waits for it."""
+        call = functools.partial(work, *args, **kwargs)
+        future = asyncio.get_running_loop().run_in_executor(self._threads, call)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait({future})
+            raise
+
+    def _path(self, key: str) -> Path:
+        if check_key(key).startswith("."):
+            raise InvalidPath("A key does not begin with a dot here.", data={"key": key[:256]})
+        return self.root / key
+
+    def _give(self, path: Path) -> None:
+        if self._owner is not None:
+            os.chown(path, *self._owner, follow_symlinks=False)
+
+    def _make(self, directory: Path) -> None:
+        """A directory and those above it, up to the root's parent, which must be there."""
+        if directory != self.root:
+            if directory.is_dir():
+                return
+            self._make(directory.parent)
+        with suppress(FileExistsError):
+            directory.mkdir(mode=0o755)
+            self._give(directory)
+            _sync(directory.parent)
+        if not directory.is_dir():
+            raise NotADirectoryError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory))
+
+    # Reading
+
+    async def stat(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        with _refusals(key):
+            found = await self._run(os.lstat, path)
+        if not stat.S_ISREG(found.st_mode):
+            raise NoSuchFile(data={"key": key[:256]})
+        return ObjectInfo(key, found.st_size, found.st_mtime)
+
+    async def open_file(self, key: str) -> OpenFile:
+        return await self._run(self._open, key)
+
+    def _open(self, key: str) -> OpenFile:
+        with _refusals(key):
+            fd = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        file = OpenFile(fd)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            file.close()
+            raise NoSuchFile(data={"key": key[:256]})
+        return file
+
+    async def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
+        file = await self.open_file(key)
+        try:
+            left = file.size - offset if count is None else count
+            while left > 0:
+                with _refusals(key):
+                    data = await self._run(os.pread, file.fd, min(CHUNK_BYTES, left), offset)
+                if not data:
+                    return
+                yield data
+                offset, left = offset + len(data), left - len(data)
+        finally:
+            file.close()
+
+    async def list(self, prefix: str = "", *, limit: int = 1000, cursor: str | None = None) -> ObjectPage:
+        return await self._run(self._list, check_prefix(prefix), limit, cursor)
+
+    def _list(self, prefix: str, limit: int, cursor: str | None) -> ObjectPage:
+        found: list[ObjectInfo] = []
+        after = (cursor or "").encode()
+        with _refusals(prefix):
+            for info in _walk(self.root, prefix, after):
+                if len(found) == limit:
+                    return ObjectPage(found, found[-1].key)
+                found.append(info)
+        return ObjectPage(found, None)
+
+    async def mount_path(self, prefix: str) -> Path:
+        path = self._path(check_prefix(prefix).removesuffix("/"))
+        if not await self._run(path.is_dir):
+            raise NoSuchFile(data={"key": prefix[:256]})
+        return path
+
+    # Writing
+
+    async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
+        path = self._path(key)
+        staging = self.root / _UPLOADS / f"{_name_of(key)}.data"
+        with _refusals(key):
+            return await self._run(self._open_upload, key, path, staging)
+
+    def _open_upload(self, key: str, path: Path, staging: Path) -> ObjectUpload:
+        self._make(staging.parent)
+        while True:
+            staging.with_suffix(".key").write_text(key)  # first: no data without a name that finds it
+            fd = os.open(staging, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            upload = _Upload(self, key, path, staging, fd)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.path.samestat(os.fstat(fd), os.stat(staging)):  # noqa: PTH116  # beside fstat
+                    self._give(staging)
+                    return upload
+            except BlockingIOError:
+                raise UploadIsBeingWritten(data={"key": key[:256]}) from None
+            except FileNotFoundError:
+                continue  # it was published, or aborted, between the two calls
+
+    async def abort_uploads(self, prefix: str) -> None:
+        with _refusals(prefix):
+            await self._run(self._abort_uploads, check_prefix(prefix))
+
+    def _abort_uploads(self, prefix: str) -> None:
+        for note in (self.root / _UPLOADS).glob("*.key"):
+            with suppress(FileNotFoundError):
+                if note.read_text().startswith(prefix):
+                    note.with_suffix(".data").unlink(missing_ok=True)
+                    note.unlink()
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        paths = [self._path(key) for key in keys]
+        for path in paths:
+            with _refusals(str(path.relative_to(self.root))), suppress(FileNotFoundError, NotADirectoryError):
+                await self._run(self._delete, path)
+
+    def _delete(self, path: Path) -> None:
+        path.unlink()
+        self._prune(path.parent)
+
+    def _prune(self, directory: Path) -> None:
+        """Directories that hold nothing any more."""
+        while directory != self.root:
+            try:
+                directory.rmdir()
+            except OSError:
+                return
+            directory = directory.parent
+
+    async def move(self, source: str, target: str) -> None:
+        with _refusals(source):
+            await self._run(self._move, self._path(source), self._path(target))
+
+    def _move(self, source: Path, target: Path) -> None:
+        if not stat.S_ISREG(os.lstat(source).st_mode):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        self._put_in_place(source, target)
+        self._prune(source.parent)
+
+    def _put_in_place(self, source: Path, target: Path) -> None:
+        for _ in range(16):  # somebody may prune the directory that we made
+            self._make(target.parent)
+            try:
+                source.rename(target)
+            except FileNotFoundError:
+                os.lstat(source)
+                continue
+            break
+        _sync(target.parent)
+
+
+class _Upload(ObjectUpload):
+    def __init__(self, storage: DirectoryStorage, key: str, path: Path, staging: Path, fd: int) -> None:
+        self._storage = storage
+        self._key = key
+        self._path = path
+        self._staging = staging
+        self._fd = fd
+        self.offset = os.fstat(fd).st_size
+
+    async def write(self, data: bytes) -> None:
+        with _refusals(self._key):
+            await self._storage._run(self._write, data)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(self._fd, view, self.offset)
+            self.offset += done
+            view = view[done:]
+
+    async def publish(self) -> None:
+        with _refusals(self._key):
+            await self._storage._run(self._publish)
+
+    def _publish(self) -> None:
+        try:
+            os.fsync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, 0)  # a second fsync would succeed without having written it
+            self.offset = 0
+            raise
+        self._storage._put_in_place(self._staging, self._path)
+        self._staging.with_suffix(".key").unlink(missing_ok=True)
+        self._close()
+
+    async def close(self) -> None:
+        self._close()
+
+    async def abort(self) -> None:
+        if self._fd >= 0:
+            with _refusals(self._key):
+                await self._storage._run(self._abort)
+
+    def _abort(self) -> None:
+        for path in (self._staging, self._staging.with_suffix(".key")):
+            path.unlink(missing_ok=True)
+        self._close()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self._close()
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _name_of(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:32]
+
+
+def _walk(root: Path, prefix: str, after: bytes) -> Iterator[ObjectInfo]:
+    """Objects below a prefix whose keys come after ``after``, in the order of their bytes."""
+    try:
+        with os.scandir(root / prefix) as entries:
+            kept = [entry for entry in entries if prefix or not entry.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+    def order(entry: os.DirEntry[str]) -> bytes:
+        return os.fsencode(entry.name + "/" if entry.is_dir(follow_symlinks=False) else entry.name)
+
+    for entry in sorted(kept, key=order):
+        key = prefix + entry.name
+        if entry.is_dir(follow_symlinks=False):
+            below = key + "/"
+            if below.encode() > after or after.startswith(below.encode()):
+                yield from _walk(root, below, after)
+        elif entry.is_file(follow_symlinks=False) and key.encode() > after:
+            with suppress(FileNotFoundError):
+                found = entry.stat(follow_symlinks=False)
+                yield ObjectInfo(key, found.st_size, found.st_mtime)

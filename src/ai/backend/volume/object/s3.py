@@ -1,0 +1,413 @@
+"""The ``s3`` storage: a bucket of any server that speaks S3, through aiobotocore (extra ``s3``).
+
+An object on its way is a multipart upload. Its parts survive our death: whoever opens the key again finds the upload in
+the server's list and goes on after its last whole part. What is smaller than a part is sent as a whole when it is
+published.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from functools import cache
+from typing import Any, ClassVar, Literal
+
+import aiohttp
+from pydantic import Field, SecretStr, ValidationError
+
+from ai.backend.common.errors import (
+    BackendError,
+    BucketNotFound,
+    InvalidInput,
+    NoSuchFile,
+    ObjectStorageRefused,
+    ObjectStorageUnavailable,
+    StorageFull,
+    UploadNotFound,
+)
+from ai.backend.plugin.object_storage import (
+    CHUNK_BYTES,
+    ObjectCapability,
+    ObjectInfo,
+    ObjectPage,
+    ObjectStorage,
+    ObjectUpload,
+    StorageContext,
+    check_key,
+    check_prefix,
+)
+from ai.backend.plugin.settings import PluginSettings, Size, problems_of
+
+MIN_PART = 5 << 20
+"""Bytes; S3 takes no smaller part but the last."""
+MAX_PARTS = 10_000
+_MAX_COPY = 5 << 30
+"""Bytes that one CopyObject or PutObject takes."""
+_MAX_DELETE = 1000
+_NAMED: Mapping[str, type[BackendError]] = {
+    "NoSuchBucket": BucketNotFound,
+    "NoSuchKey": NoSuchFile,
+    "404": NoSuchFile,
+    "NoSuchUpload": UploadNotFound,
+    "QuotaExceeded": StorageFull,
+    "XMinioStorageFull": StorageFull,
+    "XMinioAdminBucketQuotaExceeded": StorageFull,
+    "EntityTooLarge": StorageFull,
+}
+
+
+class S3Options(PluginSettings):
+    """Settings of an ``s3`` storage."""
+
+    bucket: str = Field(min_length=3, max_length=63)
+    endpoint: str | None = Field(None, description="http(s)://HOST[:PORT] of the server; AWS if unset.")
+    public_endpoint: str | None = Field(None, description="The server as clients reach it, in presigned URLs.")
+    region: str = "us-east-1"
+    access_key: str | None = Field(None, description="If unset, what botocore finds: environment, files, instance.")
+    secret_key: SecretStr | None = None
+    prefix: str = Field("", description="What all keys begin with: our share of the bucket.")
+    addressing: Literal["path", "virtual", "auto"] = "path"
+    part_size: Size = Field(16 << 20, ge=MIN_PART, le=1 << 30, description="Bytes of a part; one is held in memory.")
+    connect_timeout: float = Field(5.0, gt=0)
+    read_timeout: float = Field(20.0, gt=0)
+    tries: int = Field(3, ge=1, le=10)
+
+
+@cache
+def _session() -> Any:
+    """One for all storages: it keeps what it has read of S3's description."""
+    import aiobotocore.session
+
+    return aiobotocore.session.get_session()
+
+
+class S3Storage(ObjectStorage):
+    """Options: :class:`S3Options`."""
+
+    backend: ClassVar[str] = "s3"
+
+    def __init__(self, name: str, options: Mapping[str, Any], context: StorageContext) -> None:
+        super().__init__(name, options, context)
+        try:
+            self.options = S3Options.model_validate(dict(options))
+        except ValidationError as e:
+            key, problem = next(iter(problems_of(e).items()))
+            raise InvalidInput(f"object-storage.{name}.options.{key}: {problem}.") from None
+        if (self.options.access_key is None) != (self.options.secret_key is None):
+            raise InvalidInput(f"object-storage.{name}: access-key and secret-key go together.")
+        try:
+            self._session = _session()
+        except ImportError:
+            raise InvalidInput(f"object-storage.{name}: install the extra for it: backendai[s3].") from None
+        self._prefix = check_prefix(self.options.prefix.strip("/") + "/" if self.options.prefix.strip("/") else "")
+        self._stack = AsyncExitStack()
+        self._client: Any = None
+        self._presigner: Any = None
+
+    @property
+    def capabilities(self) -> frozenset[ObjectCapability]:
+        return frozenset({ObjectCapability.PRESIGN})
+
+    async def start(self) -> None:
+        own = self.options
+        try:
+            self._client = self._presigner = await self._stack.enter_async_context(self._connect(own.endpoint))
+            if own.public_endpoint:
+                self._presigner = await self._stack.enter_async_context(self._connect(own.public_endpoint))
+        except ValueError as e:
+            raise InvalidInput(f"object-storage.{self.name}: {e}.") from None
+
+    def _connect(self, endpoint: str | None) -> Any:
+        from aiobotocore.config import AioConfig
+
+        own = self.options
+        return self._session.create_client(
+            "s3",
+            endpoint_url=endpoint,
+            region_name=own.region,
+            aws_access_key_id=own.access_key,
+            aws_secret_access_key=own.secret_key.get_secret_value() if own.secret_key else None,
+            config=AioConfig(
+                signature_version="s3v4",
+                s3={"addressing_style": own.addressing},
+                connect_timeout=own.connect_timeout,
+                read_timeout=own.read_timeout,
+                retries={"total_max_attempts": own.tries, "mode": "standard"},
+                max_pool_connections=32,
+                # Checksums in trailers are younger than many of the servers that speak S3.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+
+    async def stop(self) -> None:
+        await self._stack.aclose()
+
+    async def check(self) -> str | None:
+        try:
+            await self.call("head_bucket")
+        except NoSuchFile:
+            return f"There is no bucket {self.options.bucket!r}."
+        except BackendError as e:
+            return e.message
+        return None
+
+    async def call(self, operation: str, **parameters: Any) -> Any:
+        """One operation of S3 on the bucket. Raises what :func:`_named` says."""
+        with _named(self.name):
+            return await getattr(self._client, operation)(Bucket=self.options.bucket, **parameters)
+
+    def full(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+    # Reading
+
+    async def stat(self, key: str) -> ObjectInfo:
+        found = await self._having_bucket("head_object", Key=self.full(key))
+        return ObjectInfo(key, int(found["ContentLength"]), found["LastModified"].timestamp())
+
+    async def _having_bucket(self, operation: str, **parameters: Any) -> Any:
+        """A HEAD has no body that could tell a missing object from a missing bucket."""
+        try:
+            return await self.call(operation, **parameters)
+        except NoSuchFile:
+            try:
+                await self.call("head_bucket")
+            except NoSuchFile:
+                raise BucketNotFound(data={"bucket": self.options.bucket}) from None
+            raise
+
+    async def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
+        if count is not None and count <= 0:
+            await self.stat(key)
+            return
+        last = "" if count is None else offset + count - 1
+        ranged = {"Range": f"bytes={offset}-{last}"} if offset or count is not None else {}
+        try:
+            found = await self.call("get_object", Key=self.full(key), **ranged)
+        except _BeyondTheEnd:
+            return
+        body = found["Body"]
+        try:
+            left = int(found["ContentLength"])
+            while left > 0:
+                with _named(self.name):
+                    data = await body.read(CHUNK_BYTES)
+                if not data:
+                    raise ObjectStorageUnavailable("The object storage broke off in the middle of an object.")
+                left -= len(data)
+                yield data
+        finally:
+            body.close()
+
+    async def list(self, prefix: str = "", *, limit: int = 1000, cursor: str | None = None) -> ObjectPage:
+        after = {"StartAfter": self._prefix + cursor} if cursor else {}
+        found = await self.call(
+            "list_objects_v2", Prefix=self._prefix + check_prefix(prefix), MaxKeys=min(limit, 1000), **after
+        )
+        objects = [
+            ObjectInfo(item["Key"].removeprefix(self._prefix), int(item["Size"]), item["LastModified"].timestamp())
+            for item in found.get("Contents", ())
+        ]
+        return ObjectPage(objects, objects[-1].key if found.get("IsTruncated") and objects else None)
+
+    async def presign(self, key: str, *, expires_s: int, put_size: int | None = None) -> str:
+        parameters: dict[str, Any] = {"Bucket": self.options.bucket, "Key": self.full(key)}
+        operation = "get_object"
+        if put_size is not None:
+            if put_size > _MAX_COPY:
+                raise InvalidInput(f"A presigned upload has at most {_MAX_COPY} bytes.", data={"size": "too large"})
+            operation, parameters["ContentLength"] = "put_object", put_size
+        with _named(self.name):
+            url: str = await self._presigner.generate_presigned_url(operation, Params=parameters, ExpiresIn=expires_s)
+        return url
+
+    # Writing
+
+    async def open_upload(self, key: str, *, size: int | None = None) -> ObjectUpload:
+        full = self.full(key)
+        part_size = max(self.options.part_size, math.ceil((size or 0) / (MAX_PARTS - 1)))
+        upload = _Upload(self, full, part_size)
+        async for found, upload_id in self._uploads(full):
+            if found == full:
+                await upload.resume(upload_id)
+        return upload
+
+    async def _uploads(self, prefix: str) -> AsyncGenerator[tuple[str, str], None]:
+        """Full key and id of what is on its way."""
+        marks: dict[str, str] = {}
+        while True:
+            page = await self.call("list_multipart_uploads", Prefix=prefix, **marks)
+            for item in page.get("Uploads", ()):
+                yield item["Key"], item["UploadId"]
+            if not page.get("IsTruncated"):
+                return
+            marks = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    async def abort_uploads(self, prefix: str) -> None:
+        """Servers that find unfinished uploads by their whole key alone (MinIO) have to expire them themselves."""
+        async for full, upload_id in self._uploads(self._prefix + check_prefix(prefix)):
+            await self.abort(full, upload_id)
+
+    async def abort(self, full: str, upload_id: str) -> None:
+        try:
+            await self.call("abort_multipart_upload", Key=full, UploadId=upload_id)
+        except (UploadNotFound, NoSuchFile):
+            pass
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        full = [self.full(key) for key in keys]
+        for at in range(0, len(full), _MAX_DELETE):
+            doomed = [{"Key": key} for key in full[at : at + _MAX_DELETE]]
+            answer = await self.call("delete_objects", Delete={"Objects": doomed, "Quiet": True})
+            for error in answer.get("Errors", ()):
+                raise _error_of(error.get("Code", ""), 500, f"{self.name}: {error.get('Message', '')}")
+
+    async def move(self, source: str, target: str) -> None:
+        size = (await self.stat(source)).size
+        full, origin = self.full(target), {"Bucket": self.options.bucket, "Key": self.full(source)}
+        if size <= _MAX_COPY:
+            await self.call("copy_object", Key=full, CopySource=origin)
+        else:
+            await self._copy_parts(full, origin, size)
+        await self.delete([source])
+
+    async def _copy_parts(self, full: str, origin: dict[str, str], size: int) -> None:
+        upload_id = (await self.call("create_multipart_upload", Key=full))["UploadId"]
+        try:
+            step = max(1 << 30, math.ceil(size / MAX_PARTS))
+            parts = []
+            for number, at in enumerate(range(0, size, step), start=1):
+                copied = await self.call(
+                    "upload_part_copy",
+                    Key=full,
+                    UploadId=upload_id,
+                    PartNumber=number,
+                    CopySource=origin,
+                    CopySourceRange=f"bytes={at}-{min(at + step, size) - 1}",
+                )
+                parts.append({"PartNumber": number, "ETag": copied["CopyPartResult"]["ETag"]})
+            await self.call("complete_multipart_upload", Key=full, UploadId=upload_id, MultipartUpload={"Parts": parts})
+        except BaseException:
+            await self.abort(full, upload_id)
+            raise
+
+
+class _Upload(ObjectUpload):
+    """Parts of one size; what does not fill one yet is in memory."""
+
+    def __init__(self, storage: S3Storage, full: str, part_size: int) -> None:
+        self._storage = storage
+        self._full = full
+        self._part_size = part_size
+        self._id: str | None = None
+        self._parts: list[dict[str, Any]] = []
+        self._buffer = bytearray()
+        self.offset = 0
+
+    async def resume(self, upload_id: str) -> None:
+        """Go on with a multipart upload, if it has more than what we know of; the other one is thrown away."""
+        parts, size = await self._parts_of(upload_id)
+        if self._id is not None:
+            worse = upload_id if size <= self.offset else self._id
+            await self._storage.abort(self._full, worse)
+            if worse == upload_id:
+                return
+        self._id, self._parts, self.offset = upload_id, parts, size
+
+    async def _parts_of(self, upload_id: str) -> tuple[list[dict[str, Any]], int]:
+        """Those without a gap before them, and their bytes."""
+        parts: list[dict[str, Any]] = []
+        size, mark = 0, 0
+        while True:
+            page = await self._storage.call("list_parts", Key=self._full, UploadId=upload_id, PartNumberMarker=mark)
+            for part in page.get("Parts", ()):
+                if part["PartNumber"] != len(parts) + 1 or part["Size"] < MIN_PART:
+                    return parts, size
+                parts.append({"PartNumber": part["PartNumber"], "ETag": part["ETag"]})
+                size += part["Size"]
+            if not page.get("IsTruncated"):
+                return parts, size
+            mark = page["NextPartNumberMarker"]
+
+    async def write(self, data: bytes) -> None:
+        self._buffer += data
+        self.offset += len(data)
+        while len(self._buffer) >= self._part_size:
+            await self._send(self._part_size)
+
+    async def _send(self, count: int) -> None:
+        if self._id is None:
+            self._id = (await self._storage.call("create_multipart_upload", Key=self._full))["UploadId"]
+        number = len(self._parts) + 1
+        sent = await self._storage.call(
+            "upload_part",
+            Key=self._full,
+            UploadId=self._id,
+            PartNumber=number,
+            Body=bytes(memoryview(self._buffer)[:count]),
+        )
+        self._parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+        del self._buffer[:count]
+
+    async def publish(self) -> None:
+        if not self._parts:
+            await self._storage.call("put_object", Key=self._full, Body=bytes(self._buffer))
+            await self.abort()  # one that never got a part
+            return
+        if self._buffer:
+            await self._send(len(self._buffer))
+        await self._storage.call(
+            "complete_multipart_upload",
+            Key=self._full,
+            UploadId=self._id,
+            MultipartUpload={"Parts": self._parts},
+        )
+        self._id = None
+
+    async def close(self) -> None:
+        self.offset -= len(self._buffer)
+        self._buffer.clear()
+
+    async def abort(self) -> None:
+        self._buffer.clear()
+        if self._id is not None:
+            upload_id, self._id = self._id, None
+            await self._storage.abort(self._full, upload_id)
+
+
+class _BeyondTheEnd(BackendError):
+    """A range begins where the object has ended."""
+
+
+def _error_of(code: str, status: int, message: str) -> BackendError:
+    if code in _NAMED:
+        return _NAMED[code](data={"reason": message[:256]})
+    if code == "InvalidRange":
+        return _BeyondTheEnd()
+    if status >= 500 or code in ("SlowDown", "RequestTimeout", "RequestTimeTooSkewed", "InternalError"):
+        return ObjectStorageUnavailable(f"The object storage fails: {code or status}.")
+    return ObjectStorageRefused(f"The object storage refuses: {code or status}.", data={"reason": message[:256]})
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Turn what the library raises into our errors.
+
+    Raises:
+        NoSuchFile, BucketNotFound, UploadNotFound, StorageFull, ObjectStorageRefused, ObjectStorageUnavailable.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+    try:
+        yield
+    except ClientError as e:
+        status = int(e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        error = e.response.get("Error", {})
+        raise _error_of(str(error.get("Code", "")), status, f"{name}: {error.get('Message', '')}") from None
+    except (NoCredentialsError, PartialCredentialsError):
+        raise ObjectStorageRefused(f"There are no credentials for the object storage {name}.") from None
+    except (BotoCoreError, aiohttp.ClientError, TimeoutError, ConnectionError) as e:
+        why = type(e).__name__
+        raise ObjectStorageUnavailable(f"The object storage {name} does not answer: {why}.") from e

@@ -1,0 +1,144 @@
+"""Opening files in a folder without ever leaving it, whoever changes the folder meanwhile.
+
+Where the kernel has openat2, it resolves the whole path beneath the folder's descriptor in one call (RESOLVE_BENEATH),
+so nothing is left between check and use; links that stay inside are followed. Elsewhere the path is walked by
+descriptors, one part at a time, and a link on the way ends the walk. Everything else works on descriptors that come
+from here, and on a single name in such a directory. See docs/decisions/0080.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from ai.backend.common.errors import (
+    Conflict,
+    FileAlreadyExists,
+    InvalidPath,
+    NoSuchFile,
+    StorageFull,
+    WrongKindOfFile,
+)
+from ai.backend.common.volume_paths import FolderPath
+from ai.backend.volume.vfs.syscalls import has_openat2, openat2
+
+READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO does not hold us up
+WALK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_REFUSALS = {
+    errno.ENOENT: (NoSuchFile, ""),
+    errno.ENOTDIR: (WrongKindOfFile, "A part of the path is not a directory."),
+    errno.EISDIR: (WrongKindOfFile, "That is a directory."),
+    errno.ENXIO: (WrongKindOfFile, "That is no regular file."),
+    errno.EEXIST: (FileAlreadyExists, ""),
+    errno.ENOTEMPTY: (FileAlreadyExists, ""),
+    errno.EXDEV: (InvalidPath, "The path leads out of the folder."),
+    errno.ELOOP: (InvalidPath, "The path leads through a link that is not followed."),
+    errno.EAGAIN: (InvalidPath, "The path is being changed."),
+    errno.ENAMETOOLONG: (InvalidPath, "The path is too long for this volume."),
+    errno.EILSEQ: (InvalidPath, "The volume does not take this name."),
+    errno.ENOSPC: (StorageFull, ""),
+    errno.EDQUOT: (StorageFull, "The volume's own quota is used up."),
+    errno.EACCES: (Conflict, "The storage proxy may not touch that file."),
+    errno.EPERM: (Conflict, "The storage proxy may not touch that file."),
+    errno.EROFS: (Conflict, "The volume is read-only."),
+}
+
+
+@contextmanager
+def refusals(path: object = None) -> Iterator[None]:
+    """Turn what the file system says into errors that a user understands; what it should never say passes."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+        kind, message = _REFUSALS[error.errno]
+        if kind is NoSuchFile and path is not None:
+            message = f"There is no {str(path)[:256]!r}."
+        raise kind(message, data=None if path is None else {"path": str(path)[:256]}) from None
+
+
+class Beneath:
+    """One directory and what is beneath it.
+
+    Args:
+        fd: of the directory; owned from here on.
+        use_openat2: only for tests.
+    """
+
+    def __init__(self, fd: int, *, use_openat2: bool | None = None) -> None:
+        self.fd = fd
+        self._use_openat2 = has_openat2() if use_openat2 is None else use_openat2
+
+    @classmethod
+    def at(cls, path: Path | str) -> Self:
+        """Raises OSError. The path itself is the operator's and is followed, but for its last part."""
+        return cls(os.open(path, READ_DIRECTORY | os.O_NOFOLLOW))
+
+    def open(self, path: FolderPath, flags: int, mode: int = 0) -> int:
+        """A descriptor of a path's target; without openat2 of the path itself, through no link.
+
+        Raises:
+            OSError: as open(2); EXDEV or ELOOP if the path leads, or might lead, out.
+        """
+        if self._use_openat2:
+            return openat2(self.fd, os.fsencode(str(path)), flags, mode)
+        *above, name = path.parts or (".",)
+        fd = os.dup(self.fd)
+        try:
+            for part in above:
+                fd, last = _into(fd, part), fd
+                os.close(last)
+            found = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=fd)
+        finally:
+            os.close(fd)
+        if flags & os.O_PATH and stat.S_ISLNK(os.fstat(found).st_mode):
+            os.close(found)
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+        return found
+
+    @contextmanager
+    def opened(self, path: FolderPath, flags: int, mode: int = 0) -> Iterator[int]:
+        fd = self.open(path, flags, mode)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def parent(self, path: FolderPath, flags: int = WALK) -> Iterator[tuple[int, str]]:
+        """The directory that holds a path, and its name there: what changes something works on these two.
+
+        Raises:
+            InvalidPath: the path is the folder itself.
+        """
+        if not path.parts:
+            raise InvalidPath("That is the folder itself.")
+        with self.opened(FolderPath(path.parts[:-1]), flags) as fd:
+            yield fd, path.parts[-1]
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _into(fd: int, part: str) -> int:
+    try:
+        return os.open(part, WALK | os.O_NOFOLLOW, dir_fd=fd)
+    except NotADirectoryError:
+        if os.path.islink(f"/proc/self/fd/{fd}/{part}"):  # noqa: PTH114  # only for the message
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), part) from None
+        raise

@@ -1,0 +1,193 @@
+"""Folders that come and go as a whole: cloning and deleting.
+
+A clone is copied into ``<scope>/.clones/<hex>`` and renamed to its place when it is complete. A marker beside it tells
+the next life of the proxy what to begin again. Deleting a folder removes the marker first, under the same lock as the
+clone looks at it before it publishes: a folder that was deleted while it was cloned does not come back. See
+docs/decisions/0082.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from ai.backend.common.errors import FolderNotFound
+from ai.backend.common.volume_paths import VFolderId
+from ai.backend.plugin.volume import Progress, UnfinishedClone
+from ai.backend.volume.vfs import trees
+from ai.backend.volume.vfs.beneath import Beneath, refusals
+from ai.backend.volume.vfs.layout import Layout
+from ai.backend.volume.vfs.syscalls import syncfs, unlock
+
+
+class _Marker(msgspec.Struct, frozen=True):
+    source_volume: str
+    source: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A folder on a volume."""
+
+    layout: Layout
+    volume: str
+    folder: VFolderId
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Alone with a file or directory, in all processes on this volume."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def discard(trash: Path, name: str, directory: int | None = None) -> None:
+    """Rename a directory into the trash, where it is removed some time."""
+    target = trash / secrets.token_hex(16)
+    try:
+        os.rename(name, target, src_dir_fd=directory)
+    except PermissionError:  # its own mode forbids it to change its parent
+        unlock(directory, name)
+        os.rename(name, target, src_dir_fd=directory)
+
+
+def delete_folder(layout: Layout, folder: VFolderId, waypoint: Callable[[str], None]) -> None:
+    """Make a folder vanish, and end a clone into it."""
+    if not layout.scope(folder.scope).is_dir():
+        layout.check_presence()
+        return
+    path = layout.folder(folder)
+    with refusals():
+        clones, trash = layout.hidden(folder.scope, ".clones"), layout.trash(layout.scope(folder.scope))
+        with _locked(clones):
+            (clones / f"{folder.id.hex}.json").unlink(missing_ok=True)
+            waypoint("delete.unmarked")
+            with suppress(FileNotFoundError):
+                discard(trash, str(path))
+    waypoint("delete.renamed")
+    for parent in (path.parent, path.parent.parent):
+        with suppress(OSError):
+            parent.rmdir()
+
+
+def unfinished(layout: Layout) -> list[UnfinishedClone]:
+    """What the markers of all scopes tell."""
+    found = []
+    for scope in layout.scopes():
+        for path in (scope / ".clones").glob("*.json"):
+            with suppress(FileNotFoundError, msgspec.MsgspecError):
+                marker = msgspec.json.decode(path.read_bytes(), type=_Marker)
+                found.append(
+                    UnfinishedClone(
+                        marker.source_volume, VFolderId.parse(marker.source), VFolderId.parse(marker.target)
+                    )
+                )
+    return found
+
+
+def clone(source: Place, target: Place, progress: Progress, waypoint: Callable[[str], None]) -> None:
+    """Copy a folder to its place; see :meth:`AbstractVolume.clone_folder`."""
+    layout, folder = target.layout, target.folder
+    final = layout.folder(folder)
+    if final.is_dir():
+        return
+    with refusals():
+        room = layout.hidden(folder.scope, ".clones")
+        marker, copy = room / f"{folder.id.hex}.json", room / folder.id.hex
+        trash = layout.trash(layout.scope(folder.scope))
+        try:
+            original = Beneath.at(source.layout.folder(source.folder))
+        except FileNotFoundError:
+            source.layout.check_presence()
+            marker.unlink(missing_ok=True)
+            raise FolderNotFound(data={"vfid": str(source.folder)}) from None
+        with original:
+            _mark(marker, _Marker(source.volume, str(source.folder), str(folder)))
+            waypoint("clone.marked")
+            with _locked(marker):  # another proxy that takes the same clone up waits here, and finds it done
+                if final.is_dir():
+                    marker.unlink(missing_ok=True)
+                    return
+                try:
+                    _copy(original, copy, trash, layout, progress, waypoint)
+                    _publish(marker, copy, final, room)
+                except BaseException as e:
+                    if progress.is_abandoned and isinstance(e, trees.Cancelled):
+                        return
+                    marker.unlink(missing_ok=True)
+                    with suppress(FileNotFoundError):
+                        discard(trash, str(copy))
+                    if isinstance(e, trees.Cancelled):
+                        return
+                    raise
+    waypoint("clone.published")
+
+
+def _mark(path: Path, marker: _Marker) -> None:
+    """Leave a marker that is there: somebody may hold its lock."""
+    temporary = path.with_name(f"{path.stem}.{secrets.token_hex(4)}.tmp")
+    temporary.write_bytes(msgspec.json.encode(marker))
+    with suppress(FileExistsError):
+        os.link(temporary, path)
+    temporary.unlink()
+
+
+def sweep(layout: Layout) -> None:
+    """Throw away copies that no marker wants any more: their process died after it took the marker away."""
+    for scope in layout.scopes():
+        room = scope / ".clones"
+        if not room.is_dir():
+            continue
+        with _locked(room):
+            for path in room.iterdir():
+                if path.suffix == ".tmp":
+                    path.unlink(missing_ok=True)
+                elif path.is_dir() and not path.with_suffix(".json").exists():
+                    with suppress(FileNotFoundError):
+                        discard(layout.trash(scope), str(path))
+
+
+def _copy(
+    original: Beneath,
+    copy: Path,
+    trash: Path,
+    layout: Layout,
+    progress: Progress,
+    waypoint: Callable[[str], None],
+) -> None:
+    with suppress(FileNotFoundError):
+        discard(trash, str(copy))  # what a former life has left
+    progress.total = trees.measure(original.fd).used_bytes
+    copy.mkdir(mode=0o700)
+    with Beneath.at(copy) as made:
+        trees.copy(original.fd, made.fd, progress, give=layout.give, waypoint=waypoint)
+        layout.give(made.fd)
+        os.fchmod(made.fd, os.fstat(original.fd).st_mode & 0o777)
+        syncfs(made.fd)
+    waypoint("clone.copied")
+
+
+def _publish(marker: Path, copy: Path, final: Path, room: Path) -> None:
+    """Rename the copy to its place, unless the folder was deleted meanwhile.
+
+    Raises:
+        FolderNotFound: it was.
+    """
+    with _locked(room):
+        if not marker.exists():
+            raise FolderNotFound("The folder was deleted while it was cloned.")
+        final.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        copy.rename(final)
+        marker.unlink()

@@ -1,0 +1,56 @@
+"""Which mount a path lies on, and what its disk has done (proc(5) mountinfo, the kernel's block/stat)."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ai.backend.plugin.volume import Mount, VolumeMetric
+
+_SECTOR = 512
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def mount_of(path: Path) -> Mount | None:
+    """The mount that an existing path lies on; None: it cannot be told."""
+    real = os.path.realpath(path)
+    found: Mount | None = None
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        left, _, right = line.partition(" - ")
+        point, options = (_unescaped(text) for text in left.split()[4:6])
+        if real == point or real.startswith(point.rstrip("/") + "/"):
+            fstype, source, *more = right.split(" ")
+            both = dict.fromkeys([*options.split(","), *(more[0].split(",") if more else ())])
+            if found is None or len(point) >= len(found.mount_point):  # the last of equal ones is on top
+                found = Mount(point, _unescaped(source), fstype, tuple(both))
+    return found
+
+
+def disk_of(path: Path) -> Path | None:
+    """Where the kernel counts for the disk that a path lies on; None: it lies on none (tmpfs, NFS ...)."""
+    numbers = [path.stat().st_dev]
+    if (mount := mount_of(path)) is not None and mount.source.startswith("/dev/"):
+        numbers.append(Path(mount.source).stat().st_rdev)  # btrfs and overlays have numbers of their own
+    for number in numbers:
+        found = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat")
+        if found.exists():
+            return found
+    return None
+
+
+def disk_metric(disk: Path) -> VolumeMetric:
+    """Of a file that :func:`disk_of` named (kernel documentation, block/stat)."""
+    reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms = map(int, disk.read_text().split()[:8])
+    return VolumeMetric(
+        iops_read=reads,
+        iops_write=writes,
+        io_bytes_read=read_sectors * _SECTOR,
+        io_bytes_write=write_sectors * _SECTOR,
+        io_usec_read=read_ms * 1000,
+        io_usec_write=write_ms * 1000,
+    )

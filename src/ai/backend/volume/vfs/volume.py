@@ -1,0 +1,519 @@
+"""The ``vfs`` backend: any directory of any file system, with no quota of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import functools
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
+from uuid import uuid4
+
+from ai.backend.common.errors import FileAlreadyExists, FolderNotFound, InvalidInput, NoSuchFile, WrongKindOfFile
+from ai.backend.common.volume_paths import FolderPath, QuotaScopeId, VFolderId
+from ai.backend.plugin.volume import (
+    AbstractVolume,
+    ArchiveEntry,
+    FileEntry,
+    FileKind,
+    FolderUsage,
+    Mount,
+    OpenFile,
+    Page,
+    Progress,
+    UnfinishedClone,
+    Upload,
+    UploadRecord,
+    VolumeCapability,
+    VolumeContext,
+    VolumeMetric,
+    VolumeUsage,
+)
+from ai.backend.volume.vfs import clones, migration, trees, uploads
+from ai.backend.volume.vfs.beneath import READ_DIRECTORY, READ_FILE, WALK, Beneath, refusals
+from ai.backend.volume.vfs.layout import Layout
+from ai.backend.volume.vfs.mounts import disk_metric, disk_of, mount_of
+from ai.backend.volume.vfs.syscalls import read_directory, rename_noreplace
+
+log = logging.getLogger(__name__)
+P = ParamSpec("P")
+R = TypeVar("R")
+_SHORT_THREADS = 16
+_LONG_THREADS = 4
+_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMBOLIC_LINK}
+
+
+class VfsVolume(AbstractVolume):
+    """Options: none. Long work (counting, copying, removing) has threads of its own, and holds up no short one."""
+
+    backend: ClassVar[str] = "vfs"
+
+    def __init__(self, name: str, path: Path, options: Mapping[str, Any], context: VolumeContext) -> None:
+        super().__init__(name, path, options, context)
+        if options:
+            raise InvalidInput(f"volume.{name}: the vfs backend has no setting {sorted(options)[0]!r}.")
+        self.layout = Layout(path, context.owner)
+        self._waypoint = context.waypoint
+        self._short = ThreadPoolExecutor(_SHORT_THREADS, f"vfs-{name}")
+        self._long = ThreadPoolExecutor(_LONG_THREADS, f"vfs-{name}-long")
+        self._purges: dict[Path, asyncio.Future[None]] = {}
+        self._purge_again: set[Path] = set()
+        self._disk: Path | None = None
+        self._stopping = threading.Event()
+
+    @property
+    def capabilities(self) -> frozenset[VolumeCapability]:
+        known = {VolumeCapability.VFOLDER, VolumeCapability.FAST_FS_SIZE}
+        return frozenset(known if self._disk is None else {*known, VolumeCapability.METRIC})
+
+    async def start(self) -> None:
+        await self._run(self.layout.prepare)
+        self._disk = await self._run(disk_of, self.path)
+        await self._run(clones.sweep, self.layout)
+        for scope in await self._run(self.layout.scopes):
+            self._purge(scope / ".trash")
+
+    async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
+        return await self._run_long(migration.migrate, self.layout, folders)
+
+    async def stop(self) -> None:
+        """Removing trash goes on at the next start."""
+        self._stopping.set()
+        for purge in self._purges.values():
+            purge.cancel()
+        self._short.shutdown(wait=False, cancel_futures=True)
+        self._long.shutdown(wait=False, cancel_futures=True)
+
+    async def check(self) -> str | None:
+        try:
+            await self._run(lambda: os.close(os.open(self.path / "version.txt", os.O_RDONLY)))
+        except OSError as e:
+            return f"{self.path}: {e.strerror}"
+        return None
+
+    async def usage(self) -> VolumeUsage:
+        found = await self._run(os.statvfs, self.path)
+        total = found.f_frsize * found.f_blocks
+        return VolumeUsage(total, total - found.f_frsize * found.f_bfree)
+
+    async def metric(self) -> VolumeMetric:
+        """Of the whole disk that the volume lies on."""
+        if self._disk is None:
+            return await super().metric()
+        return await self._run(disk_metric, self._disk)
+
+    async def mount(self) -> Mount | None:
+        return await self._run(mount_of, self.path)
+
+    # Quota scopes
+
+    async def create_scope(self, scope: QuotaScopeId) -> None:
+        def create() -> None:
+            with refusals():
+                self.layout.made_scope(scope)
+
+        await self._run(create)
+
+    async def scope_limit(self, scope: QuotaScopeId) -> int | None:
+        return await self._run(self._read_limit, scope)
+
+    def _read_limit(self, scope: QuotaScopeId) -> int | None:
+        self.layout.existing_scope(scope)
+        try:
+            return int(self.layout.limit(scope).read_text())
+        except FileNotFoundError:
+            return None
+
+    async def set_scope_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
+        await self._run(self._write_limit, scope, limit)
+
+    def _write_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
+        self.layout.existing_scope(scope)
+        path = self.layout.limit(scope)
+        if limit is None:
+            path.unlink(missing_ok=True)
+            return
+        temporary = path.with_name(f".limit.{uuid4().hex}.tmp")  # two may write at once, from two processes too
+        try:
+            with refusals(), temporary.open("w") as file:
+                file.write(f"{limit}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    async def scope_usage(self, scope: QuotaScopeId) -> FolderUsage:
+        return await self._run_long(self._measure_scope, scope)
+
+    def _measure_scope(self, scope: QuotaScopeId) -> FolderUsage:
+        files = used = 0
+        for path in self.layout.folders(self.layout.existing_scope(scope)):
+            with suppress(FileNotFoundError), Beneath.at(path) as folder:
+                found = trees.measure(folder.fd)
+                files, used = files + found.file_count, used + found.used_bytes
+        return FolderUsage(files, used)
+
+    # Folders
+
+    async def create_folder(self, folder: VFolderId, *, mode: int = 0o755) -> None:
+        await self._run(self._create_folder, folder, mode)
+
+    def _create_folder(self, folder: VFolderId, mode: int) -> None:
+        path = self.layout.folder(folder)
+        with refusals():
+            for _ in range(16):  # a deletion may take an empty parent away under our feet
+                self.layout.made_scope(folder.scope)
+                path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                try:
+                    path.mkdir(mode=0o700)
+                except FileExistsError:
+                    if stat.S_IMODE(path.stat().st_mode) != 0o700:  # else its maker was killed before it gave it away
+                        return
+                except FileNotFoundError:
+                    continue
+                with Beneath.at(path) as made:
+                    self.layout.give(made.fd)
+                    os.fchmod(made.fd, mode)
+                return
+        raise FileAlreadyExists("The folder's place is being changed.")
+
+    async def delete_folder(self, folder: VFolderId) -> None:
+        await self._run(self._delete_folder, folder)
+        self._purge(self.layout.scope(folder.scope) / ".trash")
+
+    def _delete_folder(self, folder: VFolderId) -> None:
+        with self._elbow_room(self.layout.scope(folder.scope)):
+            clones.delete_folder(self.layout, folder, self._waypoint)
+
+    def _elbow_room(self, scope: Path) -> AbstractContextManager[None]:
+        """What deleting needs for a moment, in a scope that is full to its limit."""
+        return nullcontext()
+
+    async def has_folder(self, folder: VFolderId) -> bool:
+        return await self._run(self.layout.folder(folder).is_dir)
+
+    async def clone_folder(
+        self, source: VFolderId, target_volume: AbstractVolume, target: VFolderId, progress: Progress
+    ) -> None:
+        if not isinstance(target_volume, VfsVolume):
+            raise InvalidInput(f"A folder cannot be cloned from {self.name} to {target_volume.name}.")
+        try:
+            await self._run_long(
+                clones.clone,
+                clones.Place(self.layout, self.name, source),
+                clones.Place(target_volume.layout, target_volume.name, target),
+                progress,
+                self._waypoint,
+            )
+        finally:
+            target_volume._purge(target_volume.layout.scope(target.scope) / ".trash")
+
+    async def unfinished_clones(self) -> Sequence[UnfinishedClone]:
+        return await self._run(clones.unfinished, self.layout)
+
+    async def mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
+        return await self._run(self._mount_path, folder, subpath)
+
+    def _mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
+        with self._opened(folder) as beneath, refusals(subpath):
+            os.close(beneath.open(subpath, os.O_PATH))
+        return self.layout.folder(folder).absolute().joinpath(*subpath.parts)
+
+    async def folder_usage(self, folder: VFolderId) -> FolderUsage:
+        def measure() -> FolderUsage:
+            with self._opened(folder) as beneath:
+                return trees.measure(beneath.fd)
+
+        return await self._run_long(measure)
+
+    # Files
+
+    async def list_directory(
+        self, folder: VFolderId, path: FolderPath, *, limit: int, cursor: str | None = None
+    ) -> Page:
+        return await self._in(folder, _list_directory, path, limit, cursor)
+
+    async def stat(self, folder: VFolderId, path: FolderPath) -> FileEntry:
+        return await self._in(folder, _stat, path)
+
+    async def make_directory(self, folder: VFolderId, path: FolderPath, *, parents: bool, exist_ok: bool) -> None:
+        await self._in(folder, self._make_directory, path, parents, exist_ok)
+
+    def _make_directory(self, beneath: Beneath, path: FolderPath, parents: bool, exist_ok: bool) -> None:
+        with refusals(path):
+            if parents:
+                uploads.make_parents(self.layout, beneath, path)
+            try:
+                made = uploads.make_directory(self.layout, beneath, path)
+            except WrongKindOfFile as e:
+                raise FileAlreadyExists(e.message) from None
+            if not made and not exist_ok:
+                raise FileAlreadyExists(data={"path": str(path)[:256]})
+
+    async def rename(self, folder: VFolderId, path: FolderPath, new_name: str) -> None:
+        name = FolderPath.name(new_name)
+        await self._in(folder, self._move, path, FolderPath((*path.parts[:-1], name)))
+
+    async def move(self, folder: VFolderId, source: FolderPath, target: FolderPath) -> None:
+        await self._in(folder, self._move_into, source, target)
+
+    def _move_into(self, beneath: Beneath, source: FolderPath, target: FolderPath) -> None:
+        try:
+            os.close(beneath.open(target, WALK))
+        except OSError as e:
+            if e.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EXDEV, errno.ELOOP):
+                raise
+        else:
+            target = target / source.parts[-1] if source.parts else target
+        self._move(beneath, source, target)
+
+    def _move(self, beneath: Beneath, source: FolderPath, target: FolderPath) -> None:
+        with (
+            refusals(source),
+            beneath.parent(source) as (source_dir, source_name),
+            beneath.parent(target) as (target_dir, target_name),
+        ):
+            try:
+                rename_noreplace(source_dir, source_name, target_dir, target_name)
+            except FileExistsError:
+                raise FileAlreadyExists(data={"path": str(target)[:256]}) from None
+            except OSError as e:
+                if e.errno == errno.EINVAL:
+                    raise InvalidInput("A directory cannot be moved into itself.") from None
+                raise
+        self._waypoint("rename.done")
+
+    async def delete_files(self, folder: VFolderId, paths: Sequence[FolderPath], *, recursive: bool) -> None:
+        trash = self.layout.scope(folder.scope) / ".trash"
+        try:
+            await self._in(folder, self._delete_files, folder, paths, recursive)
+        finally:
+            self._purge(trash)
+
+    def _delete_files(self, beneath: Beneath, folder: VFolderId, paths: Sequence[FolderPath], recursive: bool) -> None:
+        missing: list[str] = []
+        kinds: list[bool] = []
+        for path in paths:
+            with refusals(path):
+                try:
+                    with beneath.parent(path) as (directory, name):
+                        kinds.append(stat.S_ISDIR(os.lstat(name, dir_fd=directory).st_mode))
+                except (FileNotFoundError, NotADirectoryError):
+                    kinds.append(False)
+            if kinds[-1] and not recursive:
+                raise WrongKindOfFile(
+                    "That is a directory; deleting it takes 'recursive'.", data={"path": str(path)[:256]}
+                )
+        scope = self.layout.scope(folder.scope)
+        for path, is_directory in zip(paths, kinds, strict=True):
+            with refusals(path), self._elbow_room(scope):
+                try:
+                    with beneath.parent(path) as (directory, name):
+                        if is_directory:
+                            clones.discard(self.layout.trash(scope), name, directory)
+                        else:
+                            os.unlink(name, dir_fd=directory)
+                except (FileNotFoundError, NotADirectoryError):
+                    missing.append(str(path))
+            self._waypoint("delete.one")
+        if missing:
+            raise NoSuchFile(f"There is no {missing[0]!r}.", data={"missing": missing[:64]})
+
+    async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:
+        return await self._in(folder, _open_file, path)
+
+    @contextmanager
+    def open_tree(self, folder: VFolderId, paths: Sequence[FolderPath]) -> Iterator[Iterator[ArchiveEntry]]:
+        with self._opened(folder) as beneath:
+            yield (entry for path in paths for entry in _tree(beneath, path))
+
+    # Uploads
+
+    async def create_upload(self, record: UploadRecord) -> None:
+        def create(beneath: Beneath) -> None:
+            uploads.check_target(beneath, record.path)
+            uploads.create(self.layout, record)
+
+        await self._in(record.folder, create)
+
+    async def find_upload(self, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
+        return await self._run(uploads.find, self.layout, folder, session)
+
+    def open_upload(self, folder: VFolderId, session: str) -> Upload:
+        return uploads.OpenUpload(self.layout, folder, session, self._waypoint)
+
+    async def drop_upload(self, folder: VFolderId, session: str) -> None:
+        await self._run(uploads.drop, self.layout, folder, session)
+
+    async def uploads(self, scope: QuotaScopeId) -> Sequence[UploadRecord]:
+        return await self._run(uploads.records, self.layout.scope(scope) / ".uploads")
+
+    async def expire_uploads(self, before: float) -> int:
+        def expire() -> int:
+            rooms = (scope / ".uploads" for scope in self.layout.scopes())
+            return sum(uploads.expire(room, before) for room in rooms if room.is_dir())
+
+        return await self._run_long(expire)
+
+    # Threads
+
+    async def _run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._short, functools.partial(work, *args, **kwargs))
+
+    async def _run_long(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.get_running_loop().run_in_executor(self._long, functools.partial(work, *args, **kwargs))
+
+    async def _in(
+        self, folder: VFolderId, work: Callable[Concatenate[Beneath, P], R], *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        def run() -> R:
+            with self._opened(folder) as beneath:
+                return work(beneath, *args, **kwargs)
+
+        return await self._run(run)
+
+    @contextmanager
+    def _opened(self, folder: VFolderId) -> Iterator[Beneath]:
+        try:
+            beneath = Beneath.at(self.layout.folder(folder))
+        except FileNotFoundError:
+            self.layout.check_presence()
+            raise FolderNotFound(data={"vfid": str(folder)}) from None
+        with beneath:
+            yield beneath
+
+    def _purge(self, trash: Path) -> None:
+        """Empty a trash in the background; one thread for each."""
+        if trash in self._purges:
+            self._purge_again.add(trash)
+        elif not self._stopping.is_set():
+            self._purge_again.discard(trash)
+            work = self._purges[trash] = asyncio.get_running_loop().run_in_executor(self._long, self._empty, trash)
+            work.add_done_callback(functools.partial(self._purged, trash))
+
+    def _empty(self, trash: Path) -> None:
+        try:
+            with Beneath.at(trash) as beneath, self._elbow_room(trash.parent):
+                fcntl.flock(beneath.fd, fcntl.LOCK_EX)
+                trees.purge(beneath.fd, self._stopping)
+        except FileNotFoundError:
+            return
+        except OSError as e:
+            log.warning("%s cannot be emptied: %s", trash, e)
+
+    def _purged(self, trash: Path, _: asyncio.Future[None]) -> None:
+        del self._purges[trash]
+        if trash in self._purge_again:
+            self._purge(trash)
+
+
+def _shown(name: str) -> str:
+    """A name as JSON can carry it."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _entry(name: str, status: os.stat_result, target: str = "") -> FileEntry:
+    return FileEntry(
+        name=_shown(name),
+        kind=_KINDS.get(stat.S_IFMT(status.st_mode), FileKind.OTHER),
+        mode=status.st_mode,
+        size=status.st_size,
+        created=status.st_ctime,
+        modified=status.st_mtime,
+        symlink_target=_shown(target),
+    )
+
+
+def _list_directory(beneath: Beneath, path: FolderPath, limit: int, cursor: str | None) -> Page:
+    entries: list[FileEntry] = []
+    with refusals(path), beneath.opened(path, READ_DIRECTORY) as fd:
+        try:
+            names, after = read_directory(fd, int(cursor or "0"), limit)
+        except (ValueError, OverflowError):
+            raise InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"}) from None
+        except OSError as e:
+            if e.errno != errno.EINVAL:
+                raise
+            raise InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"}) from None
+        for name in sorted(names):
+            try:
+                status = os.lstat(name, dir_fd=fd)
+                target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
+            except OSError:
+                continue  # it is gone, or something else now
+            entries.append(_entry(name, status, target))
+    return Page(entries, None if after is None else str(after))
+
+
+def _stat(beneath: Beneath, path: FolderPath) -> FileEntry:
+    with refusals(path), beneath.opened(path, os.O_PATH) as fd:
+        return _entry(path.parts[-1] if path.parts else ".", os.fstat(fd))
+
+
+def _open_file(beneath: Beneath, path: FolderPath) -> OpenFile:
+    with refusals(path):
+        return _regular(beneath.open(path, READ_FILE))
+
+
+def _regular(fd: int) -> OpenFile:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise WrongKindOfFile("That is no regular file.")
+    return OpenFile(fd)
+
+
+def _tree(beneath: Beneath, path: FolderPath) -> Iterator[ArchiveEntry]:
+    with refusals(path), beneath.opened(path, os.O_PATH) as fd:
+        status = os.fstat(fd)
+    if not stat.S_ISDIR(status.st_mode):
+        yield ArchiveEntry(path, _entry(path.parts[-1], status), lambda: _open_file(beneath, path))
+        return
+    with refusals(path):
+        top = beneath.open(path, READ_DIRECTORY)
+    try:
+        yield ArchiveEntry(
+            path, _entry(path.parts[-1] if path.parts else ".", status), lambda: _open_file(beneath, path)
+        )
+        yield from _below(top, path, 0)
+    finally:
+        os.close(top)
+
+
+def _below(directory: int, path: FolderPath, depth: int) -> Iterator[ArchiveEntry]:
+    """As :func:`trees.walk`, with paths; a directory that is too deep or closed to us is left out."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+                target = os.readlink(entry.name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else ""
+            except OSError:
+                continue  # it is gone, or something else now
+            here = path / _shown(entry.name)
+            yield ArchiveEntry(
+                here,
+                _entry(entry.name, status, target),
+                functools.partial(_open_nofollow, entry.name, directory),
+            )
+            if stat.S_ISDIR(status.st_mode) and depth < trees.MAX_DEPTH:
+                try:
+                    below = os.open(entry.name, READ_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+                except OSError:
+                    continue
+                try:
+                    yield from _below(below, here, depth + 1)
+                finally:
+                    os.close(below)
+
+
+def _open_nofollow(name: str, directory: int) -> OpenFile:
+    with refusals(name):
+        return _regular(os.open(name, READ_FILE | os.O_NOFOLLOW, dir_fd=directory))

@@ -1,0 +1,169 @@
+"""The ``xfs`` backend: a vfs volume whose quota scopes are projects of the file system.
+
+Beside the layout of vfs there is ``.projects/``: a link for each project id that was given away, which leads to its
+scope. Its lock is held while a scope is made.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ai.backend.common.errors import Conflict, InvalidInput
+from ai.backend.common.volume_paths import QuotaScopeId, VFolderId
+from ai.backend.plugin.volume import FolderUsage, VolumeCapability, VolumeContext
+from ai.backend.volume.vfs.beneath import READ_DIRECTORY, Beneath
+from ai.backend.volume.vfs.layout import Layout
+from ai.backend.volume.vfs.mounts import mount_of
+from ai.backend.volume.vfs.volume import VfsVolume
+from ai.backend.volume.xfs.projects import Quotas, adopt, project_of, set_project
+
+_FIRST_PROJECT = 1 << 30  # below are the ids that people choose
+_PROJECTS = 1 << 30
+_ELBOW_BYTES = 1 << 20
+
+
+class XfsVolume(VfsVolume):
+    """Options: none. Needs root, and a file system that is mounted with project quotas."""
+
+    backend: ClassVar[str] = "xfs"
+
+    def __init__(self, name: str, path: Path, options: Mapping[str, Any], context: VolumeContext) -> None:
+        super().__init__(name, path, options, context)
+        self.layout = Layout(path, context.owner, make_scope=self._make_scope)
+        self._claims = path / ".projects"
+        self._quotas = Quotas(-1, "")
+        self._counting = threading.Lock()
+        self._deleting: Counter[Path] = Counter()
+
+    @property
+    def capabilities(self) -> frozenset[VolumeCapability]:
+        return super().capabilities | {VolumeCapability.QUOTA}
+
+    async def start(self) -> None:
+        """Scopes that were made by the vfs backend are given their projects: that takes a walk over their files."""
+        await self._run(self._open_quotas)
+        await super().start()
+        await self._run_long(self._adopt_all)
+
+    async def migrate(self, folders: Sequence[VFolderId]) -> Sequence[str]:
+        """The folders that come into a scope are given its project at the next start."""
+        await self._run(self._open_quotas)
+        return await super().migrate(folders)
+
+    async def stop(self) -> None:
+        await super().stop()
+        if self._quotas.fd >= 0:
+            os.close(self._quotas.fd)
+            self._quotas = Quotas(-1, "")
+
+    def _open_quotas(self) -> None:
+        need = f"the backend {self.backend} needs {self.backend} mounted with 'prjquota'"
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            mount = mount_of(self.path)
+            if mount is None or mount.fstype != self.backend or "prjquota" not in mount.options:
+                found = "something unknown" if mount is None else f"{mount.fstype}, {','.join(mount.options)}"
+                raise InvalidInput(f"{self.path} lies on {found}; {need}. The backend vfs has soft limits on any.")
+            fd = os.open(self.path, READ_DIRECTORY)
+            self._quotas = Quotas(fd, mount.source)
+            self._quotas.usage(_FIRST_PROJECT)
+        except PermissionError:
+            raise InvalidInput(f"The backend {self.backend} needs root: limits take CAP_SYS_ADMIN.") from None
+        except OSError as e:
+            raise InvalidInput(f"The quotas of {self.path} cannot be used ({e.strerror}); {need}.") from None
+
+    # Scopes and their projects
+
+    def _claim(self, scope: str) -> int:
+        """The project id of a scope, by the name of its directory."""
+        start = int.from_bytes(hashlib.sha256(scope.encode()).digest()[:4])
+        for attempt in range(_PROJECTS):
+            project = _FIRST_PROJECT + (start + attempt) % _PROJECTS
+            link = self._claims / str(project)
+            try:
+                link.symlink_to(f"../{scope}")
+            except FileExistsError:
+                if link.readlink().name != scope:
+                    continue
+            return project
+        raise AssertionError("there are fewer scopes than project ids")
+
+    def _make_scope(self, path: Path) -> None:
+        """The directory appears with its project: what is made in it is counted from the first byte."""
+        with self._alone():
+            if path.is_dir():
+                return
+            temporary = self._claims / ".new"
+            temporary.mkdir(mode=0o755, exist_ok=True)
+            with Beneath.at(temporary) as made:
+                set_project(made.fd, self._claim(path.name))
+            temporary.rename(path)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """In all processes on this volume."""
+        self._claims.mkdir(mode=0o700, exist_ok=True)
+        with Beneath.at(self._claims) as claims:
+            fcntl.flock(claims.fd, fcntl.LOCK_EX)
+            yield
+
+    def _adopt_all(self) -> None:
+        """What is done already costs one look."""
+        with self._alone():
+            for path in self.layout.scopes():
+                with Beneath.at(path) as scope:
+                    project = self._claim(path.name)
+                    try:
+                        if project_of(scope.fd) != project:
+                            adopt(scope.fd, project)
+                    except Conflict as e:
+                        raise InvalidInput(f"The quota scope {path} cannot be given a project: {e.message}") from None
+                    self._enforce(path, project)
+
+    def _enforce(self, scope: Path, project: int) -> None:
+        """The limit is kept beside the scope, exact to the byte; the file system gets it from there."""
+        limit: int | None = None
+        with suppress(FileNotFoundError):
+            limit = int((scope / ".limit").read_text())
+        if limit is not None and self._deleting[scope]:
+            limit = max(limit, self._quotas.usage(project).used_bytes) + _ELBOW_BYTES
+        self._quotas.limit(project, limit)
+
+    def _write_limit(self, scope: QuotaScopeId, limit: int | None) -> None:
+        with self._elbow_room(self.layout.existing_scope(scope)):  # its note is a file in the scope
+            super()._write_limit(scope, limit)
+
+    @contextmanager
+    def _elbow_room(self, scope: Path) -> Iterator[None]:
+        """The limit is a little higher meanwhile. Who dies in it leaves it so until the next start."""
+        self._count_deletion(scope, 1)
+        try:
+            yield
+        finally:
+            self._count_deletion(scope, -1)
+
+    def _count_deletion(self, scope: Path, step: int) -> None:
+        with self._counting:
+            self._deleting[scope] += step
+            if not self._deleting[scope]:
+                del self._deleting[scope]
+            if scope.is_dir():
+                self._enforce(scope, self._claim(scope.name))
+
+    def _measure_scope(self, scope: QuotaScopeId) -> FolderUsage:
+        path = self.layout.existing_scope(scope)
+        try:
+            return self._quotas.usage(self._claim(path.name))
+        except OSError as e:
+            if e.errno not in (errno.ESRCH, errno.EBADF):
+                raise
+            raise InvalidInput(f"The quotas of {self.path} were switched off.") from None
