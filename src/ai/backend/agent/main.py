@@ -6,29 +6,37 @@ import asyncio
 import importlib
 import logging
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, FileOutbox
+from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, FileLeftovers, FileOutbox
+from ai.backend.agent.adapters.host import HostMeter
 from ai.backend.agent.api.commands import Commands
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
+from ai.backend.agent.services.device_operations import DeviceOperations
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
 from ai.backend.agent.services.kernel_lifecycle.recovery import Recovery
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.loops.exits import watch_exits
+from ai.backend.agent.services.loops.health import HealthLoop
 from ai.backend.agent.services.loops.heartbeat import Heartbeat
 from ai.backend.agent.services.loops.rhythm import Rhythm
 from ai.backend.agent.services.loops.statistics import StatisticsLoop
 from ai.backend.agent.services.observations import Observer
-from ai.backend.agent.services.plugins import PluginSet, PluginSource, find_plugins
+from ai.backend.agent.services.plugins import PluginSet
+from ai.backend.agent.services.processes import Processes
 from ai.backend.agent.services.reporting import Reporting
 from ai.backend.agent.services.statistics import Statistics
-from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
+from ai.backend.agent.services.survey import SurveyedPlugin as SurveyedPlugin  # noqa: PLC0414  # shown to the command line
+from ai.backend.agent.services.survey import survey
+from ai.backend.common.errors import BackendError, Conflict, InvalidInput, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.plugin.loading import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime
 
 log = logging.getLogger(__name__)
@@ -64,9 +72,10 @@ class Agent:
         self._tasks: list[asyncio.Task[None]] = []
         self._plugins: PluginSet | None = None
         self._supervisor: Supervisor | None = None
-        self._files: list[FileOutbox | FileKernelRecords] = []
+        self._files: list[FileOutbox | FileKernelRecords | FileLeftovers] = []
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
+        self._beat: Callable[[], None] = lambda: None
         self.commands: AgentCommands = _LateCommands(self)
 
     @property
@@ -87,16 +96,23 @@ class Agent:
         node, lifecycles = settings.agent, settings.kernel_lifecycles
         sources = self._sources
         if sources is None:
-            sources = find_plugins(node.allow_compute_plugins, node.block_compute_plugins, INTRINSIC_PLUGINS)
+            sources = find_plugins(
+                node.allow_compute_plugins,
+                node.block_compute_plugins,
+                INTRINSIC_PLUGINS,
+                node.in_process_compute_plugins,
+            )
         plugins = self._plugins = PluginSet(
             sources,
             settings=settings.plugin_settings,
             order=settings.resource.allocation_order,
             timeout_s=lifecycles.plugin_timeout,
+            environment=node.plugin_environment,
         )
         outbox = FileOutbox(self._directory.path / "outbox.jsonl")
         records = FileKernelRecords(self._directory.path)
-        self._files = [outbox, records]
+        leftovers = FileLeftovers(self._directory.path / "leftovers.journal")
+        self._files = [outbox, records, leftovers]
         observer = Observer(outbox, self._manager, agent_id=node.id, epoch=epoch)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
         around = Surroundings(
@@ -106,22 +122,33 @@ class Agent:
             plugins=plugins,
             inventory=inventory,
             records=records,
+            leftovers=leftovers,
             observer=observer,
         )
-        statistics = Statistics(self._runtime, plugins, inventory)
+        statistics = Statistics(self._runtime, plugins, inventory, HostMeter(self._directory.path))
+        processes = Processes(self._runtime, plugins, inventory)
         supervisor = self._supervisor = Supervisor(around, statistics)
-        reporting = Reporting(around, supervisor, statistics)
-        self._commands = Commands(supervisor, self._runtime, settings.runs, self._recovered)
+        reporting = Reporting(around, supervisor)
+
+        async def look() -> None:
+            await reporting.refresh(asyncio.get_running_loop().time())
+            self._beat()
+
+        devices = DeviceOperations(plugins, inventory, look=look)
+        self._commands = Commands(supervisor, self._runtime, processes, devices, settings.runs, self._recovered)
         await self._runtime.setup()
         await reporting.refresh(asyncio.get_running_loop().time())
+        with suppress(BackendError):  # the loop says so, and tries again
+            await reporting.refresh_images()
         observer.restore()
         recovery = Recovery(around, supervisor)
         await recovery.recover()
         self._recovered.set()
-        self._run_loops(reporting, supervisor, recovery, statistics, observer)
+        self._run_loops(around, reporting, supervisor, recovery, statistics, observer)
 
     def _run_loops(
         self,
+        around: Surroundings,
         reporting: Reporting,
         supervisor: Supervisor,
         recovery: Recovery,
@@ -130,10 +157,22 @@ class Agent:
     ) -> None:
         intervals = self.settings.intervals
         heartbeat = Heartbeat(reporting, supervisor, self._manager, interval_s=intervals.heartbeat)
+        self._beat = heartbeat.poke
 
         async def refresh() -> None:
             if await reporting.refresh(asyncio.get_running_loop().time()):
                 heartbeat.poke()
+            health.tell()
+
+        async def refresh_images() -> None:
+            if await reporting.refresh_images():
+                heartbeat.poke()
+
+        inventory = Rhythm("inventory", intervals.inventory, refresh)
+        around.plugins.changed = inventory.poke
+        health = HealthLoop(
+            around.plugins, around.inventory, supervisor, observer, look=inventory.poke, beat=heartbeat.poke
+        )
 
         stats = StatisticsLoop(
             statistics, supervisor, self._manager, agent_id=self.agent_id, interval_s=intervals.statistics
@@ -141,10 +180,12 @@ class Agent:
         for loop in (
             heartbeat,
             stats,
-            Rhythm("inventory", intervals.inventory, refresh),
+            inventory,
+            Rhythm("images", intervals.images, refresh_images),
             Rhythm("sync", intervals.sync, recovery.sync),
         ):
             self._spawn(loop.run(), loop.name)
+        self._spawn(health.run(), "health")
         self._spawn(watch_exits(self._runtime, supervisor), "exits")
         self._spawn(observer.deliver(), "observations")
 
@@ -195,7 +236,11 @@ _RUNTIMES = {
     "process": (
         "ai.backend.runtime.process.runtime:ProcessRuntime",
         "ai.backend.runtime.process.settings:ProcessRuntimeSettings",
-    )
+    ),
+    "docker": (
+        "ai.backend.runtime.docker.runtime:DockerRuntime",
+        "ai.backend.runtime.docker.settings:DockerRuntimeSettings",
+    ),
 }
 """Runtimes in the tree: the class, made of its settings and a state directory, and the model of its settings."""
 
@@ -204,15 +249,25 @@ def load_runtime(settings: AgentSettings) -> AbstractRuntime:
     """The runtime that ``agent.runtime`` names, on this agent's data directory.
 
     Raises:
-        InvalidInput: there is no such runtime, or its settings are wrong.
+        InvalidInput: there is no such runtime, or its settings are wrong, or its extra is not installed.
+        Conflict: workloads of another runtime are left here, which this one could not find.
     """
     name = settings.agent.runtime
     if name not in _RUNTIMES:
         raise InvalidInput(f"there is no runtime {name!r}; known are {', '.join(_RUNTIMES)}", data={"runtime": name})
-    cls, model = (
-        getattr(importlib.import_module(module), attribute)
-        for module, _, attribute in (path.partition(":") for path in _RUNTIMES[name])
-    )
+    for other in _RUNTIMES.keys() - {name}:
+        left = settings.data_dir / other / "workloads"
+        if left.is_dir() and any(left.iterdir()):
+            message = f"sessions of the runtime {other} are left on {settings.agent.id}; end them with that one first"
+            raise Conflict(message, data={"runtime": other})
+    try:
+        cls, model = (
+            getattr(importlib.import_module(module), attribute)
+            for module, _, attribute in (path.partition(":") for path in _RUNTIMES[name])
+        )
+    except ModuleNotFoundError as e:
+        message = f"the runtime {name} needs {e.name}; install the extra: pip install 'backendai[{name}]'"
+        raise InvalidInput(message, data={"runtime": name}) from None
     try:
         parsed = model.model_validate(settings.runtime)
     except ValueError as e:
@@ -255,6 +310,18 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         await agent.stop()
 
 
+def survey_node(config: Path | None, only: str | None = None) -> list[SurveyedPlugin]:
+    """What the plugins of this node say, see :func:`ai.backend.agent.services.survey.survey`.
+
+    Raises:
+        InvalidInput: bad settings.
+    """
+    from ai.backend.infra.settings import load_settings
+
+    settings = load_settings(AgentSettings, name="agent", path=config, env_prefix="BACKEND_AGENT_")
+    return asyncio.run(survey(settings, only))
+
+
 @click.group()
 def main() -> None:
     """The agent daemon."""
@@ -265,9 +332,11 @@ def main() -> None:
 @click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
 def start_server(config: Path | None, log_level: str) -> None:
     """Serve a manager with the devices of this node."""
+    from ai.backend.infra.heap import share_one_heap
     from ai.backend.infra.settings import load_settings
     from ai.backend.infra.telemetry import configure_logging
 
+    share_one_heap()
     configure_logging("agent", level=log_level.upper())
 
     async def run() -> None:

@@ -46,8 +46,16 @@ class FileError(Exception):
         self.kind = kind
 
 
-def as_file_error(error: OSError) -> FileError:
-    """The answer for an error of the system."""
+#: What a request raises that is refused; :func:`as_file_error` makes the answer of it.
+REFUSALS = (FileError, OSError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+
+
+def as_file_error(error: Exception) -> FileError:
+    """The answer for an error of the system, or for a request that makes no sense."""
+    if isinstance(error, FileError):
+        return error
+    if not isinstance(error, OSError):
+        return FileError("invalid", f"{type(error).__name__}: {error}"[:500])
     text = error.strerror or str(error)
     named = f"{error.filename}: {text}" if isinstance(error.filename, str) and error.strerror else text
     return FileError(_ERRORS.get(error.errno or 0, "failed"), named)

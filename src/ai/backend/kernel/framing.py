@@ -131,3 +131,18 @@ def unpack(buffer: bytearray) -> Iterator[Tuple[bytes, List[bytes]]]:
             fields.append(payload[position + 4 : end])
             position = end
         yield kind, fields
+
+
+def from_base64(data: Any) -> bytes:
+    """Raises ValueError."""
+    import base64
+
+    if not isinstance(data, str):
+        raise ValueError("data is base64 text")
+    return base64.b64decode(data, validate=True)
+
+
+def to_base64(data: bytes) -> str:
+    import binascii
+
+    return binascii.b2a_base64(data, newline=False).decode("ascii")

@@ -17,7 +17,8 @@ _C_FLAGS = "-pthread -lm -lrt -ldl"
 _C_HEADERS = ["stdio", "stdlib", "string", "stdint", "stdbool", "ctype", "math", "time", "errno", "unistd"]
 _C_MAIN = re.compile(r"\bmain\s*\(")
 
-RUNTIMES = ("python", "bash", "c")
+RUNTIMES = ("python", "bash", "c", "app")
+"""`app` is an image that brings no language for snippets: commands, terminals and files only."""
 
 
 def default_command(runtime: str, step: str) -> Optional[str]:
@@ -31,6 +32,7 @@ def default_command(runtime: str, step: str) -> Optional[str]:
         },
         "bash": {"exec": f"{quote(process.shell_argv('')[0])} main.sh"},
         "c": {"build": _c_build(), "exec": "./main"},
+        "app": {},
     }
     return commands[runtime].get(step)
 
@@ -66,3 +68,23 @@ def _c_build() -> str:
         'if [ ${#sources[@]} -eq 0 ]; then echo "no C source file to build" >&2; exit 1; fi; '
         f'{compiler()} -o main "${{sources[@]}}" {_C_FLAGS}'
     )
+
+
+def compiler_version(runtime: str) -> str:
+    """Of a compiled language; empty where there is none."""
+    program = process.find_executable("gcc", "cc", "clang") if runtime == "c" else None
+    if program is None:
+        return ""
+    read, write = os.pipe()
+    null = os.open("/dev/null", os.O_RDWR)
+    try:
+        process.spawn([program, "-dumpfullversion", "-dumpversion"], dict(os.environ), "/", (null, write, null))
+        os.close(write)
+        write = -1
+        return os.read(read, 64).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+    finally:
+        for fd in (read, write, null):
+            if fd >= 0:
+                os.close(fd)

@@ -182,6 +182,10 @@ class Runner:
         return True
 
     def _start_steps(self, run: Run) -> None:
+        if run.mode == "query" and self._runtime == "app":
+            self._console.add_text("stderr", "this image runs no snippets of code; run a command or open a terminal\n")
+            self._finish(127, None, None)
+            return
         if run.mode == "query":
             try:
                 import tempfile

@@ -17,11 +17,10 @@ from .loop import READ, WRITE, Loop, Timer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+    from typing import Any, Callable, Dict, List, Optional, Sequence
 
 PROTOCOL = 1
 _FLUSH_DELAY = 0.004
-_COMPLETION_PATIENCE = 2.0
 _MAX_RESTART_DELAY = 2.0
 _DRAIN_READS = 256
 
@@ -52,17 +51,15 @@ class Supervisor:
         self._has_started = False
         self._restart_delay = 0.05
         self._flush_timer: Optional[Timer] = None
-        self._completion_timer: Optional[Timer] = None
         self._log_timer: Optional[Timer] = None
-        self._completions: List[int] = []
-        self._work: List[Iterator[None]] = []
         self._terminals: Any = None
         self._files: Any = None
         self._load(channel_fd, fds)
 
     def _load(self, channel_fd: int, fds: Any) -> None:
+        from .completion_requests import CompletionRequests
         from .console import Console, SessionLog
-        from .framing import Channel
+        from .framing import Channel, from_base64
         from .runs import Runner
 
         self._channel = Channel(channel_fd)
@@ -72,7 +69,8 @@ class Supervisor:
             self._runtime, self._home, fds, self._interpreter, self._console, self._send, self._settle
         )
         if self._interpreter is not None:
-            self._interpreter.is_busy = lambda: self._runner.active is not None
+            self._interpreter.is_busy = self._is_busy
+        self._completions = CompletionRequests(self._loop, self._interpreter, self._is_busy, self._reply)
         for fd in self._streams:
             os.set_blocking(fd, False)
             self._loop.watch(fd, READ, self._on_output)
@@ -83,17 +81,17 @@ class Supervisor:
             "input": self._runner.answer,
             "interrupt": lambda _m: self._runner.interrupt(),
             "cancel": lambda m: self._runner.cancel(m["id"], str(m.get("reason") or "")),
-            "complete": self._complete,
-            "file-write": self._file_write,
-            "file-list": self._file_list,
-            "file-read": self._file_read,
+            "complete": self._completions.complete,
+            "file-write": lambda m: self._open_files().write(m),
+            "file-list": lambda m: self._open_files().list(m),
+            "file-read": lambda m: self._open_files().read(m),
             "pty-open": self._terminal_open,
-            "pty-input": lambda m: self._open_terminals().write(m["pty"], _decode(m["data"])),
+            "pty-input": lambda m: self._open_terminals().write(m["pty"], from_base64(m["data"])),
             "pty-resize": lambda m: self._open_terminals().resize(m["pty"], m["rows"], m["cols"]),
             "pty-restart": lambda m: self._open_terminals().restart(m["pty"]),
             "pty-close": lambda m: self._open_terminals().shut(m["pty"]),
             "restart": lambda _m: self._restart(),
-            "ping": lambda m: self._reply(m, {"runtime": self._runtime, "busy": self._runner.active is not None}),
+            "ping": lambda m: self._reply(m, {"runtime": self._runtime, "busy": self._is_busy()}),
             "shutdown": lambda _m: self._loop.stop(),
         }
 
@@ -118,6 +116,9 @@ class Supervisor:
         return 0
 
     # ---- messages
+
+    def _is_busy(self) -> bool:
+        return self._runner.active is not None
 
     def _send(self, message: Dict[str, Any]) -> None:
         self._channel.send(message)
@@ -152,7 +153,7 @@ class Supervisor:
             self._dispatch(message)
 
     def _dispatch(self, message: Dict[str, Any]) -> None:
-        from .files import FileError, as_file_error
+        from .files import REFUSALS, as_file_error
 
         kind = message.get("t")
         handler = self._handlers.get(kind) if isinstance(kind, str) else None
@@ -161,13 +162,9 @@ class Supervisor:
             return
         try:
             handler(message)
-        except FileError as e:
-            self._refuse(message, e.kind, str(e))
-        except OSError as e:
+        except REFUSALS as e:
             error = as_file_error(e)
             self._refuse(message, error.kind, str(error))
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
-            self._refuse(message, "invalid", f"{type(e).__name__}: {e}"[:500])
 
     def _before_wait(self) -> bool:
         """Once a round: start what can start, send what can be sent; True while background work is left that may go
@@ -175,8 +172,9 @@ class Supervisor:
         from .framing import HARD_LIMIT, HIGH_WATER
 
         self._runner.advance()
-        if self._work and self._channel.unsent < HIGH_WATER:
-            self._advance_work()
+        files = self._files
+        if files is not None and files.is_reading and self._channel.unsent < HIGH_WATER:
+            files.advance()
         if self._flush_timer is None and not self._console.is_empty and self._runner.active is not None:
             self._flush_timer = self._loop.call_later(_FLUSH_DELAY, self._flush_console)
         if not self._channel.flush():
@@ -191,7 +189,7 @@ class Supervisor:
         )
         if self._log.blocked and self._log_timer is None:
             self._log_timer = self._loop.call_later(0.1, self._flush_log)
-        return bool(self._work) and not is_full
+        return files is not None and files.is_reading and not is_full
 
     def _flush_log(self) -> None:
         self._log_timer = None
@@ -258,7 +256,7 @@ class Supervisor:
         elif kind == b"I":
             self._runner.asked(fields[0], fields[1] == b"1")
         elif kind == b"C":
-            self._completed(fields)
+            self._completions.completed(fields)
         else:
             # The child has waited until its pipes were empty: what is in them now was printed after this.
             self._add_report(kind, fields)
@@ -280,9 +278,12 @@ class Supervisor:
             restore_pipe(fd)
 
     def _announce(self) -> None:
+        from .recipes import compiler_version
+
         self._announced = True
-        features = ["query", *(self._interpreter.features[1:] if self._interpreter else ()), "batch", "pty", "files"]
-        version = self._interpreter.version if self._interpreter is not None else _compiler_version()
+        code = ("query",) if self._interpreter is None else self._interpreter.features
+        features = [*(code if self._runtime != "app" else ()), "batch", "pty", "files"]
+        version = self._interpreter.version if self._interpreter is not None else compiler_version(self._runtime)
         self._send(
             {"t": "ready", "protocol": PROTOCOL, "runtime": self._runtime, "version": version, "features": features}
         )
@@ -330,108 +331,21 @@ class Supervisor:
             return
         self._interpreter.died()
         was_ready = self._has_started
-        self._completed([])
+        self._completions.completed([])
         self._runner.interpreter_died(status)
         if was_ready:
             self._start_interpreter()
         else:
             self._start_later()
 
-    # ---- completion
-
-    def _complete(self, message: Dict[str, Any]) -> None:
-        options = message.get("options") or {}
-        line, column = options.get("line"), options.get("col")
-        before = str(message.get("code") or "")
-        if isinstance(line, str) and isinstance(column, int) and column >= 0:
-            before = line[:column]
-        interpreter = self._interpreter
-        # An interpreter that is busy with a run answers nobody else; no completion is better than a late one.
-        if (
-            interpreter is None
-            or not interpreter.is_ready
-            or self._runner.active is not None
-            or not interpreter.complete(before[-4096:])
-        ):
-            self._reply(message, {"matches": []})
-        else:
-            self._completions.append(message["req"])
-            if self._completion_timer is None:
-                self._completion_timer = self._loop.call_later(_COMPLETION_PATIENCE, self._completion_hangs)
-
-    def _completion_hangs(self) -> None:
-        # A `__dir__` of the user that does not return.
-        self._completion_timer = None
-        if self._completions and self._interpreter is not None:
-            self._interpreter.signal(signal.SIGINT)
-            self._completion_timer = self._loop.call_later(_COMPLETION_PATIENCE, self._completion_hangs)
-
-    def _completed(self, fields: List[bytes]) -> None:
-        if self._completion_timer is not None:
-            self._completion_timer.cancel()
-            self._completion_timer = None
-        if self._completions:
-            matches = [field.decode("utf-8", "replace") for field in fields]
-            self._reply({"req": self._completions.pop(0)}, {"matches": matches})
-        if self._completions:
-            self._completion_timer = self._loop.call_later(_COMPLETION_PATIENCE, self._completion_hangs)
-
     # ---- files and terminals
 
     def _open_files(self) -> Any:
         if self._files is None:
-            from .files import Home
+            from .file_requests import FileRequests
 
-            self._files = Home(self._home)
+            self._files = FileRequests(self._home, self._send, self._reply, self._refuse)
         return self._files
-
-    def _file_write(self, message: Dict[str, Any]) -> None:
-        data = _decode(message["data"])
-        self._reply(
-            message,
-            self._open_files().write(message["path"], data, message.get("offset", 0), bool(message.get("last", True))),
-        )
-
-    def _file_list(self, message: Dict[str, Any]) -> None:
-        self._reply(message, self._open_files().list(message.get("path") or "."))
-
-    def _file_read(self, message: Dict[str, Any]) -> None:
-        from .files import MAX_READ_PATHS
-
-        paths = message["paths"]
-        if not isinstance(paths, list) or not 1 <= len(paths) <= MAX_READ_PATHS:
-            raise ValueError(f"paths is a list of 1 to {MAX_READ_PATHS}")
-        if len(self._work) >= 16:
-            raise ValueError("too many downloads at once")
-        self._work.append(self._read_files(message, paths))
-
-    def _read_files(self, message: Dict[str, Any], paths: List[str]) -> Iterator[None]:
-        from .files import FileError, as_file_error
-
-        try:
-            for index, path in enumerate(paths):
-                head = {"t": "chunk", "req": message["req"], "index": index, "name": path}
-                for data in self._open_files().read(path, message["max_bytes"]):
-                    self._send({**head, "data": _encode(data), "eof": False})
-                    yield
-                self._send({**head, "data": "", "eof": True})
-        except FileError as e:
-            self._refuse(message, e.kind, str(e))
-        except OSError as e:
-            error = as_file_error(e)
-            self._refuse(message, error.kind, str(error))
-        except (KeyError, TypeError, ValueError, RecursionError) as e:
-            self._refuse(message, "invalid", f"{type(e).__name__}: {e}"[:500])
-        else:
-            self._reply(message, {"count": len(paths)})
-
-    def _advance_work(self) -> None:
-        work = self._work.pop(0)
-        try:
-            next(work)
-        except StopIteration:
-            return
-        self._work.append(work)
 
     def _open_terminals(self) -> Any:
         if self._terminals is None:
@@ -455,39 +369,6 @@ class Supervisor:
         self._runner.cancel(None, "shutdown")
         if self._interpreter is not None and self._interpreter.pid:
             self._interpreter.signal(signal.SIGKILL)
-
-
-def _decode(data: str) -> bytes:
-    import base64
-
-    if not isinstance(data, str):
-        raise ValueError("data is base64 text")
-    return base64.b64decode(data, validate=True)
-
-
-def _encode(data: bytes) -> str:
-    import binascii
-
-    return binascii.b2a_base64(data, newline=False).decode("ascii")
-
-
-def _compiler_version() -> str:
-    program = process.find_executable("gcc", "cc", "clang")
-    if program is None:
-        return ""
-    read, write = os.pipe()
-    null = os.open("/dev/null", os.O_RDWR)
-    try:
-        process.spawn([program, "-dumpfullversion", "-dumpversion"], dict(os.environ), "/", (null, write, null))
-        os.close(write)
-        write = -1
-        return os.read(read, 64).decode("ascii", "replace").strip()
-    except OSError:
-        return ""
-    finally:
-        for fd in (read, write, null):
-            if fd >= 0:
-                os.close(fd)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ import time
 
 from . import loop as loops
 from . import process
-from .framing import HIGH_WATER
+from .framing import HIGH_WATER, to_base64
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -215,9 +215,7 @@ class Terminals:
 
     def output(self, name: str, data: bytes) -> None:
         """Hands output to the client."""
-        import binascii
-
-        self._send({"t": "pty-output", "pty": name, "data": binascii.b2a_base64(data, newline=False).decode("ascii")})
+        self._send({"t": "pty-output", "pty": name, "data": to_base64(data)})
 
     def child_died(self, pid: int, status: int) -> bool:
         """Starts the shell of a terminal again; False when `pid` is no shell of ours."""

@@ -1,7 +1,8 @@
 """Records, outbox and epoch as files in the agent's data directory.
 
-``kernels.journal`` and ``runs.journal`` hold the records; ``outbox.jsonl`` is appended to, one line each, and emptied
-once everything is acknowledged; ``epoch`` counts the starts; ``agent.lock`` is held while an agent uses the directory.
+``kernels.journal``, ``runs.journal`` and ``leftovers.journal`` hold the records; ``outbox.jsonl`` is appended to, one
+line each, and emptied once everything is acknowledged; ``epoch`` counts the starts; ``agent.lock`` is held while an
+agent uses the directory.
 """
 
 from __future__ import annotations
@@ -72,8 +73,12 @@ class FileKernelRecords:
 
     def load(self) -> list[KernelRecord]:
         self._runs.open()
-        found = ((key, self._read(key, value, KernelRecord)) for key, value in self._kernels.open().items())
-        return [record for _, record in found if record is not None]
+        found = [_read(key, value, KernelRecord) for key, value in self._kernels.open().items()]
+        return [record for record in found if record is not None]
+
+    def get(self, kernel_id: str) -> KernelRecord | None:
+        value = self._kernels.get(kernel_id)
+        return _read(kernel_id, value, KernelRecord) if value is not None else None
 
     def put(self, record: KernelRecord) -> None:
         self._kernels.put(record.spec.kernel_id, msgspec.json.encode(record))
@@ -87,7 +92,7 @@ class FileKernelRecords:
 
     def load_runs(self, kernel_id: str) -> RunsRecord | None:
         value = self._runs.get(kernel_id)
-        return self._read(kernel_id, value, RunsRecord) if value is not None else None
+        return _read(kernel_id, value, RunsRecord) if value is not None else None
 
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
         self._runs.put(kernel_id, msgspec.json.encode(runs))
@@ -96,18 +101,42 @@ class FileKernelRecords:
         self._kernels.close()
         self._runs.close()
 
+
+class FileLeftovers:
+    """:class:`~ai.backend.agent.ports.records.Leftovers` in a journal."""
+
+    def __init__(self, path: Path) -> None:
+        self._journal = Journal(path)
+
+    def load(self) -> list[KernelRecord]:
+        found = [_read(key, value, KernelRecord) for key, value in self._journal.open().items()]
+        return [record for record in found if record is not None]
+
+    def put(self, record: KernelRecord) -> None:
+        self._journal.put(self._name(record), msgspec.json.encode(record))
+
+    def forget(self, record: KernelRecord) -> None:
+        self._journal.delete(self._name(record))
+
+    def close(self) -> None:
+        self._journal.close()
+
     @staticmethod
-    def _read(kernel_id: str, value: bytes, kind: type[T]) -> T | None:
-        """A record of another version stays in the journal for the agent that wrote it, and is unknown to this one."""
-        try:
-            record = msgspec.json.decode(value, type=kind)
-            if record.version == RECORD_VERSION:
-                return record
-            problem = f"version {record.version} is not {RECORD_VERSION}"
-        except msgspec.MsgspecError as e:
-            problem = str(e)
-        log.error("the %s of kernel %s cannot be used: %s", kind.__name__, kernel_id, problem)
-        return None
+    def _name(record: KernelRecord) -> str:
+        return f"{record.spec.kernel_id}.{record.standing_attempt}"
+
+
+def _read(key: str, value: bytes, kind: type[T]) -> T | None:
+    """A record of another version stays in the journal for the agent that wrote it, and is unknown to this one."""
+    try:
+        record = msgspec.json.decode(value, type=kind)
+        if record.version == RECORD_VERSION:
+            return record
+        problem = f"version {record.version} is not {RECORD_VERSION}"
+    except msgspec.MsgspecError as e:
+        problem = str(e)
+    log.error("the %s of kernel %s cannot be used: %s", kind.__name__, key, problem)
+    return None
 
 
 class FileOutbox:

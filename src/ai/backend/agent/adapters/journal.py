@@ -2,7 +2,8 @@
 
 One line for each change, with a checksum: a line that was cut short by the death of the writer is ignored, and the
 value before it holds. The file is rewritten, atomically, when most of it is out of date. One open file and one
-``write`` for each change keep it cheap where opening and renaming files is slow.
+``write`` for each change keep it cheap where opening and renaming files is slow. The values stay in the file: in
+memory is only where they are.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import logging
 import os
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from ai.backend.infra.atomic_write import write_atomically
@@ -25,7 +27,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._values: dict[str, bytes] = {}
+        self._places: dict[str, tuple[int, int]] = {}
         self._fd: int | None = None
         self._size = 0
         self._live = 0
@@ -33,49 +35,40 @@ class Journal:
     def open(self) -> dict[str, bytes]:
         """Read everything; returns the newest value of each key. Damaged lines are kept in ``<name>.damaged``."""
         self.close()
-        self._values = {}
+        values: dict[str, bytes] = {}
         try:
             lines = self._path.read_bytes().split(b"\n")
         except FileNotFoundError:
             lines = [b""]
-        bad = [line for line in lines[:-1] if not self._replay(line)]
+        bad = [line for line in lines[:-1] if not _replay(line, values)]
         if lines[-1]:
             log.warning("the last change of %s was cut short and did not happen", self._path)
         if bad:
             log.error("%d damaged lines of %s are set aside", len(bad), self._path)
             with self._path.with_name(self._path.name + ".damaged").open("ab") as f:
                 f.write(b"\n".join(bad) + b"\n")
-        self._rewrite()
-        return dict(self._values)
-
-    def _replay(self, line: bytes) -> bool:
-        checksum, _, rest = line.partition(b" ")
-        key, _, value = rest.partition(b" ")
-        if checksum != _checksum(rest):
-            return False
-        name = key.decode()
-        if value:
-            self._values[name] = value
-        else:
-            self._values.pop(name, None)
-        return True
+        self._rewrite(values)
+        return values
 
     def get(self, key: str) -> bytes | None:
-        return self._values.get(key)
+        """Raises OSError if it cannot be read."""
+        place = self._places.get(key)
+        return None if place is None else os.pread(self._file(), place[1], place[0])
 
     def put(self, key: str, value: bytes) -> None:
         """Raises OSError if it cannot be written; the old value then holds."""
-        if self._values.get(key) != value:
+        old = self.get(key)
+        if old != value:
             self._append(_line(key, value))
-            self._live += len(value) - len(self._values.get(key, b""))
-            self._values[key] = value
+            self._note(key, value, self._size)
+            self._live -= len(old or b"")
             self._rewrite_if_old()
 
     def delete(self, key: str) -> None:
         """Safe without such a key."""
-        if key in self._values:
+        if key in self._places:
             self._append(_line(key, b""))
-            self._live -= len(self._values.pop(key))
+            self._live -= self._places.pop(key)[1]
             self._rewrite_if_old()
 
     def close(self) -> None:
@@ -83,25 +76,51 @@ class Journal:
             os.close(self._fd)
             self._fd = None
 
-    def _append(self, line: bytes) -> None:
+    def _file(self) -> int:
         if self._fd is None:
-            self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             self._size = os.fstat(self._fd).st_size
-        written = os.write(self._fd, line)
+        return self._fd
+
+    def _append(self, line: bytes) -> None:
+        fd = self._file()
+        written = os.write(fd, line)
         if written < len(line):  # the disk is full: the half line must not spoil the next one
-            os.ftruncate(self._fd, self._size)
+            os.ftruncate(fd, self._size)
             raise OSError(f"{self._path} could not be written")
         self._size += written
 
+    def _note(self, key: str, value: bytes, end: int) -> None:
+        """The value is that of the line that ends there."""
+        self._places[key] = end - 1 - len(value), len(value)
+        self._live += len(value)
+
     def _rewrite_if_old(self) -> None:
         if self._size > max(_SMALL, 4 * self._live):
-            self._rewrite()
+            self._rewrite({key: os.pread(self._file(), length, start) for key, (start, length) in self._places.items()})
 
-    def _rewrite(self) -> None:
-        content = b"".join(_line(key, value) for key, value in self._values.items())
-        write_atomically(self._path, content)
+    def _rewrite(self, values: Mapping[str, bytes]) -> None:
+        lines = [_line(key, value) for key, value in values.items()]
+        write_atomically(self._path, b"".join(lines))
         self.close()
-        self._live = sum(len(value) for value in self._values.values())
+        self._places, self._live, end = {}, 0, 0
+        for line, (key, value) in zip(lines, values.items(), strict=True):
+            end += len(line)
+            self._note(key, value, end)
+
+
+def _replay(line: bytes, values: dict[str, bytes]) -> bool:
+    """Make the change of a line; False if it is damaged."""
+    checksum, _, rest = line.partition(b" ")
+    key, _, value = rest.partition(b" ")
+    if checksum != _checksum(rest):
+        return False
+    name = key.decode()
+    if value:
+        values[name] = value
+    else:
+        values.pop(name, None)
+    return True
 
 
 def _checksum(rest: bytes) -> bytes:

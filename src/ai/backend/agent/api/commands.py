@@ -6,8 +6,10 @@ import asyncio
 
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.agent.services.channel import KernelChannel
+from ai.backend.agent.services.device_operations import DeviceOperations
 from ai.backend.agent.services.files import download, list_directory, upload
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
+from ai.backend.agent.services.processes import Processes
 from ai.backend.agent.services.runs.book import RunBook
 from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Unavailable
@@ -15,12 +17,18 @@ from ai.backend.common.wire.agent import (
     Complete,
     CreateKernels,
     DestroyKernel,
+    DeviceOperation,
+    DeviceOptions,
+    DeviceOptionsOf,
     DownloadFiles,
     Execute,
     FileListing,
     KernelRef,
     ListFiles,
+    ListProcesses,
     OpenPty,
+    OperateDevice,
+    ProcessInfo,
     ReadLogs,
     RestartKernel,
     RunResult,
@@ -35,9 +43,17 @@ class Commands:
     """Every method may be called before the agent has recovered; it then waits for that."""
 
     def __init__(
-        self, supervisor: Supervisor, runtime: AbstractRuntime, settings: RunSettings, recovered: asyncio.Event
+        self,
+        supervisor: Supervisor,
+        runtime: AbstractRuntime,
+        processes: Processes,
+        devices: DeviceOperations,
+        settings: RunSettings,
+        recovered: asyncio.Event,
     ) -> None:
         self._supervisor = supervisor
+        self._processes = processes
+        self._devices = devices
         self._runtime = runtime
         self._settings = settings
         self._recovered = recovered
@@ -95,6 +111,18 @@ class Commands:
         await self._ready()
         kernel = self._supervisor.get(req.kernel_id)
         return await self._runtime.read_logs(kernel.key, max_bytes=req.max_bytes)
+
+    async def list_processes(self, req: ListProcesses) -> list[ProcessInfo]:
+        await self._running(req.kernel_id)
+        return await self._processes.busiest(self._supervisor.get(req.kernel_id), limit=req.limit)
+
+    async def operate_device(self, req: OperateDevice) -> DeviceOperation:
+        await self._ready()
+        return await self._devices.operate(req)
+
+    async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions:
+        await self._ready()
+        return await self._devices.options(req)
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
         _, _, terminals = await self._running(req.kernel_id)

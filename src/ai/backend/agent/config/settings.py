@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
 from ai.backend.common.slots import BinarySize
 from ai.backend.infra.settings import Settings
@@ -34,11 +34,37 @@ class NodeSettings(Settings):
     runtime: str = Field(default="process", description="Name of the runtime plugin.")
     allow_compute_plugins: tuple[str, ...] = Field(
         default=(),
-        description="Accelerators besides cpu and mem: package paths or names of entry points; * is all.",
-        validation_alias=AliasChoices("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins"),
+        description="Accelerators besides cpu and mem: package paths or names of entry points; * is all."
+        " `allowed-compute-plugins` is read too; of both, everything is allowed.",
     )
     block_compute_plugins: tuple[str, ...] = Field(default=(), description="Accelerator plugins never to load.")
+    in_process_compute_plugins: tuple[str, ...] = Field(
+        default=("ai.backend.accelerator.mock",),
+        description="Accelerator plugins that run in the agent's own process, as cpu and mem do; * is all. Each other"
+        " one has a host process, and so has each that declares that it may block.",
+    )
+    plugin_environment: tuple[str, ...] = Field(
+        default=("AMD_*", "CUDA_*", "HABANA_*", "HIP_*", "HSA_*", "NVIDIA_*", "ROCM_*", "ROCR_*", "TPU_*"),
+        description="Environment variables that host processes of plugins get besides the usual ones; a name may end"
+        " in `*`.",
+    )
+    consented_syscalls: tuple[str, ...] = Field(
+        default=(),
+        description="System calls that plugins may open to their sessions although these reach deep into the host's"
+        " kernel: io_uring_setup, io_uring_enter, io_uring_register, perf_event_open.",
+    )
     kernel_creation_concurrency: int = Field(default=8, ge=1, description="How many kernels are created at once.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _both_spellings(cls, data: Any) -> Any:
+        """The spec writes ``allow-compute-plugins``, the published configuration ``allowed-compute-plugins``."""
+        spellings = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins")
+        given = [data[key] for key in spellings if key in data] if isinstance(data, dict) else []
+        if len(given) == 0 or not all(isinstance(names, list | tuple) for names in given):
+            return data
+        names = dict.fromkeys(name for part in given for name in part)
+        return {**{k: v for k, v in data.items() if k not in spellings}, spellings[0]: list(names)}
 
 
 class ResourceSettings(Settings):
@@ -70,7 +96,8 @@ class IntervalSettings(Settings):
 
     heartbeat: float = Field(default=3.0, gt=0, description="Between heartbeats, until the manager says otherwise.")
     statistics: float = Field(default=5.0, gt=0, description="Between statistics.")
-    inventory: float = Field(default=15.0, gt=0, description="Between looks at devices and images.")
+    inventory: float = Field(default=15.0, gt=0, description="Between looks at devices.")
+    images: float = Field(default=1.0, gt=0, description="Between looks at images.")
     sync: float = Field(default=5.0, gt=0, description="Between comparisons with what the runtime holds.")
 
 
@@ -82,6 +109,9 @@ class LifecycleSettings(Settings):
     bootstrap_timeout: float = Field(default=300.0, gt=0, description="For a user's bootstrap script.")
     plugin_timeout: float = Field(default=30.0, gt=0, description="For one call of a plugin.")
     termination_deferral: float = Field(default=60.0, ge=0, description="How long plugins may put off a termination.")
+    hook_retry_limit: float = Field(
+        default=86_400.0, ge=0, description="How long a plugin's failed post_create or post_terminate is repeated."
+    )
     stop_grace: float = Field(default=5.0, ge=0, description="Between the polite signal and SIGKILL.")
     max_resumes: int = Field(default=3, ge=0, description="How often a creation is resumed after the agent died in it.")
     tombstone: float = Field(default=3600.0, ge=0, description="How long an ended kernel is remembered.")

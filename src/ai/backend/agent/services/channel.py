@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from ai.backend.agent.errors import StartFailed, WorkloadEnded
+from ai.backend.agent.services.flag import Flag
 from ai.backend.common.errors import (
     BackendError,
     Conflict,
@@ -65,12 +66,11 @@ class KernelChannel:
         self._requests: dict[int, _Request] = {}
         self._next_request = first_request
         self._sinks: list[FrameSink] = []
-        self._ready = asyncio.Event()
-        self._connected = asyncio.Event()
+        self._ready = Flag()
+        self._connected = Flag()
         self._ended: Frame | None = None
         self._closed = False
         self.received = last_seq
-        self.features: frozenset[str] = frozenset()
 
     def add_sink(self, sink: FrameSink) -> None:
         self._sinks.append(sink)
@@ -115,6 +115,7 @@ class KernelChannel:
         if stream is not None:
             await stream.close()
         self._fail_requests(Unavailable("the agent let go of this kernel"))
+        self._sinks.clear()
 
     async def send(self, frame: Frame) -> None:
         """Send a frame, waiting for a connection that is being made.
@@ -217,7 +218,6 @@ class KernelChannel:
         if kind == "exited":
             self._end(frame)
         elif kind == "ready":
-            self.features = frozenset(frame.get("features", ()))
             self._ready.set()
         elif kind in ("reply", "chunk"):
             self._answer(frame)

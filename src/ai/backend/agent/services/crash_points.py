@@ -1,6 +1,7 @@
 """The places in the life of a kernel at which a kill test may end the agent, see ``infra.crash_points``.
 
-``CRASH_POINTS`` lists them all, in the order in which a kernel passes them.
+``CRASH_POINTS`` lists those of every kernel, in the order in which it passes them. Around each call of a plugin's hook
+there are two more, ``hook.<plugin>.<method>.before`` and ``.after``.
 """
 
 from __future__ import annotations

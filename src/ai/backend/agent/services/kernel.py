@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from ai.backend.agent.errors import WorkloadEnded
-from ai.backend.agent.model.kernel import Ending, KernelRecord, Phase
-from ai.backend.agent.ports.records import KernelRecords
+from ai.backend.agent.model.kernel import KernelRecord, Phase
+from ai.backend.agent.ports.records import KernelRecords, Leftovers
 from ai.backend.agent.services.channel import KernelChannel
+from ai.backend.agent.services.flag import Flag
 from ai.backend.agent.services.runs.book import RunBook
 from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Conflict, Unavailable
@@ -19,10 +20,15 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
 
 
 class Kernel:
-    """One kernel. ``task`` is the one operation under way; whoever starts another ends it first."""
+    """One kernel. ``task`` is the one operation under way; whoever starts another ends it first.
 
-    def __init__(self, record: KernelRecord, records: KernelRecords) -> None:
+    ``deferral_ends`` is the record's ``deferred_until`` on the loop's clock, once this life of the agent has read it,
+    and ``owing_since`` likewise its ``owed_since``: a wall clock that is set meanwhile moves neither.
+    """
+
+    def __init__(self, record: KernelRecord, records: KernelRecords | Leftovers) -> None:
         self.record = record
+        self._key = record.key
         self._records = records
         self.task: asyncio.Task[None] | None = None
         self.configs: list[tuple[str, WorkloadConfig]] = []
@@ -31,11 +37,12 @@ class Kernel:
         self.channel: KernelChannel | None = None
         self.runs: RunBook | None = None
         self.terminals: Terminals | None = None
-        self.ending: Ending | None = record.ending
-        self.hurry = asyncio.Event()
+        self.hurry = Flag()
+        self.deferral_ends: float | None = None
+        self.owing_since: float | None = None
         self.last_stat: dict[str, Any] | None = None
         self.log_tail: bytes | None = None
-        self.changed = asyncio.Event()
+        self.changed = Flag()
 
     @property
     def id(self) -> str:
@@ -47,16 +54,24 @@ class Kernel:
 
     @property
     def key(self) -> WorkloadKey:
-        return self.record.key
+        """Of the present attempt."""
+        if self._key.attempt != self.record.spec.attempt:
+            self._key = self.record.key
+        return self._key
 
     @property
     def is_live(self) -> bool:
         return self.record.phase is not Phase.ENDED
 
     def save(self, **changes: Any) -> None:
-        """Change the record and write it before anything else happens."""
-        self.record = msgspec.structs.replace(self.record, **changes)
-        self._records.put(self.record)
+        """Change the record and write it before anything else happens. Raises OSError; then nothing has changed."""
+        record = msgspec.structs.replace(self.record, **changes)
+        self._records.put(record)
+        self.become(record)
+
+    def become(self, record: KernelRecord) -> None:
+        """Take a record that is written already."""
+        self.record = record
         self.changed.set()
 
     async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunBook, Terminals]:

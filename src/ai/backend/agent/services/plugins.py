@@ -1,64 +1,81 @@
 """Accelerator plugins: found, started, called with deadlines, and contained when they misbehave.
 
 A plugin that cannot be imported, fails in ``init`` or does not answer in time is unhealthy with a reason; the others go
-on. Everything the agent wants of a plugin goes through :meth:`PluginHandle.call`, the seam behind which a plugin may
-live in a process of its own.
+on. Everything the agent wants of a plugin goes through :meth:`PluginHandle.call`. Behind it most plugins live in a
+process of their own (:mod:`ai.backend.plugin.host`, decision 0056).
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
-
-from pydantic import ValidationError
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
 from ai.backend.core.allocation.node import order_plugins
-from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP, AbstractComputePlugin, TerminationDeferred
+from ai.backend.plugin.accelerator import AbstractComputePlugin, TerminationDeferred
+from ai.backend.plugin.host import BadAnswer, HostedPlugin, launch
+from ai.backend.plugin.host.process import GRACE_S, HostedCallFailed
+from ai.backend.plugin.loading import PluginSource, make_plugin
 
 log = logging.getLogger(__name__)
 R = TypeVar("R")
-_RETRY_FIRST_S, _RETRY_MAX_S = 15.0, 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class PluginSource:
-    """Where a plugin comes from. ``load`` imports it, and may raise anything."""
-
-    name: str
-    load: Callable[[], type[AbstractComputePlugin]]
+_RETRY_FIRST_S, _RETRY_MAX_S = 1.0, 300.0
+START_PATIENCE_S = 10.0
+"""How long the others wait for plugins that are being started."""
+_REASON = 500
 
 
 class PluginHandle:
-    """One plugin with its health. ``key`` is its device name once it was loaded, its source's name before."""
+    """One plugin with its health. ``key`` is its device name once it was loaded, its source's name before.
 
-    def __init__(self, source: PluginSource, settings: Mapping[str, Mapping[str, Any]], timeout_s: float) -> None:
-        self._source = source
+    A plugin that is isolated has a host process; when that ends, the plugin is not started any more until another one
+    serves it, see :meth:`start`.
+    """
+
+    def __init__(
+        self,
+        source: PluginSource,
+        settings: Mapping[str, Mapping[str, Any]],
+        timeout_s: float,
+        *,
+        environment: Sequence[str] = (),
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.source = source
         self._settings = settings
         self._timeout_s = timeout_s
+        self._environment = environment
+        self._changed = changed
         self._class: type[AbstractComputePlugin] | None = None
         self._plugin: AbstractComputePlugin | None = None
+        self._started_at = 0.0
         self._retry_at = 0.0
         self._retry_after_s = _RETRY_FIRST_S
         self._faults: dict[str, str] = {"init": "not started"}
+        self._told: dict[str, str] = {}
 
     @property
     def key(self) -> str:
-        return self._class.key if self._class is not None else self._source.name
+        return self._class.key if self._class is not None else self.source.name
 
     @property
     def version(self) -> str:
         return self._class.version if self._class is not None else ""
 
     @property
+    def verified_on(self) -> str | None:
+        return self._class.verified_on if self._class is not None else None
+
+    @property
     def started(self) -> bool:
         return self._plugin is not None
+
+    @property
+    def may_return(self) -> bool:
+        """Whether it does not run now, and is to be started again."""
+        return self._plugin is None and self._retry_at < float("inf")
 
     @property
     def reason(self) -> str | None:
@@ -76,61 +93,130 @@ class PluginHandle:
             raise PluginError(f"the plugin {self.key} is not available: {self.reason}")
         return self._plugin
 
+    def may_start(self, now: float) -> bool:
+        return self._plugin is None and now >= self._retry_at
+
     async def start(self, now: float) -> None:
         """Import and initialise it; a failure is kept as the reason and tried again later, ever more rarely."""
-        if self._plugin is not None or now < self._retry_at:
+        if not self.may_start(now):
             return
+        self._faults = {"init": "it is being started"}
+        plugin: AbstractComputePlugin | None = None
         try:
-            self._class = cls = self._source.load()
-            model = cls.settings_model
-            given = self._settings.get(cls.key, {})
-            plugin = cls(model.model_validate(given) if model is not None else None)
-            async with asyncio.timeout(self._timeout_s):
+            plugin = await self._made()
+            async with asyncio.timeout(self._patience_s(plugin)):
                 await plugin.init()
-        except ValidationError as e:
-            places = "; ".join(f"plugins.{self.key}.{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in e.errors())
-            self._failed(places, now)
-        except TimeoutError:
-            self._failed(f"init took longer than {self._timeout_s:g} s", now)
-        except Exception as e:
-            log.exception("the plugin %s cannot be started", self._source.name)
-            self._failed(f"{type(e).__name__}: {e}", now)
+            if isinstance(plugin, HostedPlugin) and plugin.host.reason is not None:
+                raise PluginError(f"its host process ended: {plugin.host.reason}")
+        except BaseException as e:
+            if isinstance(plugin, HostedPlugin):
+                await asyncio.shield(plugin.close())
+            if not isinstance(e, Exception | SystemExit):
+                raise
+            took = f"init took longer than {self._timeout_s:g} s" if isinstance(e, TimeoutError) else _described(e)
+            self._failed(took, e)
         else:
-            self._plugin, self._faults = plugin, {}
-            self._retry_after_s = _RETRY_FIRST_S
+            self._plugin, self._faults, self._told = plugin, {}, {}
+            self._started_at = asyncio.get_running_loop().time()
 
-    def _failed(self, reason: str, now: float) -> None:
-        self._faults = {"init": reason}
-        self._retry_at = now + self._retry_after_s
+    async def _made(self) -> AbstractComputePlugin:
+        source, reference = self.source, self.source.reference
+        if not source.isolated:
+            self._class = cls = source.load()
+            if reference is None or not cls.capabilities.blocking:
+                return make_plugin(cls, self._settings.get(cls.key, {}))
+            log.info("the plugin %s may block: it gets a host process", cls.key)
+        if reference is None:
+            raise PluginError(f"{source.name} has no name that a host process could import")
+        hosted = await launch(
+            reference,
+            lambda key: self._settings.get(key, {}),
+            deadline_s=self._timeout_s,
+            ended=self._host_ended,
+            environment=self._environment,
+        )
+        self._class = type(hosted)
+        return hosted
+
+    def _patience_s(self, plugin: AbstractComputePlugin) -> float:
+        """A host keeps the deadline itself; it may be silent a little longer before it is killed."""
+        return self._timeout_s + (2 * GRACE_S if isinstance(plugin, HostedPlugin) else 0.0)
+
+    def _host_ended(self, reason: str) -> None:
+        plugin, self._plugin = self._plugin, None
+        if plugin is None:
+            return  # it never got so far: start() tells
+        if asyncio.get_running_loop().time() - self._started_at > _RETRY_MAX_S:
+            self._retry_after_s = _RETRY_FIRST_S
+        self._failed(f"its host process ended: {reason}")
+        self._changed()
+
+    def _failed(self, reason: str, error: BaseException | None = None) -> None:
+        self._faults = {}
+        trace = error if error is not None and not isinstance(error, BackendError | TimeoutError) else None
+        self._fault("init", reason, trace)
+        loop = asyncio.get_running_loop()
+        self._retry_at = loop.time() + self._retry_after_s
+        loop.call_later(self._retry_after_s + 0.01, self._changed)
         self._retry_after_s = min(self._retry_after_s * 2, _RETRY_MAX_S)
 
-    async def call(self, what: str, call: Callable[[AbstractComputePlugin], Awaitable[R]]) -> R:
+    def _fault(self, what: str, reason: str, error: BaseException | None = None) -> str:
+        """Note it, and say it once in the log."""
+        reason = " ".join(reason.split())[:_REASON]
+        self._faults[what] = reason
+        if self._told.get(what) != reason:
+            self._told[what] = reason
+            log.warning("the plugin %s is degraded: %s", self.key, reason, exc_info=error)
+        return reason
+
+    async def call(
+        self,
+        what: str,
+        call: Callable[[AbstractComputePlugin], Awaitable[R]],
+        *,
+        check: Callable[[R], R] | None = None,
+    ) -> R:
         """One call with its deadline. A later success of the same kind of call makes a fault good.
 
+        Args:
+            what: the kind of call, a method's name.
+            call: makes it.
+            check: looks at the answer, and returns it or raises BadAnswer.
+
         Raises:
-            PluginError: it failed or did not answer; the plugin is unhealthy now.
+            PluginError: it failed, did not answer, or answered nonsense; the plugin is unhealthy now.
             BackendError, TerminationDeferred: what the plugin means to say.
         """
         plugin = self.plugin
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._patience_s(plugin)):
                 result = await call(plugin)
+            if check is not None:
+                result = check(result)
         except TimeoutError:
-            fault = self._faults[what] = f"{what} took longer than {self._timeout_s:g} s"
+            fault = self._fault(what, f"{what} took longer than {self._timeout_s:g} s")
             raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault}") from None
         except (BackendError, TerminationDeferred):
             raise
-        except Exception as e:
-            log.exception("%s of the plugin %s failed", what, self.key)
-            fault = self._faults[what] = f"{what} failed: {type(e).__name__}: {e}"
+        except BadAnswer as e:
+            raise PluginError(f"the plugin {self.key}: {self._fault(what, f'{what}: {e}')}") from None
+        except (Exception, SystemExit) as e:
+            fault = self._fault(what, f"{what} failed: {_described(e)}", e)
             raise PluginError(f"the plugin {self.key}: {fault}") from e
         self._faults.pop(what, None)
         return result
 
+    def complain(self, what: str, reason: str | None) -> None:
+        """Note what of its answers cannot be used; None makes it good."""
+        self._faults.pop(what, None)
+        if reason is not None:
+            self._fault(what, reason)
+
     async def refuse(self, reason: str) -> None:
         """Stop it for good: it cannot be used together with the others."""
         await self.stop()
-        self._faults = {"init": reason}
+        self._faults = {}
+        self._fault("init", reason)
         self._retry_at = float("inf")
 
     async def stop(self) -> None:
@@ -138,14 +224,26 @@ class PluginHandle:
         if plugin is None:
             return
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._patience_s(plugin)):
                 await plugin.cleanup()
         except Exception:
             log.exception("cleanup of the plugin %s failed", self.key)
 
 
+def _described(error: BaseException) -> str:
+    match error:
+        case BackendError():
+            return error.message
+        case HostedCallFailed() | BadAnswer():
+            return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
 class PluginSet:
-    """All plugins of this agent in allocation order, see :func:`ai.backend.core.allocation.node.order_plugins`."""
+    """All plugins of this agent in allocation order, see :func:`ai.backend.core.allocation.node.order_plugins`.
+
+    ``changed`` is called when a plugin has ended or is due to be started again: somebody should call :meth:`start`.
+    """
 
     def __init__(
         self,
@@ -154,78 +252,67 @@ class PluginSet:
         settings: Mapping[str, Mapping[str, Any]],
         order: Sequence[str],
         timeout_s: float,
+        environment: Sequence[str] = (),
     ) -> None:
         self._order = order
-        self.handles = [PluginHandle(source, settings, timeout_s) for source in sources]
+        self._settings = settings
+        self._warned: set[str] = set()
+        self._starting: dict[PluginHandle, asyncio.Task[None]] = {}
+        self.changed: Callable[[], None] = lambda: None
+        self.handles = [
+            PluginHandle(source, settings, timeout_s, environment=environment, changed=self._tell) for source in sources
+        ]
+
+    def _tell(self) -> None:
+        self.changed()
 
     async def start(self, now: float) -> None:
-        """Start whatever is not started. Two plugins with one device name: the later is refused."""
-        await asyncio.gather(*(handle.start(now) for handle in self.handles))
+        """Start whatever is not started. One that takes long goes on being started and is told of when it is.
+
+        Two plugins with one device name: the later is refused.
+        """
+        fresh = [self._begin(h, now) for h in self.handles if h not in self._starting and h.may_start(now)]
+        if fresh:
+            _, slow = await asyncio.wait(fresh, timeout=START_PATIENCE_S)
+            for task in slow:
+                task.add_done_callback(lambda _: self._tell())
         seen: dict[str, PluginHandle] = {}
         for handle in self.handles:
             if handle.started and seen.setdefault(handle.key, handle) is not handle:
                 await handle.refuse(f"another plugin already serves {handle.key}")
         places = {key: i for i, key in enumerate(order_plugins({h.key for h in self.handles}, self._order))}
         self.handles.sort(key=lambda h: places[h.key])
+        for key in self._unused_settings() - self._warned:
+            self._warned.add(key)
+            log.warning("the settings plugins.%s are for no plugin of this agent", key)
+
+    def _begin(self, handle: PluginHandle, now: float) -> asyncio.Task[None]:
+        task = self._starting[handle] = asyncio.create_task(handle.start(now), name=f"agent-start-{handle.key}")
+        task.add_done_callback(lambda _: self._starting.pop(handle, None))
+        return task
 
     async def stop(self) -> None:
+        self.changed = lambda: None
+        starting = list(self._starting.values())
+        for task in starting:
+            task.cancel()
+        await asyncio.gather(*starting, return_exceptions=True)
         await asyncio.gather(*(handle.stop() for handle in self.handles))
 
     def started(self) -> list[PluginHandle]:
         return [handle for handle in self.handles if handle.started]
 
     def get(self, key: str) -> PluginHandle:
-        """Raises PluginError if there is no such plugin now."""
+        """Raises PluginError if there is no such plugin now; the message says why."""
+        reason = ""
         for handle in self.handles:
             if handle.key == key and handle.started:
                 return handle
-        raise PluginError(f"the plugin {key} is not available on this agent")
+            if handle.key == key and handle.reason:
+                reason = f": {handle.reason}"
+        raise PluginError(f"the plugin {key} is not available on this agent{reason}")
 
-
-def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin]:
-    """The plugin class that a module means: itself, its ``Plugin``, or the only subclass that it shows.
-
-    Raises:
-        PluginError: there is none, or more than one.
-    """
-    if inspect.isclass(module_or_class) and issubclass(module_or_class, AbstractComputePlugin):
-        return module_or_class
-    named = getattr(module_or_class, "Plugin", None)
-    candidates = [named] if named is not None else list(vars(module_or_class).values())
-    found = {
-        item
-        for item in candidates
-        if inspect.isclass(item) and issubclass(item, AbstractComputePlugin) and not inspect.isabstract(item)
-    }
-    if len(found) != 1:
-        raise PluginError(f"{where} shows {len(found)} compute plugins instead of one")
-    return found.pop()
-
-
-def _from_package(path: str) -> Callable[[], type[AbstractComputePlugin]]:
-    return lambda: plugin_of(importlib.import_module(path), path)
-
-
-def _from_entry_point(entry: EntryPoint) -> Callable[[], type[AbstractComputePlugin]]:
-    return lambda: plugin_of(entry.load(), entry.name)
-
-
-def find_plugins(allowed: Sequence[str], blocked: Sequence[str], intrinsic: Sequence[str]) -> list[PluginSource]:
-    """The plugins to load: the intrinsic ones and the allowed ones, less the blocked ones.
-
-    A name is a package path, or the name of an entry point of the group ``backendai_accelerator_v30``; ``*`` allows
-    every installed entry point.
-    """
-    installed = {ep.name: ep for ep in entry_points(group=ENTRY_POINT_GROUP)}
-    wanted: dict[str, PluginSource] = {}
-    for name in [*intrinsic, *(n for n in allowed if n != "*"), *(installed if "*" in allowed else ())]:
-        entry = installed.get(name)
-        package = entry.module if entry is not None else name
-        root = next((known for known in wanted if package == known or package.startswith(known + ".")), package)
-        if name in blocked or package in blocked or root in wanted:
-            continue
-        if entry is not None:
-            wanted[package] = PluginSource(name, _from_entry_point(entry))
-        else:
-            wanted[package] = PluginSource(name, _from_package(name))
-    return list(wanted.values())
+    def _unused_settings(self) -> set[str]:
+        """Device names that there are settings for, and no plugin; unknown before each was loaded."""
+        is_known = all(handle.version for handle in self.handles)
+        return set(self._settings) - {handle.key for handle in self.handles} if is_known else set()

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
 from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
-from ai.backend.agent.services.statistics import Statistics
-from ai.backend.common.errors import BackendError
+from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.wire.agent import AgentReport, ImageReport, PluginReport, SlotReport
 from ai.backend.plugin.runtime import RuntimeImage
 
-log = logging.getLogger(__name__)
 try:
     VERSION = version("backendai")
 except PackageNotFoundError:
@@ -26,25 +25,25 @@ ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lo
 
 
 class Reporting:
-    """Makes reports from what the other services know; ``refresh`` asks plugins and runtime anew."""
+    """Makes reports from what the other services know; ``refresh`` asks the plugins anew."""
 
-    def __init__(self, around: Surroundings, supervisor: Supervisor, statistics: Statistics) -> None:
+    def __init__(self, around: Surroundings, supervisor: Supervisor) -> None:
         self._around = around
         self._supervisor = supervisor
-        self._statistics = statistics
         self._images: Sequence[RuntimeImage] = ()
 
     async def refresh(self, now: float) -> bool:
         """Returns whether the inventory changed."""
-        changed = await self._around.inventory.refresh(now)
-        try:
-            images = await self._around.runtime.list_images()
-        except BackendError as e:
-            log.warning("the images cannot be listed: %s", e)
-            return changed
-        changed |= list(images) != list(self._images)
-        self._images = images
-        return changed
+        return await self._around.inventory.refresh(now)
+
+    async def refresh_images(self) -> bool:
+        """Returns whether there are other images than before.
+
+        Raises:
+            BackendError: they cannot be listed; those that are known stay.
+        """
+        before, self._images = self._images, await self._around.runtime.list_images()
+        return list(before) != list(self._images)
 
     def report(self) -> AgentReport:
         around, node = self._around, self._around.settings.agent
@@ -62,9 +61,7 @@ class Reporting:
             enforcement=dict(info.enforcement),
             generation=around.inventory.generation,
             slots=self._slots(),
-            devices=[
-                msgspec.to_builtins(device) for kind in around.inventory.kinds.values() for device in kind.devices
-            ],
+            devices=[msgspec.to_builtins(device) for device in self._devices()],
             plugins=self._plugins(),
             images=[
                 ImageReport(
@@ -78,15 +75,27 @@ class Reporting:
                 for image in self._images
             ],
             kernels=self._supervisor.presence(),
-            live_stat={"node": self._statistics.node, "devices": self._statistics.devices},
         )
+
+    def _devices(self) -> Iterator[ComputeDevice]:
+        """All; those of a plugin that does not run now as failed, since they may come back: requests wait for them."""
+        for handle in self._around.plugins.handles:
+            kind = self._around.inventory.kinds.get(handle.key)
+            if kind is not None and handle.started:
+                yield from kind.devices
+            elif kind is not None and handle.may_return:
+                for device in kind.devices:
+                    yield replace(device, health=DeviceHealth.UNHEALTHY, health_reason=handle.reason or "")
 
     def _slots(self) -> list[SlotReport]:
         found = []
-        for handle in self._around.plugins.started():
+        for handle in self._around.plugins.handles:
             kind = self._around.inventory.kinds.get(handle.key)
-            displays = {d.slot_name: d for d in kind.displays} if kind is not None else {}
-            for name, amount in kind.slots.items() if kind is not None else ():
+            if kind is None or not (handle.started or handle.may_return):
+                continue
+            displays = {d.slot_name: d for d in kind.displays}
+            for name, offered in kind.slots.items():
+                amount = offered if handle.started else Decimal(0)
                 display = displays.get(name)
                 found.append(
                     SlotReport(
@@ -108,7 +117,8 @@ class Reporting:
                     version=handle.version,
                     healthy=handle.healthy,
                     reason=handle.reason,
-                    info=dict(kind.info) if kind is not None else {},
+                    info=dict(kind.info or {}) if kind is not None else {},
+                    variant_namespaces=[msgspec.to_builtins(n) for n in kind.namespaces] if kind is not None else [],
                     alloc_map=msgspec.to_builtins(kind.spec) if kind is not None and kind.spec is not None else None,
                 )
             )

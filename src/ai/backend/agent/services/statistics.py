@@ -1,158 +1,269 @@
-"""Raw measurements made into the metrics that people see (peer facts 3.6): every number is text.
-
-A metric is ``{current, capacity, pct, unit_hint}`` and those of ``stats.{min,max,sum,avg,diff,rate}`` that its
-measurement names.
-"""
+"""Gathers the metrics of the node, its devices and its workloads."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+import msgspec
+
+from ai.backend.agent.model.kernel import Phase
+from ai.backend.agent.ports.node import NodeMeter
+from ai.backend.agent.services.exposition import Exposition, WorkloadTotal
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.plugins import PluginHandle, PluginSet
+from ai.backend.agent.services.series import Metric, Series, totals
+from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import KernelId
+from ai.backend.common.wire.agent import MetricFamily
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
-from ai.backend.plugin.runtime import AbstractRuntime
+from ai.backend.plugin.measurements import Sieve
+from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey
 
 log = logging.getLogger(__name__)
 _FINAL_S = 1.0
-Metric = dict[str, str | None]
+PATIENCE_S = 2.0
+"""For one plugin in one round: the others' statistics do not wait longer for one that hangs."""
+_OWN_PATIENCE_S = 30.0
+_FORGET_S = 600.0
+"""Series of a device that was not measured for so long are dropped."""
+_encode = msgspec.msgpack.encode
+_RUNTIME, _HOST = "runtime", "host"
+_WHAT = "statistics"
+_Owner = WorkloadKey | None
+"""None is the node."""
+_SeriesOf = dict[str | tuple[str, str], Series]
+"""By the key of a metric, or by that and the device it is of."""
 
 
-def _text(value: float) -> str:
-    """Plain decimals: whole numbers without a point, others with at most three decimals."""
-    return f"{value:.0f}" if value == int(value) else f"{value:.3f}".rstrip("0").rstrip(".")
+@dataclass(slots=True)
+class _Answer:
+    """What one source said in one round, checked."""
 
-
-class Series:
-    """One metric over time."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._sum = 0.0
-        self._min = self._max = 0.0
-        self._last: tuple[float, float] | None = None
-        self._diff = self._rate = 0.0
-
-    def add(self, m: Measurement, at: float) -> Metric:
-        """Take in one value; ``at`` in seconds."""
-        if self._last is not None:
-            last_value, last_at = self._last
-            self._diff = m.value - last_value
-            self._rate = self._diff / (at - last_at) if at > last_at else 0.0
-        self._last = (m.value, at)
-        self._min = m.value if self._count == 0 else min(self._min, m.value)
-        self._max = m.value if self._count == 0 else max(self._max, m.value)
-        self._count += 1
-        self._sum += m.value
-        numbers = {
-            "min": self._min,
-            "max": self._max,
-            "sum": self._sum,
-            "avg": self._sum / self._count,
-            "diff": self._diff,
-            "rate": self._rate,
-        }
-        metric: Metric = {
-            "current": _text(m.value),
-            "capacity": None if m.capacity is None else _text(m.capacity),
-            "pct": f"{m.value / m.capacity * 100:.2f}" if m.capacity else "0.00",
-            "unit_hint": m.unit_hint,
-        }
-        wanted = m.stats | {"rate"} if m.kind is MetricKind.ACCUMULATED else m.stats
-        metric.update({f"stats.{name}": _text(numbers[name]) for name in numbers if name in wanted})
-        return metric
+    source: str
+    node: list[Measurement] = field(default_factory=list)
+    workloads: dict[WorkloadKey, list[Measurement]] = field(default_factory=dict)
+    places: Mapping[str, int] = field(default_factory=dict)
 
 
 class Statistics:
-    """Gathers from runtime and plugins. A source that fails is left out of that round."""
+    """The newest metrics. A source that fails is left out of that round; what of its answer is nonsense likewise.
 
-    def __init__(self, runtime: AbstractRuntime, plugins: PluginSet, inventory: Inventory) -> None:
+    Args:
+        runtime, plugins, inventory: whom it asks, and about what.
+        host: what the agent measures itself.
+        clock: monotonic seconds, for rates; a test may replace it.
+    """
+
+    def __init__(
+        self,
+        runtime: AbstractRuntime,
+        plugins: PluginSet,
+        inventory: Inventory,
+        host: NodeMeter,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._runtime = runtime
         self._plugins = plugins
         self._inventory = inventory
-        self._series: dict[tuple[str, str, str], Series] = {}
+        self._host = host
+        self._clock = clock
+        self._since = time.time()
+        self._series: dict[_Owner, _SeriesOf] = {}
+        self._sieves: dict[str, Sieve] = {}
+        self._complaints: dict[str, str | None] = {}
+        self._counted: dict[str, WorkloadTotal] = {}
         self.node: dict[str, Metric] = {}
         self.devices: dict[str, dict[str, Metric]] = {}
-        self.kernels: dict[str, dict[str, Metric]] = {}
+        self.kernels: dict[str, msgspec.Raw] = {}
+        """As in a report."""
+        self.families: list[MetricFamily] = []
 
     async def final(self, kernel: Kernel) -> dict[str, Any] | None:
         """The last metrics of a kernel, measured once more if that can be done at once."""
-        last = self.kernels.get(kernel.id, {})
+        last = self.of_kernel(kernel.id)
         try:
             async with asyncio.timeout(_FINAL_S):
                 measured = await self._runtime.measure([kernel.key])
         except (BackendError, TimeoutError):
-            return dict(last) or None
-        now = self._metrics(kernel.id, measured.get(kernel.key, ()), time.time())
+            measured = {}
+        good = self._sieves.setdefault(_RUNTIME, Sieve()).passed(measured.get(kernel.key, ()))
+        key = kernel.key
+        now = self._workload(key, kernel, totals(good).values(), self._clock())
+        self._series.pop(key, None)
         return {**last, **now} or None
+
+    def of_kernel(self, kernel_id: str) -> dict[str, Metric]:
+        """The newest metrics of a kernel, empty where there are none."""
+        raw = self.kernels.get(kernel_id)
+        return {} if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Metric])
 
     async def gather(self, kernels: Sequence[Kernel]) -> None:
         """One round over the node and these kernels."""
-        at = time.time()
         by_key = {kernel.key: kernel for kernel in kernels}
-        found: dict[str, dict[str, Metric]] = {kernel.id: {} for kernel in kernels}
-        try:
-            measured = await self._runtime.measure(list(by_key)) if by_key else {}
-        except BackendError as e:
-            log.warning("the runtime cannot measure: %s", e)
-            measured = {}
-        for key, measurements in measured.items():
-            if key in by_key:
-                found[by_key[key].id].update(self._metrics(by_key[key].id, measurements, at))
-        context = StatContext(
-            at=at,
-            allocations={k.record.kernel_id: self._inventory.holding(k.id) for k in kernels},
-            pids={k.record.kernel_id: await self._runtime.pids(k.key) for k in kernels} if self._want_pids() else {},
-        )
-        node: dict[str, Metric] = {}
-        devices: dict[str, dict[str, Metric]] = {}
-        for handle in self._plugins.started():
-            await self._ask_plugin(handle, context, found, node, devices)
-        self.node, self.devices, self.kernels = node, devices, found
-        alive = {"", *found}
-        self._series = {key: series for key, series in self._series.items() if key[0] in alive}
+        held = {kernel.record.kernel_id: self._inventory.holding(kernel.id) for kernel in kernels}
+        asked = [
+            self._ask_runtime(list(by_key)),
+            self._ask_host(),
+            *(self._ask_plugin(handle, by_key, held) for handle in self._plugins.started()),
+        ]
+        answers = await asyncio.gather(*asked)
+        self._take_in(answers, by_key, self._clock())
 
-    def _want_pids(self) -> bool:
-        return any(handle.plugin.capabilities.process_metrics for handle in self._plugins.started())
+    # ---- asking
+
+    async def _ask_runtime(self, keys: list[WorkloadKey]) -> _Answer:
+        async def ask(sieve: Sieve) -> _Answer:
+            measured = await self._runtime.measure(keys) if keys else {}
+            return _Answer(_RUNTIME, workloads={key: sieve.passed(found) for key, found in measured.items()})
+
+        return await self._ask(_RUNTIME, ask, _OWN_PATIENCE_S, partial(self._note, _RUNTIME))
+
+    async def _ask_host(self) -> _Answer:
+        async def ask(sieve: Sieve) -> _Answer:
+            return _Answer(_HOST, node=sieve.passed(await asyncio.to_thread(self._host.measure)))
+
+        return await self._ask(_HOST, ask, _OWN_PATIENCE_S, partial(self._note, _HOST))
 
     async def _ask_plugin(
-        self,
-        handle: PluginHandle,
-        context: StatContext,
-        found: Mapping[str, dict[str, Metric]],
-        node: dict[str, Metric],
-        devices: dict[str, dict[str, Metric]],
-    ) -> None:
-        kernels = [
-            KernelId(k) for k, a in context.allocations.items() if self._inventory.holding_of(str(k), handle.key).slots
-        ]
-        try:
-            of_node = await handle.call("gather_node_metrics", lambda p: p.gather_node_metrics(context))
-            of_kernels = await handle.call(
-                "gather_workload_metrics", lambda p: p.gather_workload_metrics(context, kernels)
+        self, handle: PluginHandle, by_key: Mapping[WorkloadKey, Kernel], held: Mapping[KernelId, DeviceAllocation]
+    ) -> _Answer:
+        kind = self._inventory.kinds.get(handle.key)
+        names = kind.slot_names if kind is not None else frozenset()
+        places = {str(d.device_id): i for i, d in enumerate(kind.devices)} if kind is not None else {}
+        keys = {key.kernel_id: key for key in by_key if not names.isdisjoint(held[key.kernel_id].slots)}
+
+        async def ask(sieve: Sieve) -> _Answer:
+            context = StatContext(
+                at=time.time(),
+                allocations={kernel_id: held[kernel_id] for kernel_id in keys},
+                pids={k: await self._runtime.pids(key) for k, key in keys.items()}
+                if handle.plugin.capabilities.process_metrics
+                else {},
             )
+            of_node = await handle.call("gather_node_metrics", lambda p: p.gather_node_metrics(context))
+            of_workloads: Mapping[KernelId, Sequence[Measurement]] = {}
+            if keys:
+                of_workloads = await handle.call(
+                    "gather_workload_metrics", lambda p: p.gather_workload_metrics(context, list(keys))
+                )
+            return _Answer(
+                handle.key,
+                node=sieve.passed(of_node, places.keys()),
+                workloads={keys[k]: sieve.passed(found) for k, found in of_workloads.items() if k in keys},
+                places=places,
+            )
+
+        return await self._ask(handle.key, ask, PATIENCE_S, partial(handle.complain, _WHAT))
+
+    async def _ask(
+        self,
+        source: str,
+        ask: Callable[[Sieve], Awaitable[_Answer]],
+        patience_s: float,
+        tell: Callable[[str | None], None],
+    ) -> _Answer:
+        """Whatever goes wrong is a complaint about the source; None is told if there is none."""
+        sieve = self._sieves.setdefault(source, Sieve())
+        sieve.begin()
+        answer = _Answer(source)
+        try:
+            async with asyncio.timeout(patience_s):
+                answer = await ask(sieve)
+        except TimeoutError:
+            sieve.complain(f"it took longer than {patience_s:g} s")
         except BackendError as e:
-            log.warning("no statistics of %s: %s", handle.key, e)
-            return
-        for m in of_node:
-            metric = self._add("", m, context.at)
-            if m.device_id is None:
-                node[m.key] = metric
-            else:
-                devices.setdefault(m.key, {})[str(m.device_id)] = metric
-        for kernel_id, measurements in of_kernels.items():
-            if str(kernel_id) in found:
-                found[str(kernel_id)].update(self._metrics(str(kernel_id), measurements, context.at))
+            sieve.complain(str(e))
+        except Exception as e:  # noqa: BLE001  # a plugin's nonsense raises anything; it is told as the reason
+            sieve.complain(f"{type(e).__name__}: {e}")
+        tell(None if sieve.reason is None else f"statistics: {sieve.reason}")
+        return answer
 
-    def _metrics(self, owner: str, measurements: Iterable[Measurement], at: float) -> dict[str, Metric]:
-        return {m.key: self._add(owner, m, at) for m in measurements}
+    def _note(self, source: str, reason: str | None) -> None:
+        """A complaint about what is no plugin goes to the log, once until it changes."""
+        if reason is not None and self._complaints.get(source) != reason:
+            log.warning("of the %s something is left out: %s", source, reason)
+        self._complaints[source] = reason
 
-    def _add(self, owner: str, m: Measurement, at: float) -> Metric:
-        return self._series.setdefault((owner, m.key, str(m.device_id or "")), Series()).add(m, at)
+    # ---- taking in
+
+    def _take_in(self, answers: Iterable[_Answer], by_key: Mapping[WorkloadKey, Kernel], at: float) -> None:
+        node: dict[str, Metric] = {}
+        devices: dict[str, dict[str, Metric]] = {}
+        by_key = {key: k for key, k in by_key.items() if k.attempt == key.attempt and k.record.phase is Phase.RUNNING}
+        found: dict[WorkloadKey, dict[str, Measurement]] = {key: {} for key in by_key}
+        exposition = Exposition()
+        of_node = self._series.setdefault(None, {})
+        for answer in answers:
+            exposition.devices(answer.source, answer.places, [m for m in answer.node if m.device_id is not None])
+            sums = {key: m for key, m in totals(answer.node).items() if key not in node}
+            exposition.node(sums.values())
+            node.update({key: _add(of_node, m, at) for key, m in sums.items()})
+            for m in answer.node:
+                if m.device_id is not None:
+                    devices.setdefault(m.key, {})[str(m.device_id)] = _add(of_node, m, at, str(m.device_id))
+            for key, measurements in answer.workloads.items():
+                if key in found:
+                    found[key] = {**totals(measurements), **found[key]}
+        metrics = {
+            kernel.id: msgspec.Raw(_encode(self._workload(key, kernel, found[key].values(), at)))
+            for key, kernel in by_key.items()
+        }
+        exposition.workloads([*_sums(found.values()), *self._counted.values()])
+        self.node, self.devices, self.kernels, self.families = node, devices, metrics, exposition.families()
+        of_node = {k: s for k, s in of_node.items() if at - s.last_at < _FORGET_S}
+        self._series = {None: of_node, **{key: self._series[key] for key in by_key if key in self._series}}
+
+    def _workload(
+        self, key: WorkloadKey, kernel: Kernel, measurements: Iterable[Measurement], at: float
+    ) -> dict[str, Metric]:
+        """Its metrics; what accumulated since the last time is added to the sums over all workloads.
+
+        The first value of a workload that began under this agent counts whole; of an adopted one nothing is known.
+        """
+        of_owner = self._series.setdefault(key, {})
+        is_ours = kernel.record.created_at >= self._since
+        metrics: dict[str, Metric] = {}
+        for m in measurements:
+            is_new = is_ours and m.key not in of_owner
+            metrics[m.key] = _add(of_owner, m, at)
+            if m.kind is not MetricKind.GAUGE:
+                grown = m.value if is_new else of_owner[m.key].diff
+                total = self._counted.get(m.key)
+                if total is None:
+                    total = self._counted[m.key] = WorkloadTotal(m, 0.0, None)
+                total.value += grown
+        return metrics
+
+
+def _add(of_owner: _SeriesOf, m: Measurement, at: float, device_id: str = "") -> Metric:
+    name = (m.key, device_id) if device_id else m.key
+    series = of_owner.get(name)
+    if series is None:
+        series = of_owner[name] = Series()
+    return series.add(m, at)
+
+
+def _sums(workloads: Iterable[Mapping[str, Measurement]]) -> Iterable[WorkloadTotal]:
+    """Of each gauge, over all workloads."""
+    sums: dict[str, WorkloadTotal] = {}
+    for found in workloads:
+        for key, m in found.items():
+            if m.kind is not MetricKind.GAUGE:
+                continue
+            total = sums.get(key)
+            if total is None:
+                sums[key] = WorkloadTotal(m, m.value, m.capacity)
+                continue
+            total.value += m.value
+            known = total.capacity
+            total.capacity = None if known is None or m.capacity is None else known + m.capacity
+    return sums.values()

@@ -93,7 +93,7 @@ class Terminals:
         self._count = 0
         self._open: dict[str, Terminal] = {}
         self._strangers: set[str] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
         channel.add_sink(self)
 
     async def open(self, rows: int, cols: int, timeout_s: float) -> Terminal:
@@ -148,5 +148,5 @@ class Terminals:
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)

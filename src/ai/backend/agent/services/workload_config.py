@@ -1,33 +1,37 @@
-"""Merging what several plugins want of one workload."""
+"""What plugins want of a workload: merged into one, and named where the runtime refuses it."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
+from ai.backend.plugin.accelerator import DeviceMapping, WorkloadConfig
 
 T = TypeVar("T")
 H = TypeVar("H", bound=Hashable)
 AGENT = "the agent"
 """The author of the agent's own part."""
 
+NEEDS_CONSENT = frozenset({"io_uring_enter", "io_uring_register", "io_uring_setup", "perf_event_open"})
+"""System calls that do not open the sandbox by themselves; holes behind them in the kernel have, again and again."""
+
 _Part = tuple[str, WorkloadConfig]
 
 
 def _conflict(what: str, key: object, first: str, second: str) -> CreationDenied:
+    who = f"the plugins {first} and {second} want" if first != second else f"the plugin {first} wants"
     return CreationDenied(
-        f"the plugins {first} and {second} want different values of {what} {key}",
+        f"{who} different values of {what} {key}",
         data={"plugins": [first, second], "field": what, "key": str(key)},
     )
 
 
-def _merge_maps(what: str, parts: Iterable[tuple[str, Mapping[str, T]]]) -> dict[str, T]:
+def _merge(what: str, parts: Iterable[tuple[str, Iterable[tuple[str, T]]]]) -> dict[str, T]:
     merged: dict[str, T] = {}
     authors: dict[str, str] = {}
     for author, values in parts:
-        for key, value in values.items():
+        for key, value in values:
             if key in merged and merged[key] != value:
                 raise _conflict(what, key, authors[key], author)
             merged.setdefault(key, value)
@@ -36,8 +40,7 @@ def _merge_maps(what: str, parts: Iterable[tuple[str, Mapping[str, T]]]) -> dict
 
 
 def _one(what: str, parts: Iterable[tuple[str, T | None]]) -> T | None:
-    values = _merge_maps(what, ((author, {what: value}) for author, value in parts if value is not None))
-    return values.get(what)
+    return _merge(what, ((author, [(what, value)]) for author, value in parts if value is not None)).get(what)
 
 
 def _union(parts: Iterable[Sequence[H]]) -> tuple[H, ...]:
@@ -45,29 +48,26 @@ def _union(parts: Iterable[Sequence[H]]) -> tuple[H, ...]:
 
 
 def _only_one_sets(what: str, parts: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[int, ...]:
-    return _one(what, ((author, value or None) for author, value in parts)) or ()
+    return _one(what, ((author, tuple(sorted(value)) or None) for author, value in parts)) or ()
+
+
+def _device_key(device: DeviceMapping) -> str:
+    return device.cdi_name or device.target or device.source
 
 
 def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
-    """One config of all plugins, in the order given.
+    """One config of all plugins, in the order given. Mounts come parents first, so that none hides another.
 
     Raises:
-        CreationDenied: two plugins want different values for the same environment variable, mount target, device
-        target,
-            resource key or limit; both are named.
+        CreationDenied: different values for one environment variable, mount target, device target, resource key or
+            limit; both plugins are named.
     """
-
-    def mounts(config: WorkloadConfig) -> dict[str, Mount]:
-        return {mount.target: mount for mount in config.mounts}
-
-    def devices(config: WorkloadConfig) -> dict[str, DeviceMapping]:
-        return {device.cdi_name or device.target or device.source: device for device in config.devices}
-
+    mounts = _merge("mount", ((a, [(m.target, m) for m in c.mounts]) for a, c in parts))
     return WorkloadConfig(
-        mounts=tuple(_merge_maps("mount", ((a, mounts(c)) for a, c in parts)).values()),
-        devices=tuple(_merge_maps("device", ((a, devices(c)) for a, c in parts)).values()),
-        env_vars=_merge_maps("environment variable", ((a, c.env_vars) for a, c in parts)),
-        resource_data=_merge_maps("resource data", ((a, c.resource_data) for a, c in parts)),
+        mounts=tuple(mount for _, mount in sorted(mounts.items())),
+        devices=tuple(_merge("device", ((a, [(_device_key(d), d) for d in c.devices]) for a, c in parts)).values()),
+        env_vars=_merge("environment variable", ((a, c.env_vars.items()) for a, c in parts)),
+        resource_data=_merge("resource data", ((a, c.resource_data.items()) for a, c in parts)),
         networks=_union(c.networks for _, c in parts),
         extra_gids=_union(c.extra_gids for _, c in parts),
         extra_syscalls=_union(c.extra_syscalls for _, c in parts),
@@ -75,4 +75,38 @@ def merge_configs(parts: Sequence[_Part]) -> WorkloadConfig:
         memory_nodes=_only_one_sets("memory_nodes", ((a, c.memory_nodes) for a, c in parts)),
         cpu_limit=_one("cpu_limit", ((a, c.cpu_limit) for a, c in parts)),
         memory_limit_bytes=_one("memory_limit_bytes", ((a, c.memory_limit_bytes) for a, c in parts)),
+    )
+
+
+def check_consent(config: WorkloadConfig, consented: Collection[str]) -> None:
+    """Raises CreationDenied: a system call of the config is one that the operator of the node has not agreed to."""
+    for name in config.extra_syscalls:
+        if name in NEEDS_CONSENT and name not in consented:
+            raise CreationDenied(
+                f"the system call {name!r} is allowed only where the node's operator names it in"
+                " `agent.consented-syscalls`",
+                data={"field": "extra_syscalls", "key": name},
+            )
+
+
+_KEYS: dict[str, Callable[[Any], str]] = {
+    "mounts": lambda mount: mount.target,
+    "devices": _device_key,
+    "extra_syscalls": str,
+}
+
+
+def blame(error: CreationDenied, parts: Sequence[_Part]) -> CreationDenied:
+    """The runtime's refusal with the plugins named that asked for what ``error.data`` says (``field`` and ``key``)."""
+    field, wanted = str(error.data.get("field")), error.data.get("key")
+    key = _KEYS.get(field)
+    authors = [
+        author
+        for author, config in parts
+        if key is not None and author != AGENT and any(key(item) == wanted for item in getattr(config, field))
+    ]
+    if not authors:
+        return error
+    return CreationDenied(
+        f"the plugin {' and '.join(authors)}: {error.message}", data={**error.data, "plugins": authors}
     )

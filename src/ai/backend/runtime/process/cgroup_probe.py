@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ai.backend.runtime.process.cgroups import CgroupDriver, CgroupV1, CgroupV2, NoCgroups, remove_base
+from ai.backend.plugin.node.cgroups import CgroupDriver, CgroupV1, CgroupV2, NoCgroups, remove_base
 
 WANTED_V1 = ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset")
 WANTED_V2 = ("cpu", "memory", "pids", "cpuset", "io")

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ai.backend.plugin.node import cgroupfs, proc
+from ai.backend.plugin.node.cgroups import CgroupDriver, Group
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
-from ai.backend.runtime.process.cgroups import CgroupDriver, Group
 from ai.backend.runtime.process.planning import COOKIE_VARIABLE
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
-from ai.backend.runtime.process.session_files import remove_tree
-from ai.backend.runtime.process.supervisor import cgroupfs, proc
-from ai.backend.runtime.process.supervisor.crash_points import reach
 
 PATIENCE_S = 10.0
 PLAIN_FILES_LAST = ("lock", "removing", "record.json")

@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.plugin.runtime import WorkloadSpec
-from ai.backend.runtime.process import rootfs, seccomp
+from ai.backend.plugin.node import seccomp
+from ai.backend.plugin.node.beneath import BENEATH
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.node.state import write_json
+from ai.backend.plugin.node.trees import place_files, remove_tree
+from ai.backend.plugin.runtime import HOME, WorkloadSpec
+from ai.backend.runtime.process import rootfs
 from ai.backend.runtime.process.images import ProcessImage, host_images
 from ai.backend.runtime.process.planning import FILES_VARIABLE, Host, build_plan, limits_of
-from ai.backend.runtime.process.records import Record, StateDirectory, write_json
-from ai.backend.runtime.process.sandbox import HOME
-from ai.backend.runtime.process.session_files import place_files, remove_tree
+from ai.backend.runtime.process.records import Record, StateDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
-from ai.backend.runtime.process.supervisor.crash_points import reach
 
 
 def images_directory(settings: ProcessRuntimeSettings, state: Path) -> Path:
@@ -112,6 +114,8 @@ class Creation:
 
     def _check_bare_mounts(self) -> None:
         for mount in self.spec.config.mounts:
+            if BENEATH in mount.source:
+                raise CreationDenied("without bubblewrap no path in a folder can be mounted")
             if not mount.target.startswith(HOME + "/") or "/" in mount.target.removeprefix(HOME + "/"):
                 raise CreationDenied(f"without bubblewrap nothing can be mounted at {mount.target!r}")
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.plugin.runtime import WorkloadSpec
+from ai.backend.plugin.node.beneath import BENEATH
+from ai.backend.plugin.node.cgroups import CgroupDriver, Group, Limits
+from ai.backend.plugin.node.mounts import RUNNER
+from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import sandbox
-from ai.backend.runtime.process.cgroups import CgroupDriver, Group, Limits
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
@@ -44,13 +46,16 @@ class Host:
 
 
 def limits_of(spec: WorkloadSpec, settings: ProcessRuntimeSettings) -> Limits:
-    """Raises CreationDenied for a device that is not there."""
+    """Raises CreationDenied for what is no device, or is not there."""
     devices: list[tuple[str, str, str]] = []
     for device in spec.config.devices:
+        wish = {"field": "devices", "key": device.cdi_name or device.target or device.source}
         try:
             found = Path(device.source).stat()
         except OSError as error:
-            raise CreationDenied(f"the device {device.source!r} does not exist on this node") from error
+            raise CreationDenied(f"the device {device.source!r} does not exist on this node", data=wish) from error
+        if not (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)):
+            raise CreationDenied(f"{device.source!r} is no device", data=wish)
         kind = "b" if stat.S_ISBLK(found.st_mode) else "c"
         permissions = "".join(letter for letter in "rwm" if letter in device.permissions)
         devices.append((kind, f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}", permissions or "rw"))
@@ -110,8 +115,8 @@ def build_plan(
     """The shim's plan (``plan.json``). Raises CreationDenied."""
     limits = limits_of(spec, settings)
     shows_home = host.bwrap is not None or host.binds_home
-    inner_home = sandbox.HOME if shows_home else str(home)
-    runner = sandbox.RUNNER if host.bwrap else str(host.runner)
+    inner_home = HOME if shows_home else str(home)
+    runner = RUNNER if host.bwrap else str(host.runner)
     command = [image.interpreter, "-I", "-S", f"{runner}/runner_main.py", "--channel-fd", str(launch.CHANNEL_FD)]
     command += ["--runtime", image.runtime, "--home", inner_home]
     counts_pids = "pids" in host.cgroups.controllers
@@ -135,7 +140,8 @@ def build_plan(
             private_network=settings.network == "none",
             has_seccomp=host.seccomp,
             has_block=late is not None,
-            staged=host.is_root and host.user_namespace,
+            # An ordinary user stages only where it must: a path in a folder is not bound by its name.
+            staged=host.user_namespace and (host.is_root or any(BENEATH in m.source for m in spec.config.mounts)),
             user_namespace=host.user_namespace,
         )
         if not host.user_namespace:
@@ -168,7 +174,7 @@ def build_plan(
 
 def veils_of(home: Path, needed: Sequence[Path]) -> dict[str, list[list[str]]]:
     """What to cover and what to show there, for a session that shares the host's file system (``launch``)."""
-    veils: dict[str, list[list[str]]] = {str(Path(sandbox.HOME).parent): [[str(home), sandbox.HOME]]}
+    veils: dict[str, list[list[str]]] = {str(Path(HOME).parent): [[str(home), HOME]]}
     for path in needed:
         closed = next((above for above in reversed(path.parents) if not above.stat().st_mode & 0o001), None)
         if closed is not None and not any(_is_below(str(closed), cover) for cover in veils):

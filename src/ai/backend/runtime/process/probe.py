@@ -14,19 +14,19 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
 from ai.backend.common.states import Enforcement
-from ai.backend.runtime.process import runner_copy, sandbox, seccomp
+from ai.backend.plugin.node import cgroupfs, runner_copy, seccomp
+from ai.backend.plugin.node.cgroups import CgroupDriver, Limits, NoCgroups
+from ai.backend.plugin.runtime import HOME
+from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, parse_mounts, parse_own
-from ai.backend.runtime.process.cgroups import CgroupDriver, Limits, NoCgroups
 from ai.backend.runtime.process.planning import Host
 from ai.backend.runtime.process.settings import MIB, ProcessRuntimeSettings
-from ai.backend.runtime.process.supervisor import cgroupfs
 
 log = logging.getLogger(__name__)
 PROBE_TIMEOUT_S = 10.0
@@ -75,7 +75,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> Findings:
         static=_write_static(state, *inner),
         is_root=is_root,
         user_namespace=user_namespace,
-        binds_home=is_root and bwrap is None and Path(sandbox.HOME).parent.is_dir(),
+        binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
     )
     return Findings(
         tier=tier_of(bwrap is not None, cgroups.controllers),
@@ -98,6 +98,8 @@ def capabilities_of(host: Host) -> frozenset[str]:
     found = {"exec", "files", "pty", "logs", "keep-home", "host-pids", "survives-agent"}
     if host.bwrap:
         found |= {"mounts", "rootfs-images", "isolated-filesystem"}
+    if host.is_root:
+        found.add("extra-gids")
     return frozenset(found)
 
 
@@ -121,25 +123,13 @@ def enforcement_of(host: Host, settings: ProcessRuntimeSettings) -> dict[str, En
     }
 
 
-def find_runner() -> Path:
-    """The directory of the runner, whose code is never imported here."""
-    here = Path(__file__).resolve().parents[2] / "kernel"
-    if (here / "runner_main.py").is_file():
-        return here
-    for entry in sys.path:
-        other = Path(entry, "ai", "backend", "kernel")
-        if (other / "runner_main.py").is_file():
-            return other.resolve()
-    return here
-
-
 def _has_seccomp() -> bool:
     return seccomp.is_supported() and "\nSeccomp:" in cgroupfs.read("/proc/self/status")
 
 
 def _runner(state: Path, *, is_copied: bool) -> Path:
     """Without mounts a session has no way into our state directory: it sees the runner where it is installed."""
-    source = find_runner()
+    source = runner_copy.find_runner()
     if not is_copied:
         return source
     try:

@@ -17,17 +17,16 @@ process left that another file could speak of.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
+from ai.backend.plugin.node.state import StateFolder, WorkloadFolder, read_json, write_json
+from ai.backend.plugin.runtime import WorkloadKey
 
 RECORD_VERSION = 1
 
@@ -86,27 +85,9 @@ class Record:
         )
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in the file; None if there is no file or nothing sensible in it."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace atomically. Raises OSError."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(content), encoding="utf-8")
-    temporary.replace(path)
-
-
 @dataclass(frozen=True, slots=True)
-class WorkloadDirectory:
+class WorkloadDirectory(WorkloadFolder):
     """One workload's directory. Nothing is cached: every answer is what the disk says now."""
-
-    path: Path
 
     def make(self) -> None:
         self.path.mkdir(mode=0o700)
@@ -127,14 +108,6 @@ class WorkloadDirectory:
     def identity(self) -> dict[str, Any] | None:
         """The shim's own file: ``boot_id``, ``shim`` and ``leader`` as [pid, start time]."""
         return read_json(self.path / "shim.json")
-
-    def exit(self) -> WorkloadExit | None:
-        content = read_json(self.path / "exit.json")
-        return None if content is None else exit_of(content)
-
-    def write_exit(self, ended: WorkloadExit) -> None:
-        content = {"code": ended.code, "signal": ended.signal, "oom": ended.oom, "reason": ended.reason}
-        write_json(self.path / "exit.json", {"version": 1, **content})
 
     def is_locked(self) -> bool:
         """Whether a shim lives. The question takes the lock for an instant; a starting shim waits longer than that."""
@@ -171,60 +144,12 @@ class WorkloadDirectory:
             else:
                 return fd
 
-    @property
-    def is_being_removed(self) -> bool:
-        return (self.path / "removing").exists()
 
-    @property
-    def keeps_home(self) -> bool:
-        content = read_json(self.path / "removing")
-        return bool(content and content.get("keep_home"))
-
-    def mark_removing(self, *, keep_home: bool) -> None:
-        write_json(self.path / "removing", {"keep_home": keep_home})
-
-
-def exit_of(content: Mapping[str, Any]) -> WorkloadExit:
-    """How a workload ended, from the shim's file or message."""
-    return WorkloadExit(
-        code=content.get("code"),
-        signal=content.get("signal"),
-        oom=bool(content.get("oom")),
-        reason=str(content.get("reason") or ""),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class StateDirectory:
+class StateDirectory(StateFolder):
     """The runtime's root directory."""
-
-    path: Path
-
-    @property
-    def homes(self) -> Path:
-        return self.path / "homes"
-
-    @property
-    def workloads(self) -> Path:
-        return self.path / "workloads"
-
-    def make(self) -> None:
-        """Private to us: a session's way into its home is a mount, never a path through here."""
-        for directory in (self.path, self.homes, self.workloads):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path.chmod(0o700)
 
     def workload(self, key: WorkloadKey) -> WorkloadDirectory:
         return WorkloadDirectory(self.workloads / str(key))
 
-    def home(self, kernel_id: KernelId) -> Path:
-        return self.homes / str(kernel_id)
-
     def all_workloads(self) -> Iterator[WorkloadDirectory]:
-        try:
-            entries = sorted(self.workloads.iterdir())
-        except FileNotFoundError:
-            return
-        for entry in entries:
-            if entry.is_dir() and not entry.is_symlink():
-                yield WorkloadDirectory(entry)
+        return (WorkloadDirectory(folder.path) for folder in self.all_folders())

@@ -21,8 +21,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from ai.backend.common.errors import InvalidInput, LimitExceeded
+from ai.backend.plugin.node.trees import remove_tree, tree_size
 from ai.backend.runtime.process.images import MIN_PYTHON, ProcessImage
-from ai.backend.runtime.process.session_files import remove_tree, tree_size
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")
 _BINARIES = ("usr/local/bin", "usr/bin", "opt/conda/bin", "bin")

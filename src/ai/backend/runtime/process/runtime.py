@@ -12,14 +12,21 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
 from ai.backend.plugin.accelerator import Measurement
+from ai.backend.plugin.node import measuring, process_list, room, runner_copy
+from ai.backend.plugin.node.channel import RelayChannel, RelayConnection
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.node.state import exit_of
+from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
+    ProcessView,
     RunnerChannel,
     RuntimeImage,
     RuntimeInfo,
@@ -30,14 +37,12 @@ from ai.backend.plugin.runtime import (
     WorkloadState,
     WorkloadView,
 )
-from ai.backend.runtime.process import cleaning, creation, measuring, room, runner_copy
-from ai.backend.runtime.process.channel import ShimChannel, ShimConnection
+from ai.backend.runtime.process import cleaning, creation
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.probe import Findings, probe
-from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory, exit_of
-from ai.backend.runtime.process.session_files import read_log_tail, remove_tree
+from ai.backend.runtime.process.processes import pids_of, read_log_tail
+from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
-from ai.backend.runtime.process.supervisor.crash_points import reach
 from ai.backend.runtime.process.zygote_client import Zygote
 
 log = logging.getLogger(__name__)
@@ -53,9 +58,8 @@ class _Handle:
     record: Record
     directory: WorkloadDirectory
     watcher: asyncio.Task[None] | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    line: RelayConnection | None = None
     announced: bool = False
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class ProcessRuntime(AbstractRuntime):
@@ -124,13 +128,12 @@ class ProcessRuntime(AbstractRuntime):
         await runner_copy.compile_runner(copy, pythons.items())
 
     async def shutdown(self) -> None:
-        tasks = [handle.watcher for handle in self._handles.values() if handle.watcher is not None]
-        tasks += [task for task in (self._guard, self._compiling) if task is not None]
+        handles, self._handles = list(self._handles.values()), {}
+        tasks = [task for task in (self._guard, self._compiling) if task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *map(self._unwatch, handles), return_exceptions=True)
         self._guard = self._compiling = None
-        self._handles.clear()
         await self._zygote.close()
         if self._findings is not None:
             await asyncio.to_thread(self._findings.host.cgroups.let_go)
@@ -218,7 +221,7 @@ class ProcessRuntime(AbstractRuntime):
     ) -> None:
         """Politely over the socket; a shim that does not answer is killed, and its workload dies with it."""
         try:
-            connection = await ShimConnection.open(directory.path)
+            connection = await RelayConnection.open(directory.path)
             try:
                 async with asyncio.timeout(grace_s + STOP_MARGIN_S):
                     await connection.send({"t": "watch"})
@@ -242,10 +245,7 @@ class ProcessRuntime(AbstractRuntime):
                 reach("remove.marked")
             if handle is not None:
                 await self._stop(handle, 0.0, "shim-dismiss")
-                if handle.watcher is not None:
-                    handle.watcher.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await handle.watcher
+                await self._unwatch(handle)
             reach("remove.killed")
             await asyncio.to_thread(
                 cleaning.erase, self._state, directory, key, keep_home=keep_home, cgroups=self.findings.host.cgroups
@@ -267,7 +267,7 @@ class ProcessRuntime(AbstractRuntime):
         directory = self._state.workload(key)
         if not directory.path.exists():
             raise Unavailable("there is no such workload")
-        return await ShimChannel.attach(directory.path, epoch=epoch, last_seq=last_seq)
+        return await RelayChannel.attach(directory.path, epoch=epoch, last_seq=last_seq)
 
     async def events(self) -> AsyncIterator[WorkloadExited]:
         while True:
@@ -278,7 +278,9 @@ class ProcessRuntime(AbstractRuntime):
 
     async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
         wanted = [
-            (key, self._handles[key].record, self._handles[key].directory) for key in keys if key in self._handles
+            (key, handle.record, partial(pids_of, handle.record, handle.directory))
+            for key in keys
+            if (handle := self._handles.get(key)) is not None
         ]
         return await asyncio.to_thread(self._meter.measure_all, wanted, self.findings.host.cgroups, time.monotonic())
 
@@ -286,7 +288,10 @@ class ProcessRuntime(AbstractRuntime):
         handle = self._handles.get(key)
         if handle is None:
             return ()
-        return await asyncio.to_thread(measuring.pids_of, handle.record, handle.directory)
+        return await asyncio.to_thread(pids_of, handle.record, handle.directory)
+
+    async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
+        return await asyncio.to_thread(process_list.views, await self.pids(key))
 
     # -- inside
 
@@ -306,42 +311,57 @@ class ProcessRuntime(AbstractRuntime):
     def _remember(self, record: Record, directory: WorkloadDirectory) -> _Handle:
         handle = _Handle(record, directory)
         self._handles[record.key] = handle
-        handle.watcher = asyncio.create_task(self._watch(handle), name=f"watch-{record.key}")
+        self._begin_to_watch(handle)
         return handle
 
+    def _begin_to_watch(self, handle: _Handle) -> None:
+        handle.watcher = asyncio.create_task(self._watch(handle), name=f"watch-{handle.record.key}")
+
     async def _watch(self, handle: _Handle) -> None:
-        """Hear of the workload's end: from its shim, or from the silence of its shim."""
-        ended = await asyncio.to_thread(handle.directory.exit)
-        while ended is None:
+        try:
+            ended = await self._end_or_line(handle)
+        finally:
+            handle.watcher = None
+        if ended is not None:
+            self._announce(handle, ended)
+
+    async def _end_or_line(self, handle: _Handle) -> WorkloadExit | None:
+        """The workload's end, also where its shim is silent for good; None with a line on which the shim will tell it.
+
+        No task waits for that word: a node has many workloads.
+        """
+        while (ended := await asyncio.to_thread(handle.directory.exit)) is None:
             try:
-                connection = await ShimConnection.open(handle.directory.path)
+                handle.line = await RelayConnection.open(handle.directory.path, partial(self._hear, handle))
+                await handle.line.send({"t": "watch"})
+                return None
             except Unavailable:
-                if await asyncio.to_thread(handle.directory.is_locked):
-                    await asyncio.sleep(1.0)
-                    continue
                 try:
-                    ended = await asyncio.to_thread(cleaning.bury, handle.record, handle.directory)
-                    break
+                    if not await asyncio.to_thread(handle.directory.is_locked):
+                        return await asyncio.to_thread(cleaning.bury, handle.record, handle.directory)
                 except OSError as error:  # the disk is full; later it is not
                     log.warning("the end of %s cannot be noted yet: %s", handle.record.key, error)
-                    await asyncio.sleep(1.0)
-                    continue
-            try:
-                await connection.send({"t": "watch"})
-                while (message := await connection.receive()) is not None:
-                    if message.get("t") == "exited":
-                        ended = exit_of(message)
-                        break
-            except Unavailable:
-                pass
-            finally:
-                await connection.close()
-            if ended is None:
-                ended = await asyncio.to_thread(handle.directory.exit)
-        self._announce(handle, ended)
+                await asyncio.sleep(1.0)
+        return ended
+
+    def _hear(self, handle: _Handle, message: dict[str, Any] | None) -> None:
+        if message is None:
+            is_mine = self._handles.get(handle.record.key) is handle
+            if is_mine and not handle.announced and handle.watcher is None:
+                self._begin_to_watch(handle)
+        elif message.get("t") == "exited":
+            self._announce(handle, exit_of(message))
+            if handle.line is not None:
+                handle.line.abandon()
+
+    async def _unwatch(self, handle: _Handle) -> None:
+        if (watcher := handle.watcher) is not None:
+            watcher.cancel()
+            await asyncio.wait({watcher})
+        if handle.line is not None:
+            await handle.line.close()
 
     def _announce(self, handle: _Handle, ended: WorkloadExit) -> None:
-        handle.ended.set()
         if handle.announced:
             return
         handle.announced = True
@@ -356,7 +376,7 @@ class ProcessRuntime(AbstractRuntime):
             sizes: dict[WorkloadKey, int] = {}
             for handle in list(self._handles.values()):
                 limit = handle.record.home_bytes
-                if handle.ended.is_set() or (limit is None and not lacks_room):
+                if handle.announced or (limit is None and not lacks_room):
                     continue
                 used = sizes[handle.record.key] = await self._held(handle)
                 if limit is not None and used > limit:

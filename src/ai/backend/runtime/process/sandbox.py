@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ai.backend.common.errors import CreationDenied
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
+from ai.backend.plugin.node.beneath import BENEATH
+from ai.backend.plugin.node.mounts import RUNNER, check_mount
+from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process.supervisor import launch
 
-HOME = "/home/work"
-RUNNER = "/opt/backend.ai/kernel"
 PROGRAMS = "/opt/backend.ai/bin"
 """Last on PATH: ``python`` for hosts that have only a ``python3``, as Debian."""
 INNER_UID = 1000
@@ -56,7 +56,9 @@ ETC = (
     "timezone",
     "vulkan",
 )
-FORBIDDEN_TARGETS = ("/", "/proc", "/dev", "/sys", "/etc", "/usr", "/bin", "/lib", "/lib64", "/sbin", RUNNER, HOME)
+SYSFS = ("/sys/devices/system",)
+DEVICE_SYSFS = ("/sys/bus", "/sys/class", "/sys/dev", "/sys/devices")
+"""What of sysfs a session with a device node sees: there its vendor's library finds devices and their topology."""
 
 
 def stand_ins(uid: int, gid: int) -> dict[str, str]:
@@ -97,7 +99,7 @@ class View:
                 self.add("--perms", "0755", "--dir", str(above))
 
     def _reachable(self, source: str) -> str:
-        if not self.staged or source in SYSTEM_DIRECTORIES or _is_public(source):
+        if BENEATH not in source and (not self.staged or source in SYSTEM_DIRECTORIES or _is_public(source)):
             return source
         name = str(len(self.stage))
         self.stage.append([source, name])
@@ -171,8 +173,9 @@ def compose(scene: Scene, command: Sequence[str]) -> tuple[list[str], list[list[
     view.add("--size", str(scene.shmem_bytes), "--perms", "1777", "--tmpfs", "/dev/shm")
     view.add("--size", str(scene.tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp")
     view.add("--size", str(scene.tmp_bytes), "--perms", "1777", "--tmpfs", "/var/tmp")
-    if os.path.isdir("/sys/devices/system"):  # noqa: PTH112  # as the neighbours
-        view.add("--ro-bind", "/sys/devices/system", "/sys/devices/system")
+    for tree in DEVICE_SYSFS if scene.devices else SYSFS:
+        if os.path.isdir(tree):  # noqa: PTH112  # as the neighbours
+            view.add("--ro-bind", tree, tree)
     view.bind(scene.home, HOME, "--bind")
     view.bind(scene.runner, RUNNER)
     if scene.python is not None:
@@ -226,23 +229,10 @@ def _show_rootfs(view: View, rootfs: Path) -> None:
             view.bind(path, target)
 
 
-def check_mount(mount: Mount) -> None:
-    """Raises CreationDenied."""
-    target = os.path.normpath(mount.target)
-    if not mount.target.startswith("/") or target != mount.target.rstrip("/"):
-        raise CreationDenied(f"the mount target {mount.target!r} is not a plain absolute path")
-    if target in FORBIDDEN_TARGETS or target.startswith(("/proc/", "/dev/", "/sys/", RUNNER + "/")):
-        raise CreationDenied(f"nothing can be mounted at {mount.target!r}")
-    if not os.path.exists(mount.source):  # noqa: PTH110  # as the neighbours
-        raise CreationDenied(f"the mount source for {mount.target!r} does not exist on this node")
-
-
 def _show_mount(view: View, mount: Mount) -> None:
-    check_mount(mount)
+    check_mount(mount, staged=view.staged)
     view.bind(mount.source, mount.target, "--ro-bind" if mount.read_only else "--bind")
 
 
 def _show_device(view: View, device: DeviceMapping) -> None:
-    if not os.path.exists(device.source):  # noqa: PTH110  # as the neighbours
-        raise CreationDenied(f"the device {device.source!r} does not exist on this node")
     view.bind(device.source, device.target or device.source, "--dev-bind")

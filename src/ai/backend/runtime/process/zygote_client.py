@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import Unavailable, WorkloadError
-from ai.backend.runtime.process.supervisor.crash_points import reach
+from ai.backend.plugin.node.crash_points import reach
 
 _SOURCE_ROOT = Path(__file__).resolve().parents[4]
 _MAIN = "ai.backend.runtime.process.supervisor.zygote"
@@ -45,22 +45,22 @@ class Zygote:
             Unavailable: there is no zygote, twice in a row.
             WorkloadError: the shim died or did not report in time.
         """
-        data = await self._ask(directory, timeout_s)
-        if not data and self.pid is None:
+        data, zygote = await self._ask(directory, timeout_s)
+        if not data and await asyncio.to_thread(_is_gone, zygote):
             # The zygote died with the request unread; a shim that lives all the same holds the lock against a second.
-            data = await self._ask(directory, timeout_s)
+            data, _ = await self._ask(directory, timeout_s)
         if not data:
             raise WorkloadError("the workload's shim died while it started")
         report: dict[str, Any] = json.loads(data)
         return report
 
-    async def _ask(self, directory: Path, timeout_s: float) -> bytes:
-        """What the new shim says; nothing if it died before."""
+    async def _ask(self, directory: Path, timeout_s: float) -> tuple[bytes, subprocess.Popen[bytes]]:
+        """What the new shim says, nothing if it died before; and the zygote that was asked for it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             async with self._lock:
-                await asyncio.to_thread(self._request, directory, theirs)
+                zygote = await asyncio.to_thread(self._request, directory, theirs)
             theirs.close()
             async with asyncio.timeout(timeout_s):
                 data = b""
@@ -71,7 +71,7 @@ class Zygote:
         finally:
             theirs.close()
             ours.close()
-        return data
+        return data, zygote
 
     async def close(self) -> None:
         """Let the zygote end. Safe at any time."""
@@ -90,10 +90,10 @@ class Zygote:
                 self._process.wait()
             self._process = None
 
-    def _request(self, directory: Path, report: socket.socket) -> None:
+    def _request(self, directory: Path, report: socket.socket) -> subprocess.Popen[bytes]:
         message = json.dumps({"directory": str(directory)}).encode()
         for attempt in range(2):
-            connection = self._ensure()
+            connection, zygote = self._ensure()
             try:
                 socket.send_fds(connection, [message], [report.fileno()])
             except OSError as error:
@@ -102,11 +102,12 @@ class Zygote:
                 self._close()
                 continue
             reach("create.requested")
-            return
+            return zygote
+        raise AssertionError("the second attempt returns or raises")
 
-    def _ensure(self) -> socket.socket:
+    def _ensure(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         if self._socket is not None and self._process is not None and self._process.poll() is None:
-            return self._socket
+            return self._socket, self._process
         self._close()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         code = f"import sys; sys.path.append({str(_SOURCE_ROOT)!r}); from {_MAIN} import main; main()"
@@ -122,4 +123,11 @@ class Zygote:
             )
         theirs.close()
         self._socket = ours
-        return ours
+        return ours, self._process
+
+
+def _is_gone(process: subprocess.Popen[bytes]) -> bool:
+    """Also one that is about to be: its sockets close before it counts as dead."""
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=0.5)
+    return process.poll() is not None

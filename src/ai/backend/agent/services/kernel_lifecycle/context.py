@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.ports.records import KernelRecords
+from ai.backend.agent.model.kernel import KernelRecord, Phase
+from ai.backend.agent.ports.records import KernelRecords, Leftovers
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.observations import Observer
@@ -25,6 +26,7 @@ class Surroundings:
     plugins: PluginSet
     inventory: Inventory
     records: KernelRecords
+    leftovers: Leftovers
     observer: Observer
 
 
@@ -37,6 +39,16 @@ class Circumstances:
     @property
     def restarting(self) -> bool:
         return self.cause is LifecycleCause.RESTART_IN_PLACE
+
+
+def circumstances_of(record: KernelRecord) -> Circumstances:
+    """Of the calls that come now, or are still owed, for the standing workload."""
+    is_ending = record.phase in (Phase.TERMINATING, Phase.ENDED)
+    if record.restarted_from is not None or (record.restarted and not is_ending):
+        return Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
+    if record.spec.relocated_from is not None:
+        return Circumstances(cause=LifecycleCause.RELOCATE)
+    return Circumstances()
 
 
 class Step(Protocol):

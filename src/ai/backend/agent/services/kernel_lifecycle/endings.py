@@ -16,11 +16,16 @@ def exit_code_of(ended: WorkloadExit | None) -> int | None:
     return 128 + ended.signal if ended.signal is not None else ended.code
 
 
-def ending_of(error: Exception, ended: WorkloadExit | None) -> Ending:
-    """As what a failed creation ends."""
+def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool = False) -> Ending:
+    """As what a failed creation ends. A restart in place has no scheduler to go back to: what it defers, it denies."""
     message = str(error) or type(error).__name__
     if isinstance(error, CreationDeferred):
-        return Ending(status=KernelStatus.PENDING, reason=KernelEventReason.CREATION_DEFERRED, message=message)
+        return Ending(
+            status=KernelStatus.ERROR if restarting else KernelStatus.PENDING,
+            reason=KernelEventReason.CREATION_DEFERRED,
+            message=message,
+            retry_after_s=None if restarting else error.retry_after,
+        )
     if isinstance(error, (CreationDenied, ImageNotFound)):
         reason = KernelEventReason.CREATION_DENIED
     elif ended is not None and ended.oom:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 
 from ai.backend.agent.model.kernel import Phase
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
+from ai.backend.plugin.runtime import WorkloadView
 
 log = logging.getLogger(__name__)
 
@@ -22,24 +24,25 @@ class Recovery:
 
     async def recover(self) -> None:
         """Find the kernels of an earlier life again, go on with each, and remove workloads that no record knows."""
-        limit = time.time() - self._around.settings.kernel_lifecycles.tombstone
+        now, wall_now = time.monotonic(), time.time()
         for record in self._around.records.load():
-            if record.phase is Phase.ENDED and record.ended_at < limit:
-                self._around.records.forget(record.spec.kernel_id)
+            kernel_id = record.spec.kernel_id
+            if record.phase is Phase.ENDED:
+                self._supervisor.ended[kernel_id] = now - max(0.0, wall_now - record.ended_at)
                 continue
-            kernel = self._supervisor.kernels[record.spec.kernel_id] = Kernel(record, self._around.records)
-            if kernel.is_live:
-                self._around.inventory.adopt(kernel.id, record.device_allocation)
-        await self.remove_strangers()
+            self._supervisor.kernels[kernel_id] = Kernel(record, self._around.records)
+            self._around.inventory.adopt(kernel_id, record.device_allocation)
+        self._forget_ended()
+        self._supervisor.restore_leftovers()
+        await self.remove_strangers(await self._around.runtime.list_workloads())
         for kernel in self._supervisor.live():
             self._supervisor.resume(kernel)
 
-    async def remove_strangers(self) -> None:
+    async def remove_strangers(self, views: Iterable[WorkloadView]) -> None:
         """End every workload that no record of ours accounts for."""
-        for view in await self._around.runtime.list_workloads():
+        for view in views:
             kernel = self._supervisor.kernels.get(str(view.key.kernel_id))
-            known = kernel is not None and kernel.is_live
-            if known and kernel is not None and view.key.attempt in (kernel.attempt, kernel.record.restarted_from):
+            if kernel is not None and view.key.attempt in (kernel.attempt, kernel.record.restarted_from):
                 continue
             log.warning("the workload %s belongs to no kernel of this agent and is removed", view.key)
             try:
@@ -50,14 +53,23 @@ class Recovery:
 
     async def sync(self) -> None:
         """Compare the records with what the runtime holds; forget kernels that ended long ago."""
+        # Only those that ran before the runtime was asked: one that began meanwhile is missing from the answer.
+        settled = {kernel.key for kernel in self._supervisor.live() if _is_settled(kernel)}
         views = {view.key: view for view in await self._around.runtime.list_workloads()}
         for kernel in self._supervisor.live():
-            if kernel.record.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done()):
+            if kernel.key in settled and _is_settled(kernel):
                 view = views.get(kernel.key)
                 if view is None or view.exit is not None:
                     self._supervisor.lost(kernel, view.exit if view is not None else None)
-        await self.remove_strangers()
-        limit = time.time() - self._around.settings.kernel_lifecycles.tombstone
-        for kernel in [k for k in self._supervisor.kernels.values() if not k.is_live and k.record.ended_at < limit]:
-            self._around.records.forget(kernel.id)
-            del self._supervisor.kernels[kernel.id]
+        await self.remove_strangers(views.values())
+        self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        limit = time.monotonic() - self._around.settings.kernel_lifecycles.tombstone
+        for kernel_id in [kernel_id for kernel_id, at in self._supervisor.ended.items() if at < limit]:
+            self._around.records.forget(kernel_id)
+            del self._supervisor.ended[kernel_id]
+
+
+def _is_settled(kernel: Kernel) -> bool:
+    return kernel.record.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())

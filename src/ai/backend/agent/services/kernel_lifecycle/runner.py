@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 from ai.backend.agent.services.crash_points import CREATE_STEPS
 from ai.backend.agent.services.kernel import Kernel
+from ai.backend.agent.services.kernel_lifecycle.aftercare import Aftercare
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Step, Surroundings
+from ai.backend.agent.services.kernel_lifecycle.hook_calls import HookCalls
 from ai.backend.agent.services.kernel_lifecycle.steps.bootstrap import Bootstrap
 from ai.backend.agent.services.kernel_lifecycle.steps.channel import Channel
 from ai.backend.agent.services.kernel_lifecycle.steps.devices import Devices
-from ai.backend.agent.services.kernel_lifecycle.steps.hooks import HookCalls, Hooks
+from ai.backend.agent.services.kernel_lifecycle.steps.hooks import Hooks
 from ai.backend.agent.services.kernel_lifecycle.steps.post_create import PostCreate
 from ai.backend.agent.services.kernel_lifecycle.steps.workload import CreateWorkload
 from ai.backend.infra.crash_points import crash_point
@@ -26,15 +28,16 @@ class StepRunner:
 
     def __init__(self, around: Surroundings) -> None:
         calls = HookCalls(around)
+        self.aftercare = Aftercare(around, calls)
         self.devices = Devices(around)
         self.channel = Channel(around)
         self.steps: Sequence[Step] = (
             self.devices,
-            Hooks(around, calls),
+            Hooks(around, calls, self.aftercare),
             CreateWorkload(around),
             self.channel,
             Bootstrap(around),
-            PostCreate(around, calls),
+            PostCreate(around, calls, self.aftercare),
         )
         assert tuple(step.name for step in self.steps) == CREATE_STEPS
 

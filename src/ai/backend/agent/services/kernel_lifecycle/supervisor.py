@@ -16,10 +16,10 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.agent.model.kernel import Ending, KernelRecord, Phase
+from ai.backend.agent.model.kernel import Ending, KernelRecord, Phase, with_shared_texts
 from ai.backend.agent.services.batch import watch_batch
 from ai.backend.agent.services.kernel import Kernel
-from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings, circumstances_of
 from ai.backend.agent.services.kernel_lifecycle.endings import ending_of, exit_code_of
 from ai.backend.agent.services.kernel_lifecycle.runner import StepRunner
 from ai.backend.agent.services.statistics import Statistics
@@ -29,6 +29,7 @@ from ai.backend.common.errors import (
     InvalidInput,
     NotFound,
     ResourceError,
+    Unavailable,
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionType
@@ -47,7 +48,6 @@ log = logging.getLogger(__name__)
 R = KernelEventReason
 _LOG_TAIL = 65_536
 _ADOPT_FIRST_S, _ADOPT_MAX_S = 0.5, 10.0
-_CREATE = Circumstances()
 _RESTART = Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
 
 
@@ -61,6 +61,9 @@ class Supervisor:
         self._slots = asyncio.Semaphore(around.settings.agent.kernel_creation_concurrency)
         self._batches: set[asyncio.Task[None]] = set()
         self.kernels: dict[str, Kernel] = {}
+        """Those that are live."""
+        self.ended: dict[str, float] = {}
+        """When others have ended, on the monotonic clock. There may be many: their records stay on the disk."""
 
     # ---- commands
     # -----------------------------------------------------------------------------------------------------
@@ -71,6 +74,7 @@ class Supervisor:
         Raises:
             UnsupportedResource, InvalidAllocation, InsufficientResource, ...: nothing was taken.
             Conflict: an attempt older than one that this agent knows.
+            Unavailable: the disk is full; what was accepted before goes on, and is known when this is asked again.
         """
         if not req.kernels:
             raise InvalidInput("no kernels", data={"kernels": "empty"})
@@ -82,7 +86,10 @@ class Supervisor:
                     ResourceSlot.parse(dict(spec.slots)), self._around.settings.agent.id
                 )
                 record = KernelRecord(
-                    spec=spec, phase=Phase.CREATING, status=KernelStatus.PREPARING, created_at=time.time()
+                    spec=with_shared_texts(spec),
+                    phase=Phase.CREATING,
+                    status=KernelStatus.PREPARING,
+                    created_at=time.time(),
                 )
                 kernel = Kernel(record, self._around.records)
                 self._runner.devices.bind(kernel)
@@ -92,16 +99,28 @@ class Supervisor:
                 self._around.inventory.free(kernel.id)
             raise
         crash_point("create.accept.before")
-        for kernel in kernels:
-            kernel.save()
+        for place, kernel in enumerate(kernels):
+            try:
+                kernel.save()
+                self._report(kernel, KernelStatus.PREPARING, R.UNKNOWN)
+            except OSError as e:
+                for left in kernels[place:]:
+                    self._around.inventory.free(left.id)
+                raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
+            self.ended.pop(kernel.id, None)
             self.kernels[kernel.id] = kernel
-            self._report(kernel, KernelStatus.PREPARING, R.UNKNOWN)
             self._start(kernel, self._create)
         crash_point("create.accept.after")
 
+    def _find(self, kernel_id: str) -> Kernel | None:
+        """A live kernel, or what the record tells of one that has ended."""
+        if kernel_id in self.ended and (record := self._around.records.get(kernel_id)) is not None:
+            return Kernel(record, self._around.records)
+        return self.kernels.get(kernel_id)
+
     def _is_known(self, spec: KernelSpec) -> bool:
         """Raises Conflict for an old attempt, or for a new one while the older is still here."""
-        known = self.kernels.get(spec.kernel_id)
+        known = self._find(spec.kernel_id)
         if known is None or (known.attempt < spec.attempt and not known.is_live):
             return False
         if known.attempt == spec.attempt:
@@ -113,7 +132,7 @@ class Supervisor:
 
     def destroy(self, req: DestroyKernel) -> None:
         """Begin to end a kernel. What is gone already is reported again."""
-        kernel = self.kernels.get(req.kernel_id)
+        kernel = self._find(req.kernel_id)
         if kernel is None or (not kernel.is_live and kernel.attempt < req.attempt):
             message = "the agent holds no such kernel"
             self._around.observer.report(
@@ -140,9 +159,7 @@ class Supervisor:
         Raises:
             NotFound: no such kernel. Conflict: an older attempt, or it does not run.
         """
-        kernel = self.kernels.get(req.kernel_id)
-        if kernel is None or not kernel.is_live:
-            raise NotFound(f"the agent holds no kernel {req.kernel_id}")
+        kernel = self.get(req.kernel_id)
         if kernel.attempt == req.attempt:
             return
         if kernel.attempt > req.attempt or kernel.record.phase is not Phase.RUNNING:
@@ -152,10 +169,11 @@ class Supervisor:
             )
         old = kernel.record.spec
         kernel.save(
-            spec=msgspec.structs.replace(old, attempt=req.attempt),
+            spec=msgspec.structs.replace(old, attempt=req.attempt, relocated_from=None),
             phase=Phase.RESTARTING,
             status=KernelStatus.RESTARTING,
             restarted_from=old.attempt,
+            restarted=True,
             ready=False,
             batch_since=None,
         )
@@ -179,7 +197,7 @@ class Supervisor:
     def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
         """A workload is gone without being asked to. Creations notice by themselves, through their channel."""
         kernel = self.kernels.get(str(key.kernel_id))
-        if kernel is None or kernel.key != key or not kernel.is_live:
+        if kernel is None or kernel.key != key:
             return
         kernel.exit = ended
         if kernel.channel is not None:
@@ -195,12 +213,12 @@ class Supervisor:
     def get(self, kernel_id: str) -> Kernel:
         """Raises NotFound unless this agent holds it."""
         kernel = self.kernels.get(kernel_id)
-        if kernel is None or not kernel.is_live:
+        if kernel is None:
             raise NotFound(f"the agent holds no kernel {kernel_id}")
         return kernel
 
     def live(self) -> list[Kernel]:
-        return [kernel for kernel in self.kernels.values() if kernel.is_live]
+        return list(self.kernels.values())
 
     def presence(self) -> list[KernelPresence]:
         return [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.record.status) for k in self.live()]
@@ -216,22 +234,52 @@ class Supervisor:
             if previous is not None and not previous.done():
                 previous.cancel()
                 await asyncio.wait({previous})
-            await operation(kernel)
+            await self._carry_out(kernel, operation)
+
+        def done(task: asyncio.Task[None]) -> None:
+            if kernel.task is task:
+                kernel.task = None
+            _log_failure(task)
 
         kernel.task = asyncio.create_task(run(), name=f"kernel-{kernel.id}")
-        kernel.task.add_done_callback(_log_failure)
+        kernel.task.add_done_callback(done)
+
+    async def _carry_out(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
+        """An operation, over what no step foresees, as a full disk: no kernel is left where nobody goes on with it.
+
+        What was to run is ended, and an end or an adoption is tried until it succeeds.
+        """
+        delay_s, failure = _ADOPT_FIRST_S, None
+        while True:
+            try:
+                if failure is not None and kernel.record.phase in (Phase.CREATING, Phase.RESTARTING):
+                    kernel.save(phase=Phase.TERMINATING, ending=failure)
+                if kernel.record.phase is Phase.TERMINATING:
+                    operation = self._terminate
+                await operation(kernel)
+                return
+            except Exception as e:
+                log.exception("kernel %s is %s and cannot go on; trying again", kernel.id, kernel.record.phase)
+                is_restart = kernel.record.phase is Phase.RESTARTING
+                failure = failure or ending_of(e, kernel.exit, restarting=is_restart)
+            if not kernel.is_live or (kernel.record.phase is Phase.RUNNING and operation != self._adopt):
+                return
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _ADOPT_MAX_S)
 
     async def _create(self, kernel: Kernel) -> None:
         async with self._slots:
             if kernel.record.status is KernelStatus.PREPARING:
                 self._report(kernel, KernelStatus.CREATING, R.UNKNOWN)
                 kernel.save(status=KernelStatus.CREATING)
-            await self._acquire(kernel, _CREATE)
+            await self._acquire(kernel, circumstances_of(kernel.record))
 
     async def _restart(self, kernel: Kernel) -> None:
         async with self._slots:
-            await self._runner.release_all(kernel, _RESTART)
-            kernel.exit = None
+            if kernel.record.restarted_from is not None:
+                await self._runner.release_all(kernel, _RESTART)
+                kernel.exit = None
+                kernel.save(restarted_from=None, workload_id="", deferred_until=None)
             crash_point("restart.released")
             await self._acquire(kernel, _RESTART)
 
@@ -239,7 +287,7 @@ class Supervisor:
         try:
             await self._runner.acquire_all(kernel, why)
         except Exception as e:
-            failure = ending_of(e, kernel.exit)
+            failure = ending_of(e, kernel.exit, restarting=why.restarting)
             level = logging.INFO if isinstance(e, BackendError) else logging.ERROR
             log.log(level, "kernel %s could not be created: %s", kernel.id, e, exc_info=level == logging.ERROR)
             kernel.hurry.set()
@@ -251,7 +299,7 @@ class Supervisor:
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
         """The kernel runs: write it down, say so, and start what a batch session is for."""
         crash_point("create.running.before")
-        record = kernel.record
+        record, failed = kernel.record, self._around.inventory.unhealthy(kernel.id)
         self._report(
             kernel,
             KernelStatus.RUNNING,
@@ -260,9 +308,11 @@ class Supervisor:
             workload_id=record.workload_id,
             devices=record.allocation,
             attached_devices=record.attached_devices,
+            unhealthy_devices=failed,
             service_ports=[],
         )
-        kernel.save(phase=Phase.RUNNING, status=KernelStatus.RUNNING, step="", restarted_from=None, resumes=0)
+        running = {"phase": Phase.RUNNING, "status": KernelStatus.RUNNING, "unhealthy": failed}
+        kernel.save(**running, step="", restarted_from=None, resumes=0)
         crash_point("create.running.after")
         if kernel.channel is not None and kernel.channel.ended:
             self.workload_exited(kernel.key, kernel.exit or WorkloadExit(reason="the workload ended at once"))
@@ -285,12 +335,25 @@ class Supervisor:
         assert ending is not None
         if ending.forced:
             kernel.hurry.set()
-        await self._runner.release_all(kernel, _CREATE)
+        record = msgspec.structs.replace(kernel.record, restarted_from=None)  # no restart follows
+        await self._runner.release_all(kernel, circumstances_of(record))
         self._around.records.forget_runs(kernel.id)
         crash_point("destroy.terminated.before")
         self._report_end(kernel, ending)
-        kernel.save(phase=Phase.ENDED, status=ending.status, step="", ended_at=time.time())
+        self._bury(kernel, ending)
         crash_point("destroy.terminated.after")
+
+    def _bury(self, kernel: Kernel, ending: Ending) -> None:
+        """Write down the end, with only what late commands need."""
+        if ending.exit_code is None:
+            ending = msgspec.structs.replace(ending, exit_code=exit_code_of(kernel.exit))
+        record = msgspec.structs.replace(
+            kernel.record.tombstone(), status=ending.status, ending=ending, ended_at=time.time()
+        )
+        self._around.records.put(record)
+        self.ended[kernel.id] = time.monotonic()
+        del self.kernels[kernel.id]
+        kernel.become(record)
 
     async def _read_tail(self, kernel: Kernel) -> bytes | None:
         """What the manager keeps of the log; the workload takes the rest with it."""
@@ -317,9 +380,14 @@ class Supervisor:
             workload_id=kernel.record.workload_id or None,
             last_stat=kernel.last_stat,
             log_tail=kernel.log_tail,
+            retry_after_s=ending.retry_after_s,
         )
 
     # ---- after a restart of the agent -------------------------------------------------------------------------------
+
+    def restore_leftovers(self) -> None:
+        """Go on with the hook calls that are owed for workloads that are gone."""
+        self._runner.aftercare.restore()
 
     def resume(self, kernel: Kernel) -> None:
         """Go on with a kernel of an earlier life where its record stands."""
@@ -352,12 +420,13 @@ class Supervisor:
             devices=kernel.record.allocation,
             attached_devices=kernel.record.attached_devices,
         )
+        self._runner.aftercare.follow(kernel)
         self._watch_batch(kernel)
 
     async def _connect(self, kernel: Kernel) -> bool:
         """Open the channel again; False to try later. A workload that has ended meanwhile is ended here as well."""
         try:
-            await self._runner.channel.acquire(kernel, _CREATE)
+            await self._runner.channel.acquire(kernel, circumstances_of(kernel.record))
             return True
         except Exception as e:
             log.warning("kernel %s cannot be adopted yet: %s", kernel.id, e, exc_info=not isinstance(e, BackendError))
@@ -385,6 +454,7 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._runner.aftercare.close()
         for kernel in self.live():
             if kernel.runs is not None:
                 kernel.runs.close()

@@ -14,6 +14,9 @@ from ai.backend.common.wire.link import ManagerReports
 
 log = logging.getLogger(__name__)
 
+_UNHEARD_S = 0.25
+"""A call waits for the connection by itself: a report that was lost with one is repeated once there is another."""
+
 
 class Heartbeat(Rhythm):
     """One report each interval; the manager's reply sets the next interval."""
@@ -34,12 +37,13 @@ class Heartbeat(Rhythm):
             if not self._silent:
                 log.warning("the manager does not hear this agent: %s", e)
             self._silent = True
+            self.interval_s = min(_UNHEARD_S, self.interval_s)
             return
         self._silent = False
         self.interval_s = min(60.0, max(0.05, reply.interval_s))
         for stranger in reply.unknown_kernels:
             kernel = self._supervisor.kernels.get(stranger.kernel_id)
-            if kernel is None or not kernel.is_live or kernel.attempt != stranger.attempt:
+            if kernel is None or kernel.attempt != stranger.attempt:
                 continue
             log.warning("the manager does not know kernel %s; it is ended", stranger.kernel_id)
             reason = KernelEventReason.NOT_FOUND_IN_MANAGER

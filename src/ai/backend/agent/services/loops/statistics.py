@@ -35,8 +35,9 @@ class StatisticsLoop(Rhythm):
         report = StatReport(
             agent_id=self._agent_id,
             at=time.time(),
-            node=dict(self._statistics.node),
-            devices=dict(self._statistics.devices),
-            kernels={kernel_id: dict(metrics) for kernel_id, metrics in self._statistics.kernels.items()},
+            node=self._statistics.node,
+            devices=self._statistics.devices,
+            kernels=self._statistics.kernels,
+            families=self._statistics.families,
         )
         await self._manager.report_stats(report)

@@ -20,6 +20,7 @@ import msgspec
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.agent.model.kernel import RunRecord, RunsRecord
 from ai.backend.agent.services.channel import Frame, KernelChannel, describe_exit
+from ai.backend.agent.services.flag import Flag
 from ai.backend.agent.services.runs.console import ConsoleBuffer, Mark
 from ai.backend.common.errors import BackendError, LimitExceeded, RunError
 from ai.backend.common.states import RunMode, RunStatus
@@ -39,7 +40,7 @@ class Run:
     def __init__(self, record: RunRecord) -> None:
         self.record = record
         self.buffer = ConsoleBuffer()
-        self.changed = asyncio.Event()
+        self.changed = Flag()
         self.lock = asyncio.Lock()
         self.over = False
         self.sent = record.started
@@ -82,7 +83,7 @@ class RunBook:
         self._save = save
         self._acked = 0
         self._runs: dict[str, Run] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
         self._is_settled = True
         if restored is not None and restored.attempt == attempt:
             self._acked = restored.acked
@@ -370,5 +371,5 @@ class RunBook:
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)

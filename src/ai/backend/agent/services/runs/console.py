@@ -6,7 +6,6 @@ stream 524,288 characters a call are kept and the rest is dropped.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +41,7 @@ class _Entry:
 class ConsoleBuffer:
     """Items and marks in order of their arrival."""
 
-    _entries: deque[_Entry] = field(default_factory=deque)
+    _entries: list[_Entry] = field(default_factory=list)
     _used: dict[str, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)
 
@@ -101,10 +100,11 @@ class ConsoleBuffer:
     def take(self) -> tuple[list[list[Any]], Mark | None]:
         """Hand out everything up to and including the first mark."""
         items: list[list[Any]] = []
-        while self._entries:
-            entry = self._entries.popleft()
+        for place, entry in enumerate(self._entries):
             if entry.mark is not None:
+                del self._entries[: place + 1]
                 return items, entry.mark
             items.append([entry.kind, "".join(entry.data) if entry.kind in _STREAMS else entry.data])
+        self._entries.clear()
         self._used.clear()
         return items, None

@@ -1,15 +1,6 @@
-"""Named instructions at which a test may have a process of the runtime killed.
-
-A no-op unless ``BACKENDAI_CRASH_AT`` names the point, which no product code sets. Kill tests use it to prove that
-whatever instruction was the last one, the next start finds and cleans everything.
-"""
+"""The points of this runtime at which a test may have one of its processes killed, see ``plugin.node.crash_points``."""
 
 from __future__ import annotations
-
-import os
-import signal
-
-VARIABLE = "BACKENDAI_CRASH_AT"
 
 AGENT_POINTS = (
     "create.directory",
@@ -37,9 +28,3 @@ SHIM_POINTS = (
     "shim.exit-recorded",
 )
 """Points of the shim's process."""
-
-
-def reach(point: str) -> None:
-    """Die here, at once, if a test asked for it."""
-    if os.environ.get(VARIABLE) == point:
-        os.kill(os.getpid(), signal.SIGKILL)

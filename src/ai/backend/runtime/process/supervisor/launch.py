@@ -11,9 +11,10 @@ import fcntl
 import os
 import resource
 import signal
+import stat
 from typing import Any, NoReturn
 
-from ai.backend.runtime.process.supervisor import cgroupfs, syscalls
+from ai.backend.plugin.node import beneath, cgroupfs, syscalls
 
 CHANNEL_FD = 3
 SECCOMP_FD = 4
@@ -114,12 +115,14 @@ def _stage(sources: list[list[str]]) -> None:
 
     They are opened inside of it, as a mount of another namespace cannot be bound, and before STAGE is covered.
     """
+    if os.geteuid() != 0:
+        syscalls.unshare_user()
     syscalls.unshare_mounts()
-    opened = [(os.open(source, os.O_PATH | os.O_CLOEXEC), name, os.path.isdir(source)) for source, name in sources]
+    opened = [(beneath.open_source(source), name) for source, name in sources]
     syscalls.mount("tmpfs", STAGE, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
-    for fd, name, is_directory in opened:
+    for fd, name in opened:
         target = f"{STAGE}/{name}"
-        if is_directory:
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
             os.mkdir(target)
         else:
             os.close(os.open(target, os.O_CREAT | os.O_CLOEXEC, 0o644))

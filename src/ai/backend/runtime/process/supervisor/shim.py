@@ -4,7 +4,7 @@
 
 * It holds the lock of the workload's directory while it lives: the agent knows by it who lives.
 * Its death is the death of the workload: the leader dies with its parent, and the namespace with its leader.
-* One controller at a time; a newer epoch takes over. Any number of watchers, which only hear of the end.
+* What passes between agent and runner is the relay's (``plugin.relay``).
 * A shim whose directory was removed under it (somebody deleted the data directory) ends its workload and itself.
 * Standard library, one thread, one poll loop.
 """
@@ -20,17 +20,14 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ai.backend.runtime.process.supervisor import cgroupfs, proc
-from ai.backend.runtime.process.supervisor.crash_points import reach
-from ai.backend.runtime.process.supervisor.framing import ProtocolViolation, decode, encode, kind_of, pack
-from ai.backend.runtime.process.supervisor.peers import Peer
-from ai.backend.runtime.process.supervisor.replay import Replay
+from ai.backend.plugin.node import cgroupfs, proc
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.relay.framing import decode, encode
+from ai.backend.plugin.relay.peers import Peer
+from ai.backend.plugin.relay.relay import Relay
 from ai.backend.runtime.process.supervisor.session_log import SessionLog
 from ai.backend.runtime.process.supervisor.spawn import Leader
 
-PROTOCOL = 1
-UNSENT_LIMIT = 1024 * 1024
-TO_RUNNER_LIMIT = 16 * 1024 * 1024
 KILL_PATIENCE_S = 20.0
 RUNNER_LOST_GRACE_S = 1.0
 
@@ -55,20 +52,10 @@ class Shim:
 
     def __init__(self, plan: dict[str, Any], listener: socket.socket, wakeup: int, leader: Leader) -> None:
         self._plan = plan
-        self._listener = listener
         self._wakeup = wakeup
         self._leader = leader
-        self._runner: Peer | None = Peer(leader.channel)
         self._log = SessionLog(plan["log_bytes"])
         self._log_fd = leader.log
-        self._replay = Replay(plan["replay_bytes"])
-        self._peers: dict[int, Peer] = {}
-        self._watchers: set[int] = set()
-        self._controller: Peer | None = None
-        self._epoch = -1
-        self._sent = 0
-        self._acked = 0
-        self._exit: dict[str, Any] | None = None
         self._reason = ""
         self._stop_at: float | None = None
         self._kill_until: float | None = None
@@ -76,10 +63,16 @@ class Shim:
         self._next_look = time.monotonic() + plan["look_s"]
         self._dismissed = False
         self._poll = select.poll()
-        self._poll.register(listener, select.POLLIN)
         self._poll.register(wakeup, select.POLLIN)
         self._poll.register(self._log_fd, select.POLLIN)
-        self._poll.register(self._runner, select.POLLIN)
+        self._relay = Relay(
+            self._poll,
+            listener,
+            leader.channel,
+            replay_bytes=plan["replay_bytes"],
+            command=self._command,
+            lost=self._runner_lost,
+        )
 
     def run(self) -> None:
         """Until the workload is gone and nobody waits for its news."""
@@ -87,24 +80,19 @@ class Shim:
             for fd, events in self._poll.poll(self._timeout_ms()):
                 self._dispatch(fd, events)
             self._tick()
-            self._interest()
+            self._relay.interest()
 
     def _is_done(self) -> bool:
-        if self._exit is None:
-            return False
-        if self._dismissed:
-            return True
-        heard = self._controller is not None and self._controller.queued == 0 and self._acked >= self._replay.last_seq
-        return heard and self._sent >= self._replay.last_seq
+        return self._relay.exit is not None and (self._dismissed or self._relay.is_heard)
 
     # -- time
 
     def _timeout_ms(self) -> int:
         now = time.monotonic()
         times = [self._next_look, *(at for at in (self._stop_at,) if at is not None)]
-        if self._kill_until is not None and self._exit is None:
+        if self._kill_until is not None and self._relay.exit is None:
             times.append(now + 0.01)
-        if self._plan["watch"] and self._exit is None:
+        if self._plan["watch"] and self._relay.exit is None:
             times.append(self._next_watch)
         return max(0, int((min(times) - now) * 1000) + 1)
 
@@ -115,7 +103,7 @@ class Shim:
             if _is_abandoned():
                 self._dismissed = True
                 self._begin_stop(0.0, "abandoned")
-        if self._exit is not None:
+        if self._relay.exit is not None:
             return
         if self._leader.status is not None or (self._stop_at is not None and now >= self._stop_at):
             self._stop_at = None
@@ -144,7 +132,7 @@ class Shim:
         return sorted({*proc.descendants(os.getpid()), *cgroupfs.members(self._plan["cgroups"])} - {os.getpid()})
 
     def _begin_stop(self, grace: float, reason: str) -> None:
-        if self._exit is not None or self._kill_until is not None:
+        if self._relay.exit is not None or self._kill_until is not None:
             return
         reach("shim.stopping")
         self._reason = self._reason or reason
@@ -166,30 +154,19 @@ class Shim:
         ):
             return
         reach("shim.killed")
-        self._drain_runner()
+        self._relay.drain()
+        self._drain_log()
         oom = self._leader.was_out_of_memory(self._plan["cgroups"])
         stuck = cgroupfs.remove(self._plan["cgroups"])
         code, number = self._leader.outcome(sandboxed=self._plan["sandboxed"])
         reason = self._reason or ("out-of-memory" if oom and number == signal.SIGKILL else "")
-        self._exit = {"code": code, "signal": number, "oom": oom, "reason": reason}
+        ended = {"code": code, "signal": number, "oom": oom, "reason": reason}
         if not _is_abandoned():
-            write_json("exit.json", {"version": 1, **self._exit, "stuck": stuck}, durable=True)
+            write_json("exit.json", {"version": 1, **ended, "stuck": stuck}, durable=True)
         reach("shim.exit-recorded")
-        frame = encode({"t": "exited", **self._exit})
-        for peer in list(self._peers.values()):
-            if peer is self._controller:
-                self._pump()
-            if peer.fileno() in self._watchers or peer is self._controller:
-                peer.send(frame)
+        self._relay.finish(ended)
 
-    def _drain_runner(self) -> None:
-        """Nobody is left to write: take what is still in the pipes."""
-        while self._runner is not None and not self._replay.is_full:
-            data = self._runner.receive()
-            if not data:
-                self._drop_runner()
-                break
-            self._from_runner(data)
+    def _drain_log(self) -> None:
         with suppress(OSError):
             while data := os.read(self._log_fd, 65536):
                 self._log.write(data)
@@ -200,26 +177,10 @@ class Shim:
         if fd == self._wakeup:
             os.read(self._wakeup, 512)
             self._leader.reap()
-        elif fd == self._listener.fileno():
-            self._accept()
         elif fd == self._log_fd:
             self._read_log()
-        elif self._runner is not None and fd == self._runner.fileno():
-            if events & select.POLLOUT:
-                self._runner.flush()
-            if events & ~select.POLLOUT:
-                self._read_runner()
-        elif fd in self._peers:
-            self._serve(self._peers[fd], events)
-
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        peer = Peer(sock)
-        self._peers[peer.fileno()] = peer
-        self._poll.register(peer, select.POLLIN)
+        else:
+            self._relay.dispatch(fd, events)
 
     def _read_log(self) -> None:
         try:
@@ -233,99 +194,15 @@ class Shim:
         else:
             self._poll.unregister(self._log_fd)
 
-    def _read_runner(self) -> None:
-        assert self._runner is not None
-        data = self._runner.receive()
-        if data is None:
-            self._drop_runner()
-            if self._exit is None:
-                self._begin_stop(RUNNER_LOST_GRACE_S, "")
-        else:
-            self._from_runner(data)
+    def _runner_lost(self, violation: str) -> None:
+        if violation:
+            self._begin_stop(0.0, violation)
+        elif self._relay.exit is None:
+            self._begin_stop(RUNNER_LOST_GRACE_S, "")
 
-    def _from_runner(self, data: bytes) -> None:
-        if self._runner is None:
-            return
-        try:
-            for body in self._runner.reader.feed(data):
-                self._replay.push(body)
-        except ProtocolViolation as violation:
-            self._drop_runner()
-            self._begin_stop(0.0, f"protocol-violation: {violation}")
-        self._pump()
-
-    def _drop_runner(self) -> None:
-        if self._runner is not None:
-            self._poll.unregister(self._runner)
-            self._runner.close()
-            self._runner = None
-
-    def _pump(self) -> None:
-        """Send the controller what it has not seen, as far as it reads."""
-        peer = self._controller
-        if peer is None:
-            return
-        while peer.is_open and peer.queued < UNSENT_LIMIT and self._sent < self._replay.last_seq:
-            self._sent = max(self._sent + 1, self._replay.first_seq)
-            frame = self._replay.get(self._sent)
-            if frame is not None:
-                peer.send(frame)
-
-    def _interest(self) -> None:
-        """Ask the kernel only for what we can take: this is the whole flow control."""
-        if self._runner is not None:
-            behind = self._controller is not None and self._sent < self._replay.last_seq
-            takes = not self._replay.is_full and not behind
-            self._poll.modify(
-                self._runner, (select.POLLIN if takes else 0) | (select.POLLOUT if self._runner.queued else 0)
-            )
-        stuffed = self._runner is not None and self._runner.queued > TO_RUNNER_LIMIT
-        for peer in list(self._peers.values()):
-            if not peer.is_open:
-                self._forget(peer)
-                continue
-            takes = not (stuffed and peer is self._controller)
-            self._poll.modify(peer, (select.POLLIN if takes else 0) | (select.POLLOUT if peer.queued else 0))
-
-    def _forget(self, peer: Peer) -> None:
-        fd = next(number for number, held in self._peers.items() if held is peer)
-        with suppress(KeyError, ValueError, OSError):
-            self._poll.unregister(fd)
-        del self._peers[fd]
-        self._watchers.discard(fd)
-        if peer is self._controller:
-            self._controller = None
-        peer.close()
-
-    # -- the agent's side
-
-    def _serve(self, peer: Peer, events: int) -> None:
-        if events & select.POLLOUT and peer.flush() and peer is self._controller:
-            self._pump()
-        if not events & ~select.POLLOUT:
-            return
-        data = peer.receive()
-        if data is None:
-            self._forget(peer)
-            return
-        try:
-            for body in peer.reader.feed(data):
-                self._handle(peer, body)
-                if not peer.is_open:
-                    break
-        except (ProtocolViolation, KeyError, TypeError, ValueError):
-            peer.is_open = False
-
-    def _handle(self, peer: Peer, body: bytes) -> None:
-        kind = kind_of(body)
-        if kind == "attach":
-            self._attach(peer, decode(body))
-        elif kind == "watch":
-            self._watchers.add(peer.fileno())
-            peer.send(encode({"t": "watching", "exit": self._exit}))
-            if self._exit is not None:
-                peer.send(encode({"t": "exited", **self._exit}))
-        elif kind == "shim-stop":
+    def _command(self, peer: Peer, kind: str, body: bytes) -> bool:
+        """What anybody may ask who can reach the socket; see ``Relay``."""
+        if kind == "shim-stop":
             message = decode(body)
             self._begin_stop(float(message["grace"]), str(message.get("reason") or "stopped"))
         elif kind == "shim-signal":
@@ -336,44 +213,6 @@ class Shim:
         elif kind == "shim-dismiss":
             self._dismissed = True
             self._begin_stop(0.0, "removed")
-        elif peer is not self._controller:
-            raise ProtocolViolation("not attached")
-        elif kind == "ack":
-            self._acked = max(self._acked, int(decode(body)["seq"]))
-            self._replay.ack(self._acked)
-        elif self._runner is not None:
-            self._runner.send(pack(body))
-
-    def _attach(self, peer: Peer, message: dict[str, Any]) -> None:
-        epoch, last_seq = int(message["epoch"]), int(message["last_seq"])
-        if epoch < self._epoch or message.get("protocol") != PROTOCOL:
-            peer.send(encode({"t": "refused", "reason": "stale-epoch"}))
-            peer.is_open = False
-            return
-        if self._controller is not None and self._controller is not peer:
-            self._forget(self._controller)
-        self._epoch = epoch
-        self._controller = peer
-        # Numbers the agent says it has are acknowledged; a number we never gave comes from another incarnation.
-        self._sent = last_seq if last_seq <= self._replay.last_seq else 0
-        self._acked = max(self._acked, self._sent)
-        peer.send(
-            encode(
-                {
-                    "t": "attached",
-                    "protocol": PROTOCOL,
-                    "first_seq": self._replay.first_seq,
-                    "last_seq": self._replay.last_seq,
-                    "alive": self._exit is None,
-                    "exit": self._exit,
-                }
-            )
-        )
-        self._pump()
-        if self._exit is not None:
-            while self._sent < self._replay.last_seq and peer.is_open:
-                self._sent = max(self._sent + 1, self._replay.first_seq)
-                frame = self._replay.get(self._sent)
-                if frame is not None:
-                    peer.send(frame)
-            peer.send(encode({"t": "exited", **self._exit}))
+        else:
+            return False
+        return True

@@ -12,8 +12,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ai.backend.runtime.process.supervisor import cgroupfs, launch, proc, syscalls
-from ai.backend.runtime.process.supervisor.crash_points import reach
+from ai.backend.plugin.node import cgroupfs, proc, syscalls
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.runtime.process.supervisor import launch
 
 LOCK_PATIENCE_S = 0.5
 

@@ -37,7 +37,8 @@ class Bootstrap:
             note = f"the bootstrap script took longer than {timeout_s:g} s and was ended"
         if note is not None:
             log.warning("kernel %s: %s", kernel.id, note)
-        kernel.save(bootstrapped=True, note=note)
+        notes = [text for text in (kernel.record.note, note) if text]
+        kernel.save(bootstrapped=True, note="; ".join(notes) or None)
         kernel.runs.forget(RUN_ID)
 
     async def release(self, kernel: Kernel, why: Circumstances) -> None:

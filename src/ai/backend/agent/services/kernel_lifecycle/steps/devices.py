@@ -7,6 +7,8 @@ import msgspec
 from ai.backend.agent.model.kernel import read_allocation, write_allocation
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
+from ai.backend.common.devices import VariantProperty
+from ai.backend.common.errors import CreationDeferred
 from ai.backend.common.slots import ResourceSlot
 
 
@@ -22,14 +24,22 @@ class Devices:
         """Take the planned devices, or equivalent ones; nothing is taken if it raises a ResourceError."""
         spec = kernel.record.spec
         self._around.inventory.bind(
-            kernel.id, ResourceSlot.parse(dict(spec.slots)), read_allocation(spec.devices), spec.generation
+            kernel.id,
+            ResourceSlot.parse(dict(spec.slots)),
+            read_allocation(spec.devices),
+            spec.generation,
+            [VariantProperty.parse(text) for text in spec.variant_requirements],
         )
         allocation = self._around.inventory.holding(kernel.id)
         kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
 
     async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+        """Raises CreationDeferred where a device has failed since it was taken: another one may be had."""
         if not self._around.inventory.holds(kernel.id):
             self._around.inventory.adopt(kernel.id, kernel.record.device_allocation)
+        if not why.restarting and (failed := self._around.inventory.unhealthy(kernel.id)):
+            names = ", ".join(f"{d.device_id} ({d.reason})" if d.reason else d.device_id for d in failed)
+            raise CreationDeferred(f"devices have failed before the kernel was created: {names}")
 
     async def release(self, kernel: Kernel, why: Circumstances) -> None:
         if not why.restarting:

@@ -4,83 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 
-from ai.backend.agent.model.kernel import PluginState
 from ai.backend.agent.services.kernel import Kernel
+from ai.backend.agent.services.kernel_lifecycle.aftercare import Aftercare
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.services.kernel_lifecycle.hook_calls import HookCalls
 from ai.backend.agent.services.plugins import PluginHandle
 from ai.backend.common.devices import DeviceAllocation
-from ai.backend.common.errors import BackendError, PluginError
-from ai.backend.plugin.accelerator import (
-    MANAGED_STATE_LIMIT,
-    AbstractComputePlugin,
-    AbstractLifecycleHook,
-    AttachedDevice,
-    HookContext,
-    LifecycleCause,
-    ManagedState,
-    Workload,
-)
+from ai.backend.common.errors import BackendError, CreationDeferred
+from ai.backend.plugin import answers
+from ai.backend.plugin.accelerator import AttachedDevice
 
 log = logging.getLogger(__name__)
-_RELEASE_TRIES = 3
-
-
-class HookCalls:
-    """Makes a hook, calls one of its methods, and keeps the plugin's managed state."""
-
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
-
-    def _hook(
-        self, plugin: AbstractComputePlugin, kernel: Kernel, cause: LifecycleCause, state: ManagedState
-    ) -> AbstractLifecycleHook:
-        allocation = self._around.inventory.holding_of(kernel.id, plugin.key)
-        workload = Workload(
-            id=kernel.record.workload_id,
-            type=self._around.runtime.info().workload_type,
-            kernel_id=kernel.record.kernel_id,
-            session_id=kernel.record.session_id,
-        )
-        context = HookContext(
-            cause=cause,
-            attempt=kernel.attempt,
-            state=state,
-            previous_allocation=allocation if cause is LifecycleCause.RESTART_IN_PLACE else None,
-            deadline_s=self._around.settings.kernel_lifecycles.plugin_timeout,
-        )
-        return plugin.create_lifecycle_hook(workload, allocation, context)
-
-    async def call(self, key: str, method: str, kernel: Kernel, cause: LifecycleCause) -> object:
-        """Raises what the hook says (CreationDenied, TerminationDeferred, ...) or PluginError for anything else."""
-        kept = kernel.record.states.get(key)
-        state = ManagedState(kept.data, kept.version) if kept is not None else ManagedState()
-
-        async def run(plugin: AbstractComputePlugin) -> object:
-            return await getattr(self._hook(plugin, kernel, cause, state), method)()
-
-        try:
-            return await self._around.plugins.get(key).call(method, run)
-        finally:
-            self._keep(key, kernel, state)
-
-    @staticmethod
-    def _keep(key: str, kernel: Kernel, state: ManagedState) -> None:
-        old = kernel.record.states.get(key)
-        if (old.data if old is not None else {}) == state.data:
-            return
-        try:
-            encoded = msgspec.json.encode(state.data)
-        except (TypeError, msgspec.MsgspecError) as e:
-            raise PluginError(f"the plugin {key} keeps a state that is not JSON: {e}") from e
-        if len(encoded) > MANAGED_STATE_LIMIT:
-            raise PluginError(
-                f"the plugin {key} keeps {len(encoded)} bytes of state; {MANAGED_STATE_LIMIT} are allowed"
-            )
-        new = PluginState(version=state.version, data=msgspec.json.decode(encoded))
-        kernel.save(states={**kernel.record.states, key: new})
+V = TypeVar("V")
+_RETRY_FIRST_S = 0.2
 
 
 class Hooks:
@@ -88,53 +30,85 @@ class Hooks:
 
     name = "hooks"
 
-    def __init__(self, around: Surroundings, calls: HookCalls) -> None:
+    def __init__(self, around: Surroundings, calls: HookCalls, aftercare: Aftercare) -> None:
         self._around = around
         self._calls = calls
+        self._aftercare = aftercare
 
     async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+        """Raises what ``pre_create`` raises, and CreationDeferred while a plugin of the kernel's is missing."""
+        if kernel.record.workload_id:
+            return  # resumed: the workload was made from the configs already
+        holders = self._holders(kernel)
+        await self._aftercare.settle(kernel, [handle.key for handle, _ in holders])
         kernel.configs = []
-        attached: dict[str, list[AttachedDevice]] = {}
-        for handle in self._around.plugins.started():
-            allocation = self._around.inventory.holding_of(kernel.id, handle.key)
-            if not allocation.slots:
-                continue
-            if handle.key not in kernel.record.hooked:
-                kernel.save(hooked=[*kernel.record.hooked, handle.key])
-            config = await self._calls.call(handle.key, "pre_create", kernel, why.cause)
-            kernel.configs.append((handle.key, config))  # type: ignore[arg-type]  # pre_create gives a WorkloadConfig
-            attached[handle.key] = await self._attached(handle, allocation)
-        kernel.attached = attached
-        kernel.save(
-            attached_devices={
-                key: [
-                    {
-                        "device_id": str(d.device_id),
-                        "model_name": d.model_name,
-                        "data": msgspec.to_builtins(dict(d.data)),
-                    }
-                    for d in devices
-                ]
-                for key, devices in attached.items()
-            }
-        )
+        kernel.attached = {}
+        for handle, allocation in holders:
+            key = handle.key
+            if key not in kernel.record.hooked:
+                kernel.save(
+                    hooked=[*kernel.record.hooked, key],
+                    hook_slots={**kernel.record.hook_slots, key: [str(slot) for slot in allocation.slots]},
+                )
+            config = await self._calls.call(key, "pre_create", kernel, why)
+            assert config is not None
+            kernel.configs.append((key, config))
+            kernel.attached[key] = await self._attached(handle, allocation)
+        kernel.save(attached_devices={key: _told(devices) for key, devices in kernel.attached.items()})
+
+    def _holders(self, kernel: Kernel) -> list[tuple[PluginHandle, DeviceAllocation]]:
+        """The plugins of the kernel's devices in allocation order."""
+        found = [
+            (handle, allocation)
+            for handle in self._around.plugins.started()
+            if (allocation := self._around.inventory.holding_of(kernel.id, handle.key)).slots
+        ]
+        served = {slot for _, allocation in found for slot in allocation.slots}
+        if missing := sorted(set(self._around.inventory.holding(kernel.id).slots) - served):
+            raise CreationDeferred(f"no plugin of the agent serves {', '.join(missing)} at the moment")
+        return found
 
     @staticmethod
     async def _attached(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
-        return list(await handle.call("alloc_to_devices", lambda p: p.alloc_to_devices(allocation)))
+        check = partial(answers.attached, held=allocation)
+        return list(await handle.call("alloc_to_devices", lambda p: p.alloc_to_devices(allocation), check=check))
 
     async def release(self, kernel: Kernel, why: Circumstances) -> None:
         for key in reversed(kernel.record.hooked):
-            await self._post_terminate(key, kernel, why)
-            kernel.save(hooked=[k for k in kernel.record.hooked if k != key])
-        kernel.save(states={})
+            if not self._aftercare.owes(kernel, key) and not await self._post_terminate(key, kernel, why):
+                self._aftercare.leave(kernel, key)
+            record = kernel.record
+            kernel.save(
+                hooked=[other for other in record.hooked if other != key],
+                states=_without(record.states, key),
+                begun=_without(record.begun, key),
+                hook_slots=_without(record.hook_slots, key),
+            )
 
-    async def _post_terminate(self, key: str, kernel: Kernel, why: Circumstances) -> None:
-        """Failures are recorded and retried, but never keep the slots from being released."""
-        for attempt in range(_RELEASE_TRIES):
+    async def _post_terminate(self, key: str, kernel: Kernel, why: Circumstances) -> bool:
+        """Whether it succeeded before the deadline of one call, which its repeats share."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._around.settings.kernel_lifecycles.plugin_timeout
+        delay_s, left_s = _RETRY_FIRST_S, None
+        while True:
             try:
-                await self._calls.call(key, "post_terminate", kernel, why.cause)
-                return
+                await self._calls.call(key, "post_terminate", kernel, why, timeout_s=left_s)
+                return True
             except BackendError as e:
-                log.warning("post_terminate of %s for kernel %s failed (%d): %s", key, kernel.id, attempt + 1, e)
-            await asyncio.sleep(0.1 * 4**attempt)
+                if kernel.hurry.is_set() or clock() + delay_s >= deadline:
+                    self._calls.tell(kernel, key, "post_terminate", e, "retrying")
+                    return False
+                log.info("post_terminate of %s for kernel %s failed and is repeated: %s", key, kernel.id, e)
+            await asyncio.sleep(delay_s)
+            delay_s, left_s = 2 * delay_s, deadline - clock()
+
+
+def _told(devices: list[AttachedDevice]) -> list[dict[str, Any]]:
+    return [
+        {"device_id": str(d.device_id), "model_name": d.model_name, "data": msgspec.to_builtins(dict(d.data))}
+        for d in devices
+    ]
+
+
+def _without(values: Mapping[str, V], key: str) -> dict[str, V]:
+    return {other: value for other, value in values.items() if other != key}

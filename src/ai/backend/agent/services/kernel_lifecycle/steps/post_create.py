@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import time
 
 from ai.backend.agent.services.kernel import Kernel
+from ai.backend.agent.services.kernel_lifecycle.aftercare import Aftercare
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
-from ai.backend.agent.services.kernel_lifecycle.steps.hooks import HookCalls
+from ai.backend.agent.services.kernel_lifecycle.hook_calls import HookCalls
 from ai.backend.common.errors import BackendError
 from ai.backend.plugin.accelerator import TerminationDeferred
-
-log = logging.getLogger(__name__)
 
 
 class PostCreate:
@@ -19,40 +18,63 @@ class PostCreate:
 
     name = "post-create"
 
-    def __init__(self, around: Surroundings, calls: HookCalls) -> None:
+    def __init__(self, around: Surroundings, calls: HookCalls, aftercare: Aftercare) -> None:
         self._around = around
         self._calls = calls
+        self._aftercare = aftercare
 
     async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
         for key in kernel.record.hooked:
-            for attempt in range(2):
-                try:
-                    await self._calls.call(key, "post_create", kernel, why.cause)
-                    break
-                except BackendError as e:
-                    log.warning("post_create of %s for kernel %s failed (%d): %s", key, kernel.id, attempt + 1, e)
+            try:
+                await self._calls.call(key, "post_create", kernel, why)
+            except BackendError as e:
+                now = time.time()
+                kernel.save(owed=list(dict.fromkeys([*kernel.record.owed, key])), owed_since=now)
+                kernel.owing_since = None
+                self._calls.tell(kernel, key, "post_create", e, "retrying", now)
+        self._aftercare.follow(kernel)
 
     async def release(self, kernel: Kernel, why: Circumstances) -> None:
-        deadline = asyncio.get_running_loop().time() + self._around.settings.kernel_lifecycles.termination_deferral
+        await self._aftercare.unfollow(kernel)
         for key in reversed(kernel.record.hooked):
-            await self._pre_terminate(key, kernel, why, deadline)
+            begun = kernel.record.begun.get(key, {})
+            if "post_create" in begun and "post_terminate" not in begun:
+                await self._pre_terminate(key, kernel, why)
 
-    async def _pre_terminate(self, key: str, kernel: Kernel, why: Circumstances, deadline: float) -> None:
-        clock = asyncio.get_running_loop().time
+    async def _pre_terminate(self, key: str, kernel: Kernel, why: Circumstances) -> None:
         while True:
             try:
-                await self._calls.call(key, "pre_terminate", kernel, why.cause)
+                await self._calls.call(key, "pre_terminate", kernel, why)
                 return
             except TerminationDeferred as e:
-                left = deadline - clock()
-                if kernel.hurry.is_set() or left <= 0:
-                    log.warning("%s still defers the end of kernel %s; it goes on: %s", key, kernel.id, e)
+                if not await self._wait(kernel, e.retry_after):
+                    if not kernel.hurry.is_set():
+                        problem = str(e) or "it still defers the termination"
+                        self._calls.tell(kernel, key, "pre_terminate", problem, "overrun")
                     return
-                try:
-                    async with asyncio.timeout(min(max(e.retry_after, 0.01), left)):
-                        await kernel.hurry.wait()
-                except TimeoutError:
-                    continue
             except BackendError as e:
-                log.warning("pre_terminate of %s for kernel %s failed: %s", key, kernel.id, e)
+                self._calls.tell(kernel, key, "pre_terminate", e, "given-up")
                 return
+
+    async def _wait(self, kernel: Kernel, retry_after_s: float) -> bool:
+        """Until the next call, which is at the deadline at the latest; False where there is no next one.
+
+        The deadline is of the wall clock and in the record, so that no restart of the agent moves it. In one life of
+        the agent it is read once: a wall clock that is set meanwhile moves nothing either.
+        """
+        now, limit_s = time.time(), self._around.settings.kernel_lifecycles.termination_deferral
+        clock = asyncio.get_running_loop().time
+        if kernel.record.deferred_until is None:
+            kernel.save(deferred_until=now + limit_s)
+            kernel.deferral_ends = clock() + limit_s
+        if kernel.deferral_ends is None:
+            kernel.deferral_ends = clock() + min((kernel.record.deferred_until or now) - now, limit_s)
+        left_s = kernel.deferral_ends - clock()
+        if kernel.hurry.is_set() or left_s <= 0:
+            return False
+        try:
+            async with asyncio.timeout(min(max(0.01, retry_after_s), left_s)):
+                await kernel.hurry.wait()
+        except TimeoutError:
+            return True
+        return False

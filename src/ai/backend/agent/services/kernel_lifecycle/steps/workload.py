@@ -7,8 +7,9 @@ import asyncio
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_files import config_files, kernel_environ, user_mounts
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
-from ai.backend.agent.services.workload_config import AGENT, merge_configs
-from ai.backend.common.errors import DeadlineExceeded
+from ai.backend.agent.services.workload_config import AGENT, blame, check_consent, merge_configs
+from ai.backend.common.errors import CreationDenied, DeadlineExceeded, WorkloadError
+from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 
 
@@ -43,14 +44,29 @@ class CreateWorkload:
         )
 
     async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+        if kernel.record.workload_id:  # resumed
+            if await self._around.runtime.inspect(kernel.key) is None:
+                raise WorkloadError("the workload was not there any more")
+            return
         timeout_s = self._around.settings.kernel_lifecycles.create_timeout
         spec = self.workload_spec(kernel, why)
         try:
+            check_consent(spec.config, self._around.settings.agent.consented_syscalls)
             async with asyncio.timeout(timeout_s):
                 view = await self._around.runtime.create(spec)
         except TimeoutError:
             raise DeadlineExceeded(f"the workload was not created within {timeout_s:g} s") from None
-        kernel.save(workload_id=view.workload_id)
+        except CreationDenied as e:
+            raise blame(e, kernel.configs) from e
+        kernel.save(workload_id=view.workload_id, note=self._not_applied(spec.config))
+        kernel.configs, kernel.attached = [], {}  # a restart asks for new ones
+
+    def _not_applied(self, config: WorkloadConfig) -> str | None:
+        """What plugins asked for and this runtime does not do here, for the user to know."""
+        capabilities = self._around.runtime.info().capabilities
+        asked = {"networks": config.networks, "extra-gids": config.extra_gids}
+        missing = [name for name, wish in asked.items() if wish and name not in capabilities]
+        return f"the agent's runtime does not apply {' and '.join(missing)} of the plugins" if missing else None
 
     async def release(self, kernel: Kernel, why: Circumstances) -> None:
         settings = self._around.settings.kernel_lifecycles

@@ -1,0 +1,97 @@
+"""Disks and networks of this host, from /proc and /sys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ai.backend.common.ids import DeviceId
+from ai.backend.plugin.accelerator import Measurement, MetricKind
+
+_DISK_STATS = frozenset({"max"})
+
+
+class HostMeter:
+    """Local file systems on block devices and the one of ``data_dir``; interfaces that carry traffic off the host.
+
+    Args:
+        data_dir: where the agent and its workloads keep their files.
+        proc, sys: a test may replace them by recorded trees.
+    """
+
+    def __init__(self, data_dir: Path, *, proc: Path = Path("/proc"), sys: Path = Path("/sys")) -> None:
+        self._data_dir = data_dir
+        self._proc = proc
+        self._sys = sys
+
+    def measure(self) -> Sequence[Measurement]:
+        return [*self._disks(), *self._networks()]
+
+    def _disks(self) -> Iterator[Measurement]:
+        for name, point in self._file_systems().items():
+            try:
+                of = os.statvfs(point)
+            except OSError:
+                continue
+            yield Measurement(
+                key="disk",
+                value=float((of.f_blocks - of.f_bfree) * of.f_frsize),
+                capacity=float(of.f_blocks * of.f_frsize),
+                unit_hint="bytes",
+                stats=_DISK_STATS,
+                device_id=DeviceId(name),
+            )
+
+    def _file_systems(self) -> dict[str, str]:
+        """Name -> mount point, each file system once however often it is mounted."""
+        found: dict[str, str] = {}
+        seen: set[int] = set()
+        mounts = [line.split() for line in _lines(self._proc / "self/mounts")]
+        local = [(fields[0][5:], _unescaped(fields[1])) for fields in mounts if fields[:1] and fields[0][:5] == "/dev/"]
+        for name, point in [*local, ("data", str(self._data_dir))]:
+            try:
+                number = Path(point).stat().st_dev
+            except OSError:
+                continue
+            if number not in seen and Path(point).is_dir():
+                seen.add(number)
+                found.setdefault(name, point)
+        return found
+
+    def _networks(self) -> Iterator[Measurement]:
+        """Cards only, where there are any: bridges and virtual interfaces would count the same bytes again."""
+        counted = read_interfaces(self._proc / "net/dev")
+        cards = {name for name in counted if (self._sys / "class/net" / name / "device").exists()}
+        for name in sorted(cards or counted):
+            for key, value in zip(("net_rx", "net_tx"), counted[name], strict=True):
+                yield Measurement(
+                    key=key,
+                    value=float(value),
+                    unit_hint="bps",
+                    kind=MetricKind.RATE,
+                    device_id=DeviceId(name),
+                )
+
+
+def read_interfaces(path: Path) -> dict[str, tuple[int, int]]:
+    """Interface -> bytes received and sent, from a file such as /proc/net/dev; without the loopback."""
+    found: dict[str, tuple[int, int]] = {}
+    for line in _lines(path):
+        name, colon, rest = line.partition(":")
+        fields = rest.split()
+        if colon and len(fields) >= 9 and name.strip() != "lo":
+            found[name.strip()] = (int(fields[0]), int(fields[8]))
+    return found
+
+
+def _unescaped(text: str) -> str:
+    """/proc/mounts writes blanks in octal."""
+    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,71 @@
+"""Requests for completions: passed to the interpreter while it is idle, and given up where it does not answer."""
+
+from __future__ import annotations
+
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional
+
+    from .interpreters import Interpreter
+    from .loop import Loop, Timer
+
+    Message = Dict[str, Any]
+_PATIENCE = 2.0
+
+
+class CompletionRequests:
+    """Those that wait for the interpreter's answers, in their order."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        interpreter: Optional[Interpreter],
+        is_busy: Callable[[], bool],
+        reply: Callable[[Message, Message], None],
+    ) -> None:
+        self._loop = loop
+        self._interpreter = interpreter
+        self._is_busy = is_busy
+        self._reply = reply
+        self._waiting: List[int] = []
+        self._timer: Optional[Timer] = None
+
+    def complete(self, message: Message) -> None:
+        options = message.get("options") or {}
+        line, column = options.get("line"), options.get("col")
+        before = str(message.get("code") or "")
+        if isinstance(line, str) and isinstance(column, int) and column >= 0:
+            before = line[:column]
+        interpreter = self._interpreter
+        # An interpreter that is busy with a run answers nobody else; no completion is better than a late one.
+        if (
+            interpreter is None
+            or not interpreter.is_ready
+            or self._is_busy()
+            or not interpreter.complete(before[-4096:])
+        ):
+            self._reply(message, {"matches": []})
+        else:
+            self._waiting.append(message["req"])
+            if self._timer is None:
+                self._timer = self._loop.call_later(_PATIENCE, self._hangs)
+
+    def _hangs(self) -> None:
+        # A `__dir__` of the user that does not return.
+        self._timer = None
+        if self._waiting and self._interpreter is not None:
+            self._interpreter.signal(signal.SIGINT)
+            self._timer = self._loop.call_later(_PATIENCE, self._hangs)
+
+    def completed(self, fields: List[bytes]) -> None:
+        """The interpreter has answered, or died."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            matches = [field.decode("utf-8", "replace") for field in fields]
+            self._reply({"req": self._waiting.pop(0)}, {"matches": matches})
+        if self._waiting:
+            self._timer = self._loop.call_later(_PATIENCE, self._hangs)

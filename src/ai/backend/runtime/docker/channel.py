@@ -1,0 +1,86 @@
+"""The channel of a container: its relay's socket while it lives, what the relay left when it has ended."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.plugin.node.channel import RelayChannel, RelayConnection, parse
+from ai.backend.plugin.relay.framing import FrameReader, ProtocolViolation
+from ai.backend.plugin.runtime import RunnerChannel, WorkloadExit
+
+Ended = Callable[[], Awaitable[WorkloadExit | None]]
+"""How the workload has ended; None while it lives. Waits where it is just about to end."""
+LEFT_SLACK = 1 << 20
+
+
+class DockerChannel(RunnerChannel):
+    """See :class:`RunnerChannel`. Without ``live`` there is only what was left to read."""
+
+    def __init__(
+        self, live: RelayChannel | None, folder: Path, ended: Ended, *, last_seq: int, left_limit: int
+    ) -> None:
+        self._live = live
+        self._folder = folder
+        self._ended = ended
+        self._seen = last_seq
+        self._left_limit = left_limit
+        self._closed = False
+
+    async def send(self, frame: Mapping[str, Any]) -> None:
+        if self._live is None:
+            raise Unavailable("the workload has ended")
+        await self._live.send(frame)
+
+    async def recv(self) -> AsyncIterator[dict[str, Any]]:
+        if self._live is not None:
+            async for message in self._live.recv():
+                if isinstance(seq := message.get("seq"), int):
+                    self._seen = max(self._seen, seq)
+                yield message
+        ended = None if self._closed else await self._ended()
+        if ended is None:
+            return
+        for message in read_left(self._folder / "left", self._left_limit + LEFT_SLACK):
+            if isinstance(seq := message.get("seq"), int) and seq > self._seen:
+                self._seen = seq
+                yield message
+        yield {"t": "exited", "code": ended.code, "signal": ended.signal, "oom": ended.oom, "reason": ended.reason}
+
+    async def ack(self, seq: int) -> None:
+        if self._live is not None:
+            await self._live.ack(seq)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._live is not None:
+            await self._live.close()
+
+
+async def is_listening(folder: Path) -> bool:
+    """Whether the relay of a container still takes connections."""
+    try:
+        connection = await RelayConnection.open(folder)
+    except Unavailable:
+        return False
+    await connection.close()
+    return True
+
+
+def read_left(path: Path, limit: int) -> list[dict[str, Any]]:
+    """The messages that a relay left, of whole frames; a hostile container may have written anything there."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return []
+    with os.fdopen(fd, "rb") as file:
+        content = file.read(limit) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    found: list[dict[str, Any]] = []
+    with suppress(ProtocolViolation):
+        found += [message for body in FrameReader().feed(content) if (message := parse(body)) is not None]
+    return found

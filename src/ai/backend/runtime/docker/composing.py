@@ -1,0 +1,243 @@
+"""From a workload's specification to the body of the engine's create call: data in, data out.
+
+Only device nodes are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.plugin.accelerator import DeviceMapping, Mount
+from ai.backend.plugin.node import seccomp
+from ai.backend.plugin.node.beneath import BENEATH
+from ai.backend.plugin.node.mounts import RUNNER, check_mount
+from ai.backend.plugin.runtime import HOME, WorkloadSpec
+from ai.backend.runtime.docker import interpreter
+from ai.backend.runtime.docker.images import ImageFacts
+from ai.backend.runtime.docker.records import INSTANCE_LABEL, KEY_LABEL
+from ai.backend.runtime.docker.settings import DockerRuntimeSettings
+
+CHANNEL = "/opt/backend.ai/channel"
+SESSION_PREFIX = "BACKENDAI_SESSION_ENVIRON_"
+"""What the session asks for goes by names that no loader knows, until the runner takes this off (``process.py``)."""
+OOM_SCORE_ADJ = 100
+_TMPFS = "rw,exec,nosuid,nodev,mode=1777,size={}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What the engine can do. ``cgroups`` is 1 or 2; ``cdi``: it injects devices by their CDI names."""
+
+    version: str
+    cgroups: int
+    cdi: bool
+    network: str
+    limits: frozenset[str]
+    has_seccomp: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """Where things are on the host, and who the session is.
+
+    ``files`` are mounted read-only by target; ``staged`` holds the places of mounts from beneath a folder by source.
+    """
+
+    home: Path
+    channel: Path
+    files: Mapping[str, Path]
+    staged: Mapping[str, Path]
+    interpreter: Path | None
+    uid: int
+    gid: int
+    instance: str
+
+
+def compose(
+    spec: WorkloadSpec, image: ImageFacts, settings: DockerRuntimeSettings, engine: EngineFacts, scene: Scene
+) -> dict[str, Any]:
+    """The body of ``POST /containers/create``. Raises CreationDenied."""
+    networks = spec.config.networks or (settings.network if settings.network != "auto" else engine.network,)
+    command = [image.python, "-I", "-S", f"{RUNNER}/relay/main.py", "--directory", CHANNEL]
+    command += ["--replay-bytes", str(settings.replay_bytes), "--runtime", image.runtime, "--home", HOME]
+    endpoint = {} if networks[0] in ("none", "host", "bridge") else {"Aliases": [spec.hostname]}
+    return {
+        "Image": image.id,
+        "Entrypoint": command,
+        "Cmd": [],
+        "User": f"{scene.uid}:{scene.gid}",
+        "WorkingDir": HOME,
+        "Env": [f"{name}={text}" for name, text in environment(spec, image).items()],
+        "Labels": {**spec.labels, INSTANCE_LABEL: scene.instance, KEY_LABEL: str(spec.key)},
+        **({} if networks[0] == "host" else {"Hostname": spec.hostname}),
+        "StopSignal": "SIGTERM",
+        "Healthcheck": {"Test": ["NONE"]},
+        "HostConfig": {
+            **limits(spec, settings),
+            **devices(spec.config.devices, engine),
+            "NetworkMode": networks[0],
+            "Mounts": [
+                *_volumes(image, spec, settings),
+                *_own_mounts(image, scene),
+                *(_bind(mount, scene) for mount in spec.config.mounts),
+            ],
+            "Tmpfs": {place: _TMPFS.format(settings.tmp_bytes) for place in ("/tmp", "/var/tmp")},
+            "ShmSize": spec.shmem_bytes or settings.shmem_bytes,
+            "ReadonlyRootfs": settings.root_filesystem == "read-only",
+            "GroupAdd": [str(gid) for gid in spec.config.extra_gids],
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges", *_filter(spec, settings, engine)],
+            "IpcMode": "private",
+            "OomScoreAdj": OOM_SCORE_ADJ,
+            "RestartPolicy": {"Name": "no"},
+            "LogConfig": {"Type": "json-file", "Config": {"max-size": str(settings.log_bytes), "max-file": "1"}},
+            **({"CgroupParent": settings.cgroup_parent} if settings.cgroup_parent else {}),
+        },
+        "NetworkingConfig": {"EndpointsConfig": {networks[0]: endpoint} if endpoint else {}},
+    }
+
+
+def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:
+    """What the runner starts with besides the image's own variables, which only its identity overrides.
+
+    The session's variables are prefixed: none of them (``LD_PRELOAD`` ...) may mean anything to the loader of the
+    process that holds the channel.
+    """
+    defaults = {"LANG": "C.UTF-8", "TERM": "xterm-256color", "SHELL": image.shell, "TMPDIR": "/tmp"}
+    identity = {
+        "HOME": HOME,
+        "USER": "work",
+        "LOGNAME": "work",
+        "BACKENDAI_KERNEL_ID": str(spec.key.kernel_id),
+        "BACKENDAI_SESSION_ID": str(spec.session_id),
+        "BACKENDAI_ATTEMPT": str(spec.key.attempt),
+    }
+    asked = {**spec.config.env_vars, **spec.environ}
+    return {
+        **{name: text for name, text in defaults.items() if name not in image.environ},
+        **{SESSION_PREFIX + name: text for name, text in asked.items() if name not in identity},
+        **identity,
+    }
+
+
+def limits(spec: WorkloadSpec, settings: DockerRuntimeSettings) -> dict[str, Any]:
+    """Control groups and limits of one process, as fields of HostConfig."""
+    config = spec.config
+    of_one = {
+        "core": 0,
+        "nofile": settings.open_files,
+        "memlock": settings.locked_memory_bytes,
+        "fsize": spec.home_bytes or settings.home_bytes,
+    }
+    found: dict[str, Any] = {
+        "PidsLimit": spec.pids or settings.default_pids,
+        "Ulimits": [{"Name": name, "Soft": n, "Hard": n} for name, n in of_one.items() if n is not None],
+    }
+    if config.cpu_limit is not None:
+        found["NanoCpus"] = round(config.cpu_limit * 1e9)
+    if config.memory_limit_bytes is not None:
+        found |= {"Memory": config.memory_limit_bytes, "MemorySwap": config.memory_limit_bytes}
+    if config.cpuset:
+        found["CpusetCpus"] = ",".join(map(str, config.cpuset))
+    if config.memory_nodes:
+        found["CpusetMems"] = ",".join(map(str, config.memory_nodes))
+    return found
+
+
+def devices(wanted: Sequence[DeviceMapping], engine: EngineFacts) -> dict[str, Any]:
+    """Device nodes and requests. A CDI name goes to an engine that knows CDI; else its node is used if it has one.
+
+    An NVIDIA device by its CDI name is a request to NVIDIA's own driver where the engine does not know CDI.
+
+    Raises:
+        CreationDenied: what is no device, is not there, or cannot be had by this engine.
+    """
+    nodes: list[dict[str, str]] = []
+    cdi: list[str] = []
+    nvidia: list[str] = []
+    for device in wanted:
+        name = device.cdi_name or ""
+        if name and engine.cdi:
+            cdi.append(name)
+        elif device.source:
+            nodes.append(_node(device))
+        elif name.startswith("nvidia.com/gpu="):
+            nvidia.append(name.partition("=")[2])
+        else:
+            wish = {"field": "devices", "key": name}
+            raise CreationDenied(f"this node's engine has no CDI, and {name!r} names no device node", data=wish)
+    requests: list[dict[str, Any]] = []
+    if cdi:
+        requests.append({"Driver": "cdi", "DeviceIDs": cdi})
+    if nvidia:
+        capabilities = [["gpu", "compute", "utility", "video", "graphics", "display"]]
+        requests.append({"Driver": "nvidia", "DeviceIDs": nvidia, "Capabilities": capabilities})
+    return {"Devices": nodes, "DeviceRequests": requests}
+
+
+def _node(device: DeviceMapping) -> dict[str, str]:
+    wish = {"field": "devices", "key": device.cdi_name or device.target or device.source}
+    try:
+        mode = os.stat(device.source).st_mode  # noqa: PTH116  # text of the specification
+    except OSError as error:
+        raise CreationDenied(f"the device {device.source!r} does not exist on this node", data=wish) from error
+    if not (stat.S_ISCHR(mode) or stat.S_ISBLK(mode)):
+        raise CreationDenied(f"{device.source!r} is no device", data=wish)
+    return {
+        "PathOnHost": device.source,
+        "PathInContainer": device.target or device.source,
+        "CgroupPermissions": "".join(letter for letter in "rwm" if letter in device.permissions) or "rw",
+    }
+
+
+def _volumes(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSettings) -> list[dict[str, Any]]:
+    """Memory in the place of the image's volumes, which would be directories of the engine without a limit."""
+    options = {"SizeBytes": settings.tmp_bytes, "Mode": 0o1777}
+    taken = {HOME, *(mount.target for mount in spec.config.mounts)}
+    return [
+        {"Type": "tmpfs", "Target": place, "TmpfsOptions": options} for place in image.volumes if place not in taken
+    ]
+
+
+def _own_mounts(image: ImageFacts, scene: Scene) -> list[dict[str, Any]]:
+    found = [
+        _mount(str(scene.home), HOME, read_only=False),
+        _mount(image.runner, RUNNER, read_only=True),
+        _mount(str(scene.channel), CHANNEL, read_only=False),
+    ]
+    if image.injected:
+        if scene.interpreter is None:
+            raise CreationDenied("the agent's interpreter for images without Python is not installed any more")
+        found.append(_mount(str(scene.interpreter), interpreter.PLACE, read_only=True))
+    return found + [_mount(str(path), target, read_only=True) for target, path in scene.files.items()]
+
+
+def _bind(mount: Mount, scene: Scene) -> dict[str, Any]:
+    check_mount(mount, staged=True)
+    source = str(scene.staged[mount.source]) if BENEATH in mount.source else mount.source
+    return _mount(source, mount.target, read_only=mount.read_only)
+
+
+def _mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
+    how = {"Propagation": "rprivate"}
+    return {"Type": "bind", "Source": source, "Target": target, "ReadOnly": read_only, "BindOptions": how}
+
+
+def _filter(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine: EngineFacts) -> list[str]:
+    """Our allow-list with what plugins ask for; none where the engine filters nothing."""
+    if not engine.has_seccomp:
+        return []
+    if settings.seccomp == "auto" and seccomp.is_supported():
+        return ["seccomp=" + json.dumps(seccomp.profile(spec.config.extra_syscalls))]
+    if spec.config.extra_syscalls:
+        key = spec.config.extra_syscalls[0]
+        wish = {"field": "extra_syscalls", "key": key}
+        raise CreationDenied(f"the engine's own filter cannot be opened for {key!r}", data=wish)
+    return []

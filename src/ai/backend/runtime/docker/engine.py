@@ -1,0 +1,216 @@
+"""The Docker engine as this runtime uses it: typed calls over aiodocker, and our errors instead of its."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import aiodocker
+import aiohttp
+
+from ai.backend.common.errors import Unavailable, WorkloadError
+
+CALL_TIMEOUT_S = 60.0
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+LOG_LINES = 2000
+Container = dict[str, Any]
+
+
+class EngineRefusal(WorkloadError):
+    """The engine understood and said no.
+
+    ``status`` is that of HTTP: 404 is no such thing, 409 a conflict.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raises EngineRefusal or Unavailable for what aiodocker raises."""
+    try:
+        yield
+    except aiodocker.DockerError as error:
+        if error.status in (0, 900):
+            raise Unavailable(f"the Docker engine does not answer: {error.message}") from error
+        raise EngineRefusal(error.status, str(error.message)) from error
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        raise Unavailable(f"the Docker engine does not answer: {str(error) or type(error).__name__}") from error
+
+
+class Engine:
+    """One connection pool to one engine. Every call raises Unavailable if it does not answer."""
+
+    def __init__(self, host: str | None) -> None:
+        self.host = host or os.environ.get("DOCKER_HOST") or DEFAULT_HOST
+        self._docker: aiodocker.Docker | None = None
+
+    def _client(self) -> aiodocker.Docker:
+        if self._docker is None:
+            with _translated():
+                self._docker = aiodocker.Docker(url=self.host)
+        return self._docker
+
+    async def close(self) -> None:
+        docker, self._docker = self._docker, None
+        if docker is not None:
+            await docker.close()
+
+    async def info(self) -> Container:
+        """What the engine says of itself, with ``ApiVersion`` added."""
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                docker = self._client()
+                found = dict(await docker.system.info())
+                found["ApiVersion"] = (await docker.version())["ApiVersion"]
+                return found
+
+    # -- images and networks
+
+    async def images(self) -> Sequence[Container]:
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                found: list[Container] = await self._client().images.list()
+                return found
+
+    async def image(self, name: str) -> Container | None:
+        """The image's description, None if the engine has none of this name."""
+        with suppress(EngineRefusal), _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return dict(await self._client().images.inspect(name))
+        return None
+
+    async def networks(self) -> Sequence[Container]:
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                found: list[Container] = await self._client().networks.list()
+                return found
+
+    async def connect(self, network: str, container_id: str, aliases: Sequence[str]) -> None:
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                wanted = await self._client().networks.get(network)
+                await wanted.connect({"Container": container_id, "EndpointConfig": {"Aliases": list(aliases)}})
+
+    # -- containers
+
+    async def create(self, name: str, body: Mapping[str, Any]) -> str:
+        """The id of the new container; one that had the name, of a creation that was cut off, is removed."""
+        try:
+            return await self._create(name, body)
+        except EngineRefusal as refusal:
+            if refusal.status != 409:
+                raise
+        await self.remove(name)
+        return await self._create(name, body)
+
+    async def _create(self, name: str, body: Mapping[str, Any]) -> str:
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                container = await self._client().containers.create(dict(body), name=name)
+                return str(container.id)
+
+    async def start(self, container_id: str) -> None:
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._client().containers.container(container_id).start()
+
+    async def inspect(self, container_id: str) -> Container | None:
+        """None if there is no such container."""
+        try:
+            with _translated():
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    return dict(await self._client().containers.container(container_id).show())
+        except EngineRefusal as refusal:
+            if refusal.status == 404:
+                return None
+            raise
+
+    async def list(self, labels: Sequence[str]) -> Sequence[Container]:
+        """Containers, also ended ones, that have all of the labels."""
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                filters = {"label": list(labels)}
+                found = await self._client().containers.list(all=True, filters=json.dumps(filters))
+                return [dict(container._container) for container in found]
+
+    async def kill(self, container_id: str, signal: str) -> None:
+        """Also if it has ended meanwhile."""
+        with suppress(EngineRefusal), _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._client().containers.container(container_id).kill(signal=signal)
+
+    async def wait(self, container_id: str, timeout_s: float) -> bool:
+        """Whether it has ended within the time; one that is gone has."""
+        try:
+            with _translated():
+                async with asyncio.timeout(timeout_s):
+                    await self._client().containers.container(container_id).wait(timeout=timeout_s + 5.0)
+        except EngineRefusal as refusal:
+            return refusal.status == 404
+        except Unavailable as error:
+            if isinstance(error.__cause__, TimeoutError):
+                return False
+            raise
+        return True
+
+    async def remove(self, container_id: str) -> None:
+        """With its anonymous volumes, running or not; also if there is none."""
+        try:
+            with _translated():
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    await self._client().containers.container(container_id).delete(force=True, v=True)
+        except EngineRefusal as refusal:
+            if refusal.status not in (404, 409):  # 409: another removal is under way
+                raise
+
+    async def logs(self, container_id: str) -> bytes:
+        """The last lines of what it printed; empty if it is gone."""
+        with suppress(EngineRefusal), _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                wanted = {"stdout": "1", "stderr": "1", "tail": str(LOG_LINES)}
+                async with self._client()._query(f"containers/{container_id}/logs", params=wanted) as answer:
+                    return _demultiplexed(await answer.read())
+        return b""
+
+    async def stats(self, container_id: str) -> Container | None:
+        """One sample of the engine's statistics; None of a container that is gone."""
+        with suppress(EngineRefusal), _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                found = await self._client().containers.container(container_id).stats(stream=False)
+                return dict(found[0]) if found else None
+        return None
+
+    async def events(self, label: str, since: float) -> AsyncIterator[Container]:
+        """Ends of containers with the label, from that time (seconds since the epoch) on; ends with the engine."""
+        docker = self._client()
+        subscriber = docker.events.subscribe(create_task=False)  # type: ignore[no-untyped-call]  # as it comes
+        filters = {"type": ["container"], "event": ["die", "destroy"], "label": [label]}
+        stream = asyncio.create_task(docker.events.run(since=f"{since:.3f}", filters=json.dumps(filters)))
+        try:
+            while True:
+                with _translated():
+                    event = await subscriber.get()
+                if event is None:
+                    return
+                yield dict(event)
+        finally:
+            stream.cancel()
+            with suppress(Exception, asyncio.CancelledError):
+                await stream
+
+
+def _demultiplexed(stream: bytes) -> bytes:
+    """Of each piece a header of eight bytes, with its length in the last four, is taken off."""
+    pieces, position = [], 0
+    while position + 8 <= len(stream):
+        end = position + 8 + int.from_bytes(stream[position + 4 : position + 8], "big")
+        pieces.append(stream[position + 8 : end])
+        position = end
+    return b"".join(pieces)

@@ -1,0 +1,328 @@
+"""The Docker runtime: each workload a container, found again by its labels and a record on disk.
+
+See ``records`` for what is on disk, ``composing`` for what a container is made of, ``images`` for what runs the runner
+in it, ``creation`` and ``cleaning`` for what a crash may leave, and ``workloads`` for how ends are noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, Unavailable, WorkloadError
+from ai.backend.plugin.accelerator import Measurement
+from ai.backend.plugin.node import process_list, room, runner_copy
+from ai.backend.plugin.node.channel import RelayChannel
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.node.measuring import Meter
+from ai.backend.plugin.node.trees import tree_size
+from ai.backend.plugin.runtime import (
+    AbstractRuntime,
+    ProcessView,
+    RunnerChannel,
+    RuntimeImage,
+    RuntimeInfo,
+    WorkloadExit,
+    WorkloadExited,
+    WorkloadKey,
+    WorkloadSpec,
+    WorkloadView,
+)
+from ai.backend.runtime.docker import cleaning, measuring
+from ai.backend.runtime.docker.channel import DockerChannel, is_listening
+from ai.backend.runtime.docker.composing import EngineFacts
+from ai.backend.runtime.docker.creation import Creation
+from ai.backend.runtime.docker.describing import describe, engine_facts, why_unfit
+from ai.backend.runtime.docker.engine import Engine, EngineRefusal
+from ai.backend.runtime.docker.images import ImageFacts, Images
+from ai.backend.runtime.docker.records import DockerState
+from ai.backend.runtime.docker.settings import DockerRuntimeSettings
+from ai.backend.runtime.docker.workloads import Handle, Workloads
+
+log = logging.getLogger(__name__)
+STOP_MARGIN_S = 25.0
+ENDING_LOOK_S = 0.05
+ENGINE_RETRY_S = 0.5
+
+
+class DockerRuntime(AbstractRuntime):
+    """See the module and :class:`AbstractRuntime`."""
+
+    name: ClassVar[str] = "docker"
+
+    def __init__(self, settings: DockerRuntimeSettings, state_dir: Path) -> None:
+        self.settings = settings
+        self._state = DockerState(Path(state_dir).absolute())
+        self._engine = Engine(settings.docker_host)
+        self._workloads = Workloads(self._engine, self._state)
+        is_root = os.geteuid() == 0
+        self._owner = (settings.kernel_uid, settings.kernel_gid) if is_root else (os.geteuid(), os.getegid())
+        self._images = Images(self._engine, self._state, settings, f"{self._owner[0]}:{self._owner[1]}")
+        self._meter = Meter()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._facts: EngineFacts | None = None
+        self._info: RuntimeInfo | None = None
+
+    # -- lifetime
+
+    async def setup(self) -> None:
+        """Raises Unavailable if the engine does not answer, InvalidInput if it cannot be used."""
+        await asyncio.to_thread(self._state.make)
+        self._state.images.mkdir(mode=0o755, exist_ok=True)
+        found = await self._await_engine()
+        if problem := why_unfit(self._engine.host, found):
+            await self._engine.close()
+            raise InvalidInput(problem, data={"docker-host": self._engine.host})
+        networks = await self._engine.networks()
+        self._facts = engine_facts(found, networks)
+        self._info = describe(self._facts, self.settings)
+        source = self.settings.runner_directory or runner_copy.find_runner()
+        self._images.runner = await asyncio.to_thread(
+            runner_copy.copy_runner, source, self._state.path, runner_copy.find_relay()
+        )
+        await self._workloads.reconcile()
+        await asyncio.to_thread(self._images.clean, is_idle=not self._workloads.handles)
+        loops = {"follow": self._workloads.follow(), "guard": self._guard_loop(), "compare": self._compare_loop()}
+        self._tasks = [asyncio.create_task(loop, name=f"docker-runtime-{name}") for name, loop in loops.items()]
+
+    async def _await_engine(self) -> Mapping[str, object]:
+        """What the engine says of itself; one that starts beside us is waited for. Raises Unavailable."""
+        deadline = time.monotonic() + self.settings.engine_timeout_s
+        while True:
+            try:
+                return await self._engine.info()
+            except Unavailable as error:
+                if time.monotonic() > deadline:
+                    await self._engine.close()
+                    raise
+                log.warning("waiting for the Docker engine: %s", error)
+            await asyncio.sleep(ENGINE_RETRY_S)
+
+    async def shutdown(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._workloads.handles.clear()
+        await self._engine.close()
+
+    def info(self) -> RuntimeInfo:
+        if self._info is None:
+            raise Unavailable("the Docker runtime is not set up")
+        return self._info
+
+    async def list_images(self) -> Sequence[RuntimeImage]:
+        return await self._images.list()
+
+    # -- creation
+
+    async def create(self, spec: WorkloadSpec) -> WorkloadView:
+        async with self._workloads.lock(spec.key):
+            existing = self._workloads.handles.get(spec.key)
+            if existing is not None:
+                await self._workloads.settle(existing)
+                return existing.view()
+            image = await self._images.facts(spec.image)
+            return (await self._create(spec, image)).view()
+
+    async def _create(self, spec: WorkloadSpec, image: ImageFacts) -> Handle:
+        assert self._facts is not None
+        job = Creation(
+            spec=spec,
+            image=image,
+            settings=self.settings,
+            facts=self._facts,
+            engine=self._engine,
+            state=self._state,
+            interpreter=self._images.interpreter,
+            owner=self._owner,
+        )
+        try:
+            return self._workloads.remember(await job.run())
+        except BaseException as error:
+            await asyncio.shield(self._undo(job))
+            if isinstance(error, OSError):
+                raise WorkloadError(f"the workload could not be prepared: {error}") from error
+            if isinstance(error, EngineRefusal) and error.status in (400, 404):
+                raise CreationDenied(f"the engine refuses: {error.message}") from error
+            raise
+
+    async def _undo(self, job: Creation) -> None:
+        """What cannot be undone now, as the engine does not answer, the next comparison undoes."""
+        try:
+            await cleaning.undo_creation(self._engine, self._state, job.folder, job.spec.key)
+        except (BackendError, OSError) as error:
+            log.warning("the creation of %s cannot be undone yet: %s", job.spec.key, error)
+
+    # -- end
+
+    async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
+        async with self._workloads.lock(key):
+            handle = self._workloads.handles.get(key)
+            if handle is None:
+                return None
+            return await self._stop(handle, grace_s, "stopped")
+
+    async def _stop(self, handle: Handle, grace_s: float, reason: str) -> WorkloadExit:
+        """Raises Unavailable if the engine does not answer, or does not end it."""
+        ended = await self._workloads.settle(handle)
+        if ended is not None:
+            return ended
+        handle.reason = handle.reason or reason
+        container = handle.record.container_id
+        if grace_s > 0:
+            await self._engine.kill(container, "SIGTERM")
+            await self._engine.wait(container, grace_s)
+        reach("stop.requested")
+        ended = await self._workloads.settle(handle)
+        if ended is None:
+            await self._engine.kill(container, "SIGKILL")
+            await self._engine.wait(container, STOP_MARGIN_S)
+            ended = await self._workloads.settle(handle)
+        reach("stop.exited")
+        if ended is None:
+            raise Unavailable(f"the engine does not end the container {container[:12]}")
+        return ended
+
+    async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
+        async with self._workloads.lock(key):
+            folder = self._state.workload(key)
+            handle = self._workloads.handles.get(key)
+            if handle is not None and handle.exit is None:
+                await self._stop(handle, 0.0, "removed")
+            if folder.path.exists():
+                with suppress(OSError):  # a full disk; the agent asks again if this is cut off
+                    await asyncio.to_thread(folder.mark_removing, keep_home=keep_home)
+                reach("remove.marked")
+            await cleaning.erase(self._engine, self._state, folder, key, keep_home=keep_home)
+            self._workloads.handles.pop(key, None)
+            self._meter.forget(key)
+
+    # -- knowledge
+
+    async def inspect(self, key: WorkloadKey) -> WorkloadView | None:
+        handle = self._workloads.handles.get(key)
+        if handle is None:
+            return None
+        await self._workloads.settle(handle)
+        return handle.view()
+
+    async def list_workloads(self) -> Sequence[WorkloadView]:
+        """From memory: the engine's events and the comparisons keep it true."""
+        return [handle.view() for handle in list(self._workloads.handles.values())]
+
+    async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
+        handle = self._workloads.handles.get(key)
+        if handle is None:
+            raise Unavailable("there is no such workload")
+        channel = handle.folder.channel
+        live: RelayChannel | None = None
+        if handle.exit is None:
+            try:
+                live = await RelayChannel.attach(channel, epoch=epoch, last_seq=last_seq)
+            except Unavailable:
+                if await self._workloads.settle(handle) is None:
+                    raise
+        limit = self.settings.replay_bytes
+        return DockerChannel(live, channel, partial(self._ended, handle), last_seq=last_seq, left_limit=limit)
+
+    async def _ended(self, handle: Handle) -> WorkloadExit | None:
+        """After the end of a stream: how the container ended, or None if its relay lives and serves another agent."""
+        while True:
+            try:
+                if (ended := await self._workloads.settle(handle)) is not None:
+                    return ended
+            except BackendError as error:
+                log.warning("the engine cannot say how %s is: %s", handle.record.key, error)
+            if await is_listening(handle.folder.channel):
+                return None
+            await asyncio.sleep(ENDING_LOOK_S)
+
+    async def events(self) -> AsyncIterator[WorkloadExited]:
+        while True:
+            yield await self._workloads.events.get()
+
+    async def read_logs(self, key: WorkloadKey, *, max_bytes: int) -> bytes:
+        handle = self._workloads.handles.get(key)
+        if handle is None or max_bytes <= 0:
+            return b""
+        return (await self._engine.logs(handle.record.container_id))[-max_bytes:]
+
+    async def measure(self, keys: Sequence[WorkloadKey]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
+        assert self._facts is not None
+        handles = [handle for key in keys if (handle := self._workloads.handles.get(key)) is not None]
+        living = [handle for handle in handles if handle.exit is None]
+        if self.settings.stats_type == "docker":
+            return await self._ask_engine(living)
+        wanted = [(h.record.key, h.record, partial(measuring.pids_of, h.record)) for h in living]
+        driver = measuring.driver_of(self._facts.cgroups, self.settings.cgroup_root)
+        return await asyncio.to_thread(self._meter.measure_all, wanted, driver, time.monotonic())
+
+    async def _ask_engine(self, handles: Sequence[Handle]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
+        answers = await asyncio.gather(*(self._engine.stats(handle.record.container_id) for handle in handles))
+        return {
+            handle.record.key: measuring.from_api(answer, handle.record)
+            for handle, answer in zip(handles, answers, strict=True)
+            if answer is not None
+        }
+
+    async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
+        handle = self._workloads.handles.get(key)
+        return () if handle is None else await asyncio.to_thread(measuring.pids_of, handle.record)
+
+    async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
+        return await asyncio.to_thread(process_list.views, await self.pids(key))
+
+    # -- inside
+
+    async def _compare_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.reconcile_interval_s)
+            try:
+                await self._workloads.reconcile()
+            except (BackendError, OSError) as error:
+                log.warning("containers and records cannot be compared: %s", error)
+
+    async def _guard_loop(self) -> None:
+        """Watched limits: the size of homes, and what they leave to the platform."""
+        while True:
+            await asyncio.sleep(self.settings.watch_interval_s)
+            lacks_room = await asyncio.to_thread(room.lacks_room, self._state.homes, self.settings.reserved_bytes)
+            sizes: dict[WorkloadKey, int] = {}
+            for handle in list(self._workloads.handles.values()):
+                limit = handle.record.home_bytes
+                if handle.exit is not None or (limit is None and not lacks_room):
+                    continue
+                used = sizes[handle.record.key] = await self._held(handle)
+                if limit is not None and used > limit:
+                    log.warning("the home of %s holds %d bytes, over its limit of %d", handle.record.key, used, limit)
+                    await self._end_for_its_home(handle)
+            if lacks_room and sizes:
+                key, size = max(sizes.items(), key=lambda item: item[1])
+                if size >= self.settings.reserved_bytes // 64:  # else what fills the disk is none of ours
+                    log.error("the disk of the homes is full; %s holds %d bytes of it and is ended", key, size)
+                    await self._end_for_its_home(self._workloads.handles.get(key))
+
+    async def _held(self, handle: Handle) -> int:
+        record = handle.record
+        size = await asyncio.to_thread(self._meter.home_size, record, time.monotonic())
+        if record.writable:
+            size += await asyncio.to_thread(tree_size, Path(record.writable))
+        pids = await self.pids(record.key)
+        return size + await asyncio.to_thread(room.unlinked_bytes, pids, Path(record.home))
+
+    async def _end_for_its_home(self, handle: Handle | None) -> None:
+        if handle is None:
+            return
+        try:
+            async with self._workloads.lock(handle.record.key):
+                await self._stop(handle, 2.0, "home-limit")
+        except BackendError as error:
+            log.warning("the workload %s cannot be ended: %s", handle.record.key, error)

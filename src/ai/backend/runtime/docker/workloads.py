@@ -1,0 +1,149 @@
+"""What is known of this agent's containers, kept true by the engine's events and, where they fail, by looking."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from ai.backend.common.errors import BackendError
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadExited, WorkloadKey, WorkloadState, WorkloadView
+from ai.backend.runtime.docker import cleaning
+from ai.backend.runtime.docker.engine import Container, Engine
+from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerFolder, DockerRecord, DockerState, key_of
+
+log = logging.getLogger(__name__)
+EVENT_QUEUE_LIMIT = 10_000
+EVENT_OVERLAP_S = 5.0
+ENGINE_RETURN_S = 10.0
+_RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 5.0
+
+
+@dataclass(slots=True)
+class Handle:
+    """One workload. ``reason`` is why we end it, if we do."""
+
+    record: DockerRecord
+    folder: DockerFolder
+    exit: WorkloadExit | None = None
+    reason: str = ""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def view(self) -> WorkloadView:
+        return WorkloadView(
+            key=self.record.key,
+            session_id=self.record.session_id,
+            state=WorkloadState.RUNNING if self.exit is None else WorkloadState.EXITED,
+            workload_id=self.record.container_id,
+            exit=self.exit,
+            labels=self.record.labels,
+        )
+
+
+class Workloads:
+    """See the module."""
+
+    def __init__(self, engine: Engine, state: DockerState) -> None:
+        self._engine = engine
+        self._state = state
+        self.handles: dict[WorkloadKey, Handle] = {}
+        self.events: asyncio.Queue[WorkloadExited] = asyncio.Queue(EVENT_QUEUE_LIMIT)
+        self._locks: WeakValueDictionary[WorkloadKey, asyncio.Lock] = WeakValueDictionary()
+        self._is_engine_lost = False
+        self._engine_back_at = -ENGINE_RETURN_S
+        self._is_first = True
+        self._reconciling = asyncio.Lock()
+
+    def lock(self, key: WorkloadKey) -> asyncio.Lock:
+        """Held by whoever works on the workload; the same for all who hold or wait."""
+        return self._locks.setdefault(key, asyncio.Lock())
+
+    def remember(self, record: DockerRecord) -> Handle:
+        folder = self._state.workload(record.key)
+        handle = self.handles[record.key] = Handle(record, folder, folder.exit())
+        if handle.exit is not None:
+            handle.ended.set()
+        return handle
+
+    async def reconcile(self) -> None:
+        """Compare records and containers; note every end, remove what nothing accounts for. Raises Unavailable."""
+        async with self._reconciling:
+            await cleaning.reconcile(self._engine, self._state, self.lock, self._begun, is_first=self._is_first)
+            self._is_first = False
+
+    async def _begun(self, record: DockerRecord, container: Container | None) -> None:
+        handle = self.handles.get(record.key) or self.remember(record)
+        if handle.exit is None and (container is None or container.get("State") != "running"):
+            await self.settle(handle)
+
+    async def settle(self, handle: Handle) -> WorkloadExit | None:
+        """How the workload has ended, as the engine knows it now; None while it lives. Raises Unavailable."""
+        if handle.exit is not None:
+            return handle.exit
+        found = await self._engine.inspect(handle.record.container_id)
+        if found is not None and found["State"]["Running"]:
+            return None
+        if handle.exit is None:
+            await self._note(handle, exit_of(found, handle.reason, engine_failed=self._engine_failed()))
+        return handle.exit
+
+    def _engine_failed(self) -> bool:
+        """Whether an end that nobody asked for is the engine's doing: one that comes back ends what still runs."""
+        return self._is_engine_lost or time.monotonic() < self._engine_back_at + ENGINE_RETURN_S
+
+    async def _note(self, handle: Handle, ended: WorkloadExit) -> None:
+        handle.exit = ended
+        handle.ended.set()
+        with suppress(asyncio.QueueFull):
+            self.events.put_nowait(WorkloadExited(key=handle.record.key, exit=ended))
+        try:
+            await asyncio.to_thread(handle.folder.write_exit, ended)
+        except OSError as error:  # a full disk: the engine still knows, until the container is removed
+            log.warning("the end of %s cannot be noted: %s", handle.record.key, error)
+
+    async def follow(self) -> None:
+        """Hear of ends from the engine for ever; when it goes away, look again as soon as it is back."""
+        since, delay_s = time.time() - EVENT_OVERLAP_S, _RETRY_FIRST_S
+        label = f"{INSTANCE_LABEL}={self._state.instance}"
+        while True:
+            try:
+                await self.reconcile()
+                if self._is_engine_lost:
+                    self._is_engine_lost, self._engine_back_at = False, time.monotonic()
+                delay_s = _RETRY_FIRST_S
+                async for event in self._engine.events(label, since):
+                    since = time.time() - EVENT_OVERLAP_S
+                    key = key_of((event.get("Actor") or {}).get("Attributes") or {})
+                    handle = self.handles.get(key) if key is not None else None
+                    if handle is not None and handle.exit is None:
+                        await self.settle(handle)
+                self._is_engine_lost = True  # events end with their engine alone, which may answer again at once
+            except BackendError as error:
+                self._is_engine_lost = True
+                log.warning("the Docker engine is not to be heard: %s", error)
+            except Exception:
+                log.exception("containers and records cannot be compared; trying again")
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _RETRY_MAX_S)
+
+
+def exit_of(container: Container | None, reason: str, *, engine_failed: bool = False) -> WorkloadExit:
+    """How a container that is not running has ended; a container that is gone was killed.
+
+    Our relay tells the death of the runner by signal n as code 128 + n, as the engine does.
+    """
+    if container is None:
+        return WorkloadExit(signal=signal.SIGKILL, reason=reason or "container-removed")
+    state = container["State"]
+    code, oom = int(state.get("ExitCode") or 0), bool(state.get("OOMKilled"))
+    number = code - 128 if 128 < code <= 128 + 64 else None
+    if number is None and state.get("Error") and code == 0:
+        number = int(signal.SIGKILL)
+    oom = oom and number == signal.SIGKILL
+    if not reason:
+        reason = "out-of-memory" if oom else "engine-stopped" if engine_failed else ""
+    return WorkloadExit(code=code if number is None else None, signal=number, oom=oom, reason=reason)
