@@ -7,51 +7,77 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 from argon2 import PasswordHasher
 
-from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.errors import BackendError, NotFound, Unavailable
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.core.lifecycle.effects import DestroyKernels
+from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
+from ai.backend.core.scheduling.report import describe
+from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import ConfigStore, MemoryConfigStore, SQLiteConfigStore
-from ai.backend.infra.database import Database, upgrade
+from ai.backend.infra.database import Database, current_revision, upgrade
+from ai.backend.infra.heap import share_one_heap
+from ai.backend.infra.http.client_tokens import ClientTokens
 from ai.backend.infra.telemetry import Metrics
+from ai.backend.manager.adapters.artifact_depot import ProxyArtifactDepot
+from ai.backend.manager.adapters.callbacks import HttpCallbackSender
 from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
+from ai.backend.manager.adapters.db.answer_store import SqlAnswerStore
+from ai.backend.manager.adapters.db.artifact_store import SqlArtifactStore
 from ai.backend.manager.adapters.db.cluster_store import SqlAgentStore, SqlJournalStore
+from ai.backend.manager.adapters.db.folder_store import SqlFolderStore
 from ai.backend.manager.adapters.db.identity_store import SqlIdentityStore
 from ai.backend.manager.adapters.db.session_store import SqlSessionStore
+from ai.backend.manager.adapters.memory.answer_store import MemoryAnswerStore
+from ai.backend.manager.adapters.reservoirs import SdkReservoirs
+from ai.backend.manager.adapters.storage_proxy import StorageProxies
 from ai.backend.manager.adapters.system import SystemClock, SystemMinter
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.model.session import SlotAudit
+from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
+from ai.backend.manager.ports.artifact_store import ArtifactStore
+from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.identity_store import IdentityStore
-from ai.backend.manager.ports.stores import AgentStore, AuditStore, SessionStore, TaskStore
+from ai.backend.manager.ports.storage import StorageGateway
+from ai.backend.manager.ports.stores import AgentStore, AnswerStore, AuditStore, SessionStore, TaskStore
 from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
+from ai.backend.manager.services.administration import AdministrationService
+from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.bundle import Services
 from ai.backend.manager.services.cluster import ClusterService
 from ai.backend.manager.services.config import ConfigService
 from ai.backend.manager.services.creation import SessionFactory
 from ai.backend.manager.services.execution import ExecutionService
+from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
 from ai.backend.manager.services.lookup import SessionFinder
+from ai.backend.manager.services.loops.callbacks import CallbackLoop
 from ai.backend.manager.services.loops.launch import LaunchLoop
 from ai.backend.manager.services.loops.retention import RetentionLoop
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.loops.schedule import ScheduleLoop
 from ai.backend.manager.services.loops.sweep import SweepLoop
 from ai.backend.manager.services.loops.terminate import TerminateLoop
+from ai.backend.manager.services.mounts import SessionMounts
 from ai.backend.manager.services.presence import PresenceCheck
 from ai.backend.manager.services.reports import ReportsService
 from ai.backend.manager.services.sessions import SessionService
+from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.statistics import StatBoard
-from ai.backend.manager.services.writer import LAUNCH, SCHEDULE, TERMINATE, SessionWriter
+from ai.backend.manager.services.writer import CALLBACK, LAUNCH, SCHEDULE, TERMINATE, SessionWriter
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +96,9 @@ class Stores:
     tasks: TaskStore
     audit: AuditStore
     config: ConfigStore = field(default_factory=MemoryConfigStore)
+    answers: AnswerStore = field(default_factory=MemoryAnswerStore)
+    folders: FolderStore | None = None
+    artifacts: ArtifactStore | None = None
 
     @classmethod
     def sql(cls, database: Database) -> Stores:
@@ -81,6 +110,9 @@ class Stores:
             tasks=journal,
             audit=journal,
             config=SQLiteConfigStore(database),
+            answers=SqlAnswerStore(database),
+            folders=SqlFolderStore(database),
+            artifacts=SqlArtifactStore(database),
         )
 
 
@@ -92,6 +124,9 @@ class Manager:
         stores: a :class:`Database` or stores of one's own.
         bus: in-process hints, shared with whoever wants to listen.
         gateway: the manager's end of the agent link; the caller starts it with :attr:`reports`.
+        storage: the storage proxies; by default those that the shared configuration names.
+        artifacts: where artifacts are kept; by default in the same storage proxies.
+        reservoirs: other installations.
         clock, minter: time and identity; the system's by default.
     """
 
@@ -102,6 +137,9 @@ class Manager:
         bus: Bus,
         gateway: AgentGateway,
         *,
+        storage: StorageGateway | None = None,
+        artifacts: ArtifactDepot | None = None,
+        reservoirs: Reservoirs | None = None,
         clock: Clock | None = None,
         minter: Minter | None = None,
         metrics: Metrics | None = None,
@@ -115,8 +153,14 @@ class Manager:
         clock, minter = clock or SystemClock(), minter or SystemMinter()
         kept = self._stores
         self._stats = StatBoard(kept.sessions)
+        self.metrics.expose(self._stats.families)
+        self._slots = SlotCatalogue(kept.agents, kept.sessions)
         self._writer = SessionWriter(kept.sessions, bus, on_end=self._stats.forget)
         self._identity = IdentityService(kept.identities, kept.sessions, clock, minter, hash_password)
+        self._storage = storage or StorageProxies(kept.config)
+        if artifacts is None and isinstance(self._storage, StorageProxies):
+            artifacts = ProxyArtifactDepot(self._storage, settings.artifacts)
+        self._depot, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
         finder = SessionFinder(kept.sessions, self._writer, self._identity)
         self._services = self._make_services(gateway, finder, clock, minter)
         self._presence = PresenceCheck(kept.sessions, self._writer, clock, settings.agents)
@@ -124,6 +168,7 @@ class Manager:
             sessions=kept.sessions,
             agents=kept.agents,
             identities=kept.identities,
+            slots=self._slots,
             writer=self._writer,
             stats=self._stats,
             presence=self._presence,
@@ -137,7 +182,27 @@ class Manager:
 
     def _make_services(self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, minter: Minter) -> Services:
         kept, settings = self._stores, self.settings
-        factory = SessionFactory(kept.sessions, kept.agents, kept.identities, settings.sessions, clock, minter)
+        tasks = TaskService(kept.tasks, self._bus, clock, minter)
+        folders = None
+        if kept.folders is not None:
+            folders = Folders.over(kept.folders, self._storage, kept.identities, tasks, clock, minter, settings.folders)
+        artifacts = None
+        if kept.artifacts is not None and self._depot is not None:
+            artifacts = Artifacts.over(
+                kept.artifacts, self._depot, self._reservoirs, tasks, settings.artifacts, clock, minter
+            )
+        factory = SessionFactory(
+            kept.sessions,
+            kept.agents,
+            kept.identities,
+            self._slots,
+            settings.sessions,
+            clock,
+            minter,
+            SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
+            if folders is not None
+            else None,
+        )
         return Services(
             sessions=SessionService(
                 store=kept.sessions,
@@ -160,11 +225,20 @@ class Manager:
                 sessions=settings.sessions,
             ),
             identity=self._identity,
-            cluster=ClusterService(kept.agents, kept.sessions, self._identity, self._stats),
+            administration=AdministrationService(
+                kept.identities, clock, minter, (folders.quota_loop,) if folders is not None else ()
+            ),
+            cluster=ClusterService(kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway),
             events=EventService(kept.sessions, finder, self._bus),
-            tasks=TaskService(kept.tasks, self._bus, clock, minter),
+            tasks=tasks,
             audit=AuditService(kept.audit, clock),
             config=ConfigService(kept.config),
+            slots=self._slots,
+            client_tokens=ClientTokens(
+                kept.answers, window=timedelta(hours=settings.retention.tokens_hours), clock=clock.now
+            ),
+            folders=folders,
+            artifacts=artifacts,
         )
 
     def _make_loops(self, gateway: AgentGateway, clock: Clock) -> None:
@@ -186,7 +260,15 @@ class Manager:
             session_settings=settings.sessions,
             agent_settings=settings.agents,
         )
-        self._retention = RetentionLoop(kept.sessions, clock, settings.retention)
+        self._callbacks = CallbackLoop(
+            kept.sessions,
+            HttpCallbackSender(
+                refused_networks=settings.callbacks.refused_networks, timeout_s=settings.callbacks.timeout_s
+            ),
+            clock,
+            settings.callbacks,
+        )
+        self._retention = RetentionLoop(kept.sessions, kept.answers, clock, settings.retention)
 
     @property
     def services(self) -> Services:
@@ -201,7 +283,11 @@ class Manager:
     @property
     def loops(self) -> tuple[Loop, ...]:
         """For tests and simulations, which run ``once`` by hand."""
-        return self._schedule, self._launch, self._terminate, self._sweep, self._retention
+        kept = self._services.folders
+        folders = (kept.loop, kept.quota_loop) if kept is not None else ()
+        rest = (self._terminate, self._sweep, self._callbacks, self._retention)
+        artifacts = (self._services.artifacts.loop,) if self._services.artifacts is not None else ()
+        return self._schedule, self._launch, *rest, *folders, *artifacts
 
     async def migrate(self) -> None:
         """Bring the schema up to date; nothing to do without a database."""
@@ -213,6 +299,7 @@ class Manager:
     async def start(self) -> None:
         """Migrate and run the loops. What a former life left half-way goes on at once."""
         await self.migrate()
+        await self._slots.load()
         await self._services.tasks.recover()
         loops = [loop.run() for loop in self.loops]
         side = [self._listen(), self._identity.run(), self._stats.run(), self._services.audit.run()]
@@ -227,7 +314,14 @@ class Manager:
         self._tasks = []
         await self._launch.stop()
         await self._terminate.stop()
+        await self._callbacks.stop()
         await self._services.tasks.stop()
+        if self._services.folders is not None:
+            await self._services.folders.loop.stop()
+        if self._services.artifacts is not None:
+            await self._services.artifacts.loop.stop()
+        if isinstance(self._storage, StorageProxies):
+            await self._storage.close()
         for flush in (self._identity.flush, self._stats.flush, self._services.audit.flush):
             try:
                 await flush()
@@ -238,9 +332,13 @@ class Manager:
         """Recompute what the agents' books should say and compare."""
         return await self._stores.sessions.audit()
 
+    async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
+        """What the scheduler would decide on now, and how."""
+        return await self._schedule.dump(resource_group)
+
     async def _listen(self) -> None:
         """Turn hints into work."""
-        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, limit=10_000) as hints:
+        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, CALLBACK, limit=10_000) as hints:
             while True:
                 topic, payload = await hints.get()
                 self._dispatch(topic, payload)
@@ -248,6 +346,8 @@ class Manager:
     def _dispatch(self, topic: str, payload: Any) -> None:
         if topic == SCHEDULE:
             self._schedule.wake()
+        elif topic == CALLBACK:
+            self._callbacks.wake()
         elif topic == LAUNCH:
             session = self._writer.recent(payload) if payload is not None else None
             if session is not None:
@@ -349,6 +449,7 @@ def start_server(settings: ManagerSettings) -> None:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         await serve(settings, stop)
 
+    share_one_heap()
     _run(run())
 
 
@@ -374,6 +475,70 @@ def bootstrap(settings: ManagerSettings, resource_group: str) -> None:
                 click.echo(f"BACKEND_ACCESS_KEY={pair.access_key}\nBACKEND_SECRET_KEY={pair.secret_key}")
 
     _run(run())
+
+
+@main.group("scheduler")
+def scheduler() -> None:
+    """Look at what the scheduler decides, on the database of a live manager or on a dump of it."""
+
+
+def _scheduling(settings: ManagerSettings, resource_group: str) -> tuple[Snapshot, Policy]:
+    async def load() -> None:
+        database = default_database(settings)
+        try:
+            if await current_revision(database) is None:
+                raise NotFound(
+                    f"{database.engine.url.render_as_string()} is no database of a manager: name the "
+                    "manager's settings (mgr --config FILE), or its database (BACKEND_MANAGER_DATABASE__URL)"
+                )
+            found.append(await Manager(settings, database, Bus(), _NoAgents()).scheduling(resource_group))
+        finally:
+            await database.close()
+
+    found: list[tuple[Snapshot, Policy]] = []
+    _run(load())
+    return found[0]
+
+
+@scheduler.command("dump")
+@click.option("--resource-group", default="default", show_default=True)
+@click.pass_obj
+def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
+    """Print what the scheduler sees of a resource group as JSON."""
+    snapshot, _ = _scheduling(settings, resource_group)
+    click.echo(dump_json(snapshot).decode())
+
+
+@scheduler.command("replay")
+@click.argument("dump", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--order", type=click.Choice(sorted(ORDERS)), default=Policy().order, show_default=True)
+@click.option("--placement", type=click.Choice(sorted(PLACEMENTS)), default=Policy().placement, show_default=True)
+@click.option("--now", type=click.DateTime(), default=None, help="UTC; the present time if not given.")
+@click.option("--seed", type=int, default=0, show_default=True)
+def scheduler_replay(dump: Path, order: str, placement: str, now: datetime | None, seed: int) -> None:
+    """Decide on a dump again: where each session goes, or why not. Equal arguments give equal answers."""
+    try:
+        snapshot = load_json(dump.read_bytes())
+        when = now.replace(tzinfo=UTC) if now else datetime.now(UTC)
+        plan = decide(snapshot, Policy(order=order, placement=placement), now=when, rng=random.Random(seed))
+    except BackendError as e:
+        raise click.ClickException(str(e)) from e
+    click.echo(describe(snapshot, plan))
+
+
+@scheduler.command("explain")
+@click.argument("session")
+@click.option("--resource-group", default="default", show_default=True)
+@click.pass_obj
+def scheduler_explain(settings: ManagerSettings, session: str, resource_group: str) -> None:
+    """Say where a pending session, by its name or id, would go now, or why it waits."""
+    snapshot, policy = _scheduling(settings, resource_group)
+    named = [s for s in snapshot.pending if session in (s.name, str(s.session_id))]
+    if not named:
+        raise click.ClickException(f"no pending session of resource group {resource_group} is called {session}")
+    plan = decide(snapshot, policy, now=datetime.now(UTC), rng=random.Random(0))
+    for found in named:
+        click.echo(describe(snapshot, plan, only=found.session_id))
 
 
 @main.command("allow-agent")

@@ -10,13 +10,17 @@ import socket
 import sys
 import time
 from contextlib import AsyncExitStack
+from typing import NamedTuple
 
-from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.common.errors import Conflict, InvalidInput, Unavailable
 from ai.backend.infra.telemetry import configure_logging
-from ai.backend.standalone.daemons import AgentDaemon, ManagerDaemon, keys_of, listen
+from ai.backend.standalone.agent_daemon import AgentDaemon
+from ai.backend.standalone.agent_files import check as check_agent_files
 from ai.backend.standalone.instance import ClusterFile, read_cluster_file, write_cluster_file
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.options import DEFAULT_PORT, SESSIONS_GO_ON, UpOptions, agent_ids
+from ai.backend.standalone.manager_daemon import ManagerDaemon, keys_of, listen
+from ai.backend.standalone.options import DEFAULT_PORT, DEFAULT_RUNTIME, SESSIONS_GO_ON, UpOptions, agent_ids
+from ai.backend.standalone.storage_daemon import StorageDaemon
 
 log = logging.getLogger(__name__)
 _READY_TIMEOUT_S = 30.0
@@ -36,12 +40,13 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        cluster, sock = prepare(layout, options)
-        stack.callback(sock.close)
+        cluster, sockets = prepare(layout, options)
+        for sock in sockets:
+            stack.callback(sock.close)
         if options.separate:
-            await _start_separate(stack, layout, cluster, sock)
+            await _start_separate(stack, layout, cluster, sockets)
         else:
-            await _start_embedded(stack, layout, cluster, sock)
+            await _start_embedded(stack, layout, cluster, sockets)
         await _wait_ready(layout, cluster, stop)
         text = _announcement(layout, cluster, time.monotonic() - started)
         if ready_fd is None:
@@ -56,7 +61,15 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
         sys.stdout.write(f"\nStopped. {SESSIONS_GO_ON}\n")
 
 
-def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, socket.socket]:
+class Sockets(NamedTuple):
+    """Those of the API, and of the storage proxy for clients and for managers."""
+
+    api: socket.socket
+    storage: socket.socket
+    storage_manager: socket.socket
+
+
+def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
     """Choose the ports and write down what runs here. A port that was asked for must be free; else another is found."""
     last = read_cluster_file(layout.cluster)
     wanted = options.port or (last.port if last is not None and last.port else DEFAULT_PORT)
@@ -66,49 +79,82 @@ def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, socket.soc
         if options.port is not None:
             raise
         sock = listen(options.host, 0)
+    sockets = Sockets(
+        sock,
+        _listen_again(options.host, last.storage_port if last is not None else 0),
+        _listen_again("127.0.0.1", last.storage_manager_port if last is not None else 0),
+    )
     cluster = ClusterFile(
         host=options.host,
-        port=sock.getsockname()[1],
+        port=_port(sockets.api),
+        storage_port=_port(sockets.storage),
+        storage_manager_port=_port(sockets.storage_manager),
         rpc_port=_rpc_port(last) if options.separate else 0,
         agents=options.agents or (last.agents if last is not None else 1),
+        runtime=options.runtime or (last.runtime if last is not None else DEFAULT_RUNTIME),
         separate=options.separate,
         mock=options.mock_devices(last.mock if last is not None else None),
+        agent_config=options.agent_files(last.agent_config if last is not None else None),
     )
+    try:
+        check_agent_files(cluster.agent_config, agent_ids(cluster.agents), is_new=options.agent_config is not None)
+    except InvalidInput:
+        for made in sockets:
+            made.close()
+        raise
     write_cluster_file(layout.cluster, cluster)
-    return cluster, sock
+    return cluster, sockets
+
+
+def _port(sock: socket.socket) -> int:
+    port: int = sock.getsockname()[1]
+    return port
+
+
+def _listen_again(host: str, port: int) -> socket.socket:
+    """On the port of the last time if it is free, so that whoever outlived a daemon finds the next one."""
+    try:
+        return listen(host, port)
+    except Conflict:
+        return listen(host, 0)
 
 
 def _rpc_port(last: ClusterFile | None) -> int:
-    """The port of the last time if it is free, so that agents which outlived a manager find the next one."""
-    try:
-        sock = listen("127.0.0.1", last.rpc_port if last is not None else 0)
-    except Conflict:
-        sock = listen("127.0.0.1", 0)
-    with sock:
-        port: int = sock.getsockname()[1]
-        return port
+    with _listen_again("127.0.0.1", last.rpc_port if last is not None else 0) as sock:
+        return _port(sock)
 
 
-async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sock: socket.socket) -> None:
+async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets) -> None:
     from ai.backend.infra.rpc.memory import MemoryLink
 
+    storage = StorageDaemon(layout, cluster, sockets.storage, sockets.storage_manager)
+    stack.push_async_callback(storage.stop)
+    await storage.start()
     link = MemoryLink()
-    manager = ManagerDaemon(layout, link.manager, sock, url=cluster.endpoint)
+    manager = ManagerDaemon(layout, link.manager, sockets.api, cluster=cluster)
     stack.push_async_callback(manager.stop)
     await manager.start()
     for agent_id in agent_ids(cluster.agents):
-        agent = AgentDaemon(layout, agent_id, link.agent_endpoint(agent_id), mock=cluster.mock)
+        agent = AgentDaemon(
+            layout,
+            agent_id,
+            link.agent_endpoint(agent_id),
+            runtime=cluster.runtime,
+            mock=cluster.mock,
+            config=cluster.agent_config,
+        )
         stack.push_async_callback(agent.stop)
         await agent.start()
 
 
-async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sock: socket.socket) -> None:
+async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets) -> None:
     from ai.backend.standalone.daemon import make_keys
     from ai.backend.standalone.supervise import Supervisor, daemon_command
 
-    sock.close()
+    for sock in sockets:
+        sock.close()
     make_keys(layout, agent_ids(cluster.agents))
-    commands = {"manager": daemon_command(layout.root, "manager")}
+    commands = {name: daemon_command(layout.root, name) for name in ("storage", "manager")}
     for agent_id in agent_ids(cluster.agents):
         commands[f"agent-{agent_id}"] = daemon_command(layout.root, "agent", agent_id)
     supervisor = Supervisor(commands, logs=layout.logs)
@@ -117,7 +163,7 @@ async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: Cluste
 
 
 async def _wait_ready(layout: Layout, cluster: ClusterFile, stop: asyncio.Event) -> None:
-    """Until every agent is known to the manager, as an outsider sees it.
+    """Until every agent is known to the manager and the storage proxy serves, as an outsider sees it.
 
     Raises:
         Unavailable: not within 30 seconds.
@@ -132,8 +178,12 @@ async def _wait_ready(layout: Layout, cluster: ClusterFile, stop: asyncio.Event)
 
 
 async def _is_ready(cluster: ClusterFile) -> bool:
+    return await _answers(cluster.host, cluster.port) and await _answers("127.0.0.1", cluster.storage_manager_port)
+
+
+async def _answers(host: str, port: int) -> bool:
     try:
-        reader, writer = await asyncio.open_connection(cluster.host, cluster.port)
+        reader, writer = await asyncio.open_connection(host, port)
     except OSError:
         return False
     try:

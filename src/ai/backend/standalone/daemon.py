@@ -1,4 +1,4 @@
-"""One daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (manager | agent AGENT_ID).
+"""One daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent ID).
 
 Started by ``up --separate`` (or by a test); killed, it may be started again at any time.
 """
@@ -9,11 +9,13 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.infra.heap import share_one_heap
 from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
 from ai.backend.infra.telemetry import configure_logging
 from ai.backend.standalone.instance import ClusterFile, InstanceLock, read_cluster_file
@@ -28,7 +30,11 @@ class Daemon(Protocol):
 
 
 def make_keys(layout: Layout, agents: Sequence[str]) -> None:
-    """CURVE keys of the manager and of each agent, made once; exactly these agents may connect."""
+    """CURVE keys of manager and agents and the storage proxy's secrets, made once; exactly these agents may connect."""
+    from ai.backend.standalone.storage_daemon import secret
+
+    for name in ("manager", "tokens"):
+        secret(layout, name)
     load_or_generate_keypair(layout.keys / "manager")
     directory = AgentKeyDirectory(layout.keys / "agents")
     for stale in (layout.keys / "agents").glob("*.pub"):
@@ -40,19 +46,25 @@ def make_keys(layout: Layout, agents: Sequence[str]) -> None:
 
 def make_manager(layout: Layout, cluster: ClusterFile) -> Daemon:
     from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
-    from ai.backend.standalone.daemons import ManagerDaemon, listen
+    from ai.backend.standalone.manager_daemon import ManagerDaemon, listen
 
     endpoint = ZmqManagerEndpoint(
         bind=f"tcp://127.0.0.1:{cluster.rpc_port}",
         keypair=load_keypair(layout.keys / "manager"),
         agent_keys=AgentKeyDirectory(layout.keys / "agents"),
     )
-    return ManagerDaemon(layout, endpoint, listen(cluster.host, cluster.port), url=cluster.endpoint)
+    return ManagerDaemon(layout, endpoint, listen(cluster.host, cluster.port), cluster=cluster)
+
+
+def make_storage(layout: Layout, cluster: ClusterFile) -> Daemon:
+    from ai.backend.standalone.storage_daemon import StorageDaemon
+
+    return StorageDaemon(layout, cluster)
 
 
 def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
     from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
-    from ai.backend.standalone.daemons import AgentDaemon
+    from ai.backend.standalone.agent_daemon import AgentDaemon
 
     endpoint = ZmqAgentEndpoint(
         connect=f"tcp://127.0.0.1:{cluster.rpc_port}",
@@ -60,7 +72,9 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
         keypair=load_keypair(layout.keys / f"agent-{agent_id}"),
         manager_key=load_keypair(layout.keys / "manager").public,
     )
-    return AgentDaemon(layout, agent_id, endpoint, mock=cluster.mock)
+    return AgentDaemon(
+        layout, agent_id, endpoint, runtime=cluster.runtime, mock=cluster.mock, config=cluster.agent_config
+    )
 
 
 async def run(daemon: Daemon) -> None:
@@ -85,24 +99,26 @@ async def run(daemon: Daemon) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
+    make: Callable[[Layout, ClusterFile], Daemon]
     match arguments:
         case [data_dir, "manager"]:
-            agent_id = None
+            name, make = "manager", make_manager
+        case [data_dir, "storage"]:
+            name, make = "storage", make_storage
         case [data_dir, "agent", agent_id]:
-            pass
+            name, make = f"agent-{agent_id}", partial(make_agent, agent_id=agent_id)
         case _:
             sys.stderr.write(f"{__doc__}\n")
             return 2
     layout = Layout(Path(data_dir))
-    name = "manager" if agent_id is None else f"agent-{agent_id}"
+    share_one_heap()
     configure_logging(name, file=layout.logs / f"{name}.log")
     try:
         cluster = read_cluster_file(layout.cluster)
         if cluster is None:
             raise InvalidInput(f"There is no cluster on {layout.root}.")
         with InstanceLock(layout.root / f"{name}.lock"):
-            daemon = make_manager(layout, cluster) if agent_id is None else make_agent(layout, cluster, agent_id)
-            asyncio.run(run(daemon))
+            asyncio.run(run(make(layout, cluster)))
     except BackendError as e:
         sys.stderr.write(f"{name}: {e.message}\n")
         return 1

@@ -22,13 +22,25 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 0
     rpc_port: int = 0
     agents: int = 1
+    runtime: str = "process"
     separate: bool = False
     mock: str | None = None
+    agent_config: str | None = None
+    storage_port: int = 0
+    storage_manager_port: int = 0
 
     @property
     def endpoint(self) -> str:
+        return self._url(self.port)
+
+    @property
+    def storage_url(self) -> str:
+        """Where clients send and fetch files."""
+        return self._url(self.storage_port)
+
+    def _url(self, port: int) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"http://{host}:{port}"
 
 
 def read_cluster_file(path: Path) -> ClusterFile | None:

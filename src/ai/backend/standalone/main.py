@@ -45,6 +45,13 @@ def _fail(error: BackendError) -> None:
 @click.option(
     "--agents", type=click.IntRange(1, 64), default=None, help="How many agents to run.  [default: as last time, or 1]"
 )
+@click.option(
+    "--runtime",
+    type=click.Choice(["process", "docker"]),
+    default=None,
+    help="What sessions are: process trees, or containers of this computer's Docker engine."
+    "  [default: as last time, or process]",
+)
 @click.option("--separate", is_flag=True, help="Run each daemon in a process of its own.")
 @click.option(
     "--mock",
@@ -55,21 +62,38 @@ def _fail(error: BackendError) -> None:
     help="Offer mock accelerators: two plain ones, those that a mock-accelerator.toml declares, or `none`."
     "  [default: as last time, or none]",
 )
+@click.option(
+    "--agent-config",
+    default=None,
+    metavar="PATH",
+    help="What agents have of their own, as in agent.toml: a file for all of them, a folder of files such as"
+    " i-local-2.toml, or `none`.  [default: as last time, or none]",
+)
 @click.option("--detach", is_flag=True, help="Return once the cluster serves, and leave it running.")
 def up(
     data_dir: Path | None,
     host: str,
     port: int | None,
     agents: int | None,
+    runtime: str | None,
     separate: bool,
     mock: str | None,
+    agent_config: str | None,
     detach: bool,
 ) -> None:
     """Start the embedded cluster: manager, agents and everything they need, with no other service."""
     layout = _layout(data_dir)
-    options = UpOptions(host=host, port=port, agents=agents, separate=separate, mock=mock)
+    options = UpOptions(
+        host=host,
+        port=port,
+        agents=agents,
+        runtime=runtime,
+        separate=separate,
+        mock=mock,
+        agent_config=agent_config,
+    )
     try:
-        options.check()
+        options = options.checked()
         layout.make()
         if detach:
             _detach(layout, options)
@@ -86,8 +110,10 @@ def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) ->
         Conflict: a cluster runs on this data directory already, or the port is taken.
     """
     started = time.monotonic()
+    from ai.backend.infra.heap import share_one_heap
     from ai.backend.standalone.cluster import run_cluster
 
+    share_one_heap()
     with InstanceLock(layout.lock):
         try:
             import uvloop

@@ -9,39 +9,67 @@ import msgspec
 from ai.backend.common.errors import InvalidInput
 
 DEFAULT_PORT = 8091
+DEFAULT_RUNTIME = "process"
 DEFAULT_MOCK = "default"
 NO_MOCK = "none"
+NO_CONFIG = "none"
 SESSIONS_GO_ON = "Sessions go on running; the next `backend.ai up` finds them again."
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """None is as in the last ``up`` on this data directory.
 
-    Without a last one: port 8091 or any free one, one agent, no mock devices. ``mock`` is a file, ``default`` or
-    ``none``.
+    Without a last one: port 8091 or any free one, one agent, the process runtime, no mock devices. ``mock`` is a file,
+    ``default`` or ``none``. ``agent_config`` is a file, a folder with a file ``AGENT.toml`` for each agent that has
+    one, or ``none``.
     """
 
     host: str = "127.0.0.1"
     port: int | None = None
     agents: int | None = None
+    runtime: str | None = None
     separate: bool = False
     mock: str | None = None
+    agent_config: str | None = None
 
-    def check(self) -> None:
-        """Raises InvalidInput for a mock file that is not there."""
-        if self.mock not in (None, DEFAULT_MOCK, NO_MOCK) and not Path(str(self.mock)).is_file():
-            raise InvalidInput(f"There is no mock accelerator file {self.mock}.")
+    def checked(self) -> UpOptions:
+        """The same with an absolute path, since a detached cluster works elsewhere.
+
+        Raises:
+            InvalidInput: the mock file cannot be used, or there is no such configuration of agents.
+        """
+        mock = _place(self.mock, (DEFAULT_MOCK, NO_MOCK), "mock accelerator file")
+        if mock not in (None, DEFAULT_MOCK, NO_MOCK):
+            _check_declaration(Path(mock))
+        agent_config = _place(self.agent_config, (NO_CONFIG,), "agent configuration")
+        return msgspec.structs.replace(self, mock=mock, agent_config=agent_config)
 
     def to_json(self) -> str:
         return msgspec.json.encode(self).decode()
 
     def mock_devices(self, last: str | None) -> str | None:
-        """An absolute path, ``default``, or None for no mock devices; ``last`` is what it was last time."""
-        if self.mock is None:
-            return last
-        if self.mock == NO_MOCK:
-            return None
-        return DEFAULT_MOCK if self.mock == DEFAULT_MOCK else str(Path(self.mock).absolute())
+        """A path, ``default``, or None for no mock devices; ``last`` is what it was last time."""
+        return last if self.mock is None else None if self.mock == NO_MOCK else self.mock
+
+    def agent_files(self, last: str | None) -> str | None:
+        """A path, or None for no configuration of their own; ``last`` is what it was last time."""
+        return last if self.agent_config is None else None if self.agent_config == NO_CONFIG else self.agent_config
+
+
+def _check_declaration(path: Path) -> None:
+    from ai.backend.accelerator.mock.declaration import Declaration, read_table
+
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a folder; --mock takes one file, --agent-config what each agent has of its own.")
+    read_table(path, Declaration)
+
+
+def _place(given: str | None, words: tuple[str, ...], what: str) -> str | None:
+    if given is None or given in words:
+        return given
+    if not Path(given).exists():
+        raise InvalidInput(f"There is no {what} {given}.")
+    return str(Path(given).absolute())
 
 
 def agent_ids(count: int) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from aiohttp import web
 
+from ai.backend.common.ids import AccessKey
 from ai.backend.infra.http.health import HealthApi, Readiness, VersionApi
 from ai.backend.infra.http.openapi import OpenApiApi
 from ai.backend.infra.http.routes import Endpoint, endpoints_of
@@ -16,15 +17,20 @@ from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.api.access import CallAudit, KeypairStore
+from ai.backend.manager.api.artifacts import ArtifactRegistriesApi, ArtifactsApi
 from ai.backend.manager.api.cluster import Announcement, ClusterApi
 from ai.backend.manager.api.config import ConfigApi
 from ai.backend.manager.api.events import EventsApi
 from ai.backend.manager.api.execution import ExecutionApi, FileLimits
+from ai.backend.manager.api.folder_hosts import FolderHostsApi
+from ai.backend.manager.api.folders import FoldersApi, FolderSharingApi
 from ai.backend.manager.api.graphql.endpoint import GraphQLApi
 from ai.backend.manager.api.sessions import SessionsApi
 from ai.backend.manager.api.streams import StreamsApi
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.bundle import Services
+from ai.backend.manager.services.folders.bundle import Folders
 
 COMPATIBLE_RELEASE = "23.09.10"
 """The release whose features this manager has, as the published Web UI compares it (wire contract 5)."""
@@ -82,9 +88,30 @@ def api_endpoints(
             tag="cluster",
         ),
         *endpoints_of(ConfigApi(services.config), tag="config"),
+        *_folder_endpoints(services.folders),
+        *_artifact_endpoints(services.artifacts),
         *endpoints_of(GraphQLApi(services), tag="graphql"),
         *endpoints_of(HealthApi(metrics, readiness or _always_ready, services.cluster.gauges), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),
+    ]
+
+
+def _folder_endpoints(folders: Folders | None) -> list[Endpoint]:
+    if folders is None:
+        return []
+    return [
+        *endpoints_of(FoldersApi(folders), tag="folders"),
+        *endpoints_of(FolderSharingApi(folders), tag="folders"),
+        *endpoints_of(FolderHostsApi(folders), tag="folders"),
+    ]
+
+
+def _artifact_endpoints(artifacts: Artifacts | None) -> list[Endpoint]:
+    if artifacts is None:
+        return []
+    return [
+        *endpoints_of(ArtifactRegistriesApi(artifacts), tag="artifacts"),
+        *endpoints_of(ArtifactsApi(artifacts), tag="artifacts"),
     ]
 
 
@@ -100,6 +127,11 @@ def build_app(
     options = options or ApiOptions.of(manager.settings)
     services = manager.services
     endpoints = api_endpoints(services, manager.metrics, options, readiness)
+
+    def admit(access_key: str) -> None:
+        services.identity.touch(AccessKey(access_key))
+        services.slots.pin()
+
     server = HttpServer(
         [*endpoints, *endpoints_of(OpenApiApi(endpoints, title="Manager API", version=_build()), tag="health")],
         metrics=manager.metrics,
@@ -108,8 +140,9 @@ def build_app(
             KeypairStore(services.identity), key_ttl_s=0, trusted_proxies=options.http.trusted_proxies
         ),
         audit=CallAudit(services.audit),
+        client_tokens=services.client_tokens,
         options=options.http,
-        on_admitted=services.identity.touch,
+        on_admitted=admit,
     )
     return server.application()
 

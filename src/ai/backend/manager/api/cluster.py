@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from ai.backend.common.errors import NotSupported
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.infra.http.errors import NotSupported
+from ai.backend.common.wire.agent import OperateDevice
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.api.access import caller_of
 from ai.backend.manager.model.cluster import ResourcePreset
@@ -27,9 +28,23 @@ class GroupsQuery(Schema, frozen=True):
     group: Name | None = None
 
 
+class SlotsQuery(Schema, frozen=True):
+    sgroup: Name | None = None
+
+
+class VariantsQuery(Schema, frozen=True):
+    scaling_group: Name | None = None
+
+
 class CheckPresetsBody(Schema, frozen=True):
     group: Name | None = None
     scaling_group: Name | None = None
+
+
+class DeviceOperationBody(Schema, frozen=True):
+    action: Name
+    device_id: Annotated[str, Meta(min_length=1, max_length=512)]
+    argument: Annotated[str, Meta(max_length=4096)] = ""
 
 
 class RoleQuery(Schema, frozen=True):
@@ -78,12 +93,16 @@ class ClusterApi:
     @route("GET", "/config/resource-slots")
     async def resource_slots(self, call: Call) -> dict[str, str]:
         """Slot name to its type, of every slot that an agent ever reported."""
-        return {info.slot_name: info.slot_type.value for info in await self._cluster.slot_types()}
+        return {info.slot_name: info.slot_type.value for info in self._cluster.slot_types()}
 
-    @route("GET", "/config/resource-slots/details")
-    async def resource_slot_details(self, call: Call) -> dict[str, Any]:
-        """Slot name to what user interfaces show of it."""
-        return {info.slot_name: dict(info.display) for info in await self._cluster.slot_types()}
+    @route("GET", "/config/resource-slots/details", query=SlotsQuery)
+    async def resource_slot_details(self, call: Call[Nothing, SlotsQuery]) -> dict[str, Any]:
+        """Slot name to what user interfaces show of it; with ``sgroup`` only what that resource group has now."""
+        group, slots = call.query.sgroup, self._cluster.slot_types()
+        if group is not None:
+            offered = await self._cluster.offered_slots(caller_of(call), group)
+            slots = [info for info in slots if info.slot_name in offered]
+        return {info.slot_name: dict(info.metadata) for info in slots}
 
     @route("GET", "/config/vfolder-types")
     async def vfolder_types(self, call: Call) -> list[str]:
@@ -95,13 +114,37 @@ class ClusterApi:
         """Registries that images come from: none, images come from the agents."""
         return {}
 
+    @route("GET", "/resource/variant-properties", query=VariantsQuery)
+    async def variant_properties(self, call: Call[Nothing, VariantsQuery]) -> dict[str, Any]:
+        """What a session may require of its devices here (``config.variant_requirements``), and how many there are."""
+        found = await self._cluster.variants(caller_of(call), call.query.scaling_group)
+        return {"variant_properties": [variant.to_json() for variant in found]}
+
+    @route("GET", "/resource/agents/{agent_id}/devices/{device_name}/operations")
+    async def device_operations(self, call: Call) -> dict[str, Any]:
+        """What a superadmin can do with the devices of an agent's plugin."""
+        found = await self._cluster.device_options(caller_of(call), call.params["agent_id"], call.params["device_name"])
+        told: dict[str, Any] = msgspec.to_builtins(found)
+        return told
+
+    @route("POST", "/resource/agents/{agent_id}/devices/{device_name}/operations", body=DeviceOperationBody)
+    async def operate_device(self, call: Call[DeviceOperationBody]) -> dict[str, Any]:
+        """Do something to a device that is not in use; answered when it is done.
+
+        ``action`` is partition, unpartition, power-on, power-off, reset, program, attach or detach; the answer has the
+        id of the device, or of the new partition.
+        """
+        operation = OperateDevice(device_name=call.params["device_name"], **msgspec.structs.asdict(call.body))
+        done = await self._cluster.operate_device(caller_of(call), call.params["agent_id"], operation)
+        return {"device_id": done.device_id}
+
     @route("GET", "/resource/presets")
     async def presets(self, call: Call) -> msgspec.Raw:
         """Combinations of resources that an administrator has named."""
         now = time.monotonic()
         until, told = self._presets
         if now >= until:
-            known = {info.slot_name for info in await self._cluster.slot_types()}
+            known = {info.slot_name for info in self._cluster.slot_types()}
             presets = [_preset(preset, known) for preset in await self._cluster.presets()]
             told = msgspec.Raw(msgspec.json.encode({"presets": presets}))
             self._presets = (now + PRESETS_TTL_S, told)
@@ -112,7 +155,7 @@ class ClusterApi:
         """The presets with whether each could be had now, and what is left to the caller."""
         body = call.body
         check = await self._cluster.check_presets(caller_of(call), group=body.group, scaling_group=body.scaling_group)
-        known = {info.slot_name for info in await self._cluster.slot_types()}
+        known = {info.slot_name for info in self._cluster.slot_types()}
         remaining = ResourceSlot()
         for _, left in check.scaling_groups.values():
             remaining += left

@@ -20,6 +20,8 @@ from ai.backend.manager.api.session_schemas import (
     ExecuteBody,
     FilesQuery,
     LogsQuery,
+    ProcessList,
+    ProcessRow,
     ResultReply,
     RunOptions,
 )
@@ -131,6 +133,19 @@ class ExecutionApi:
         text = await self._execution.logs(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
         return {"result": {"logs": text}}
 
+    @route("GET", "/session/{s}/processes", reply=ProcessList)
+    async def processes(self, call: Call) -> ProcessList:
+        """The busiest processes of the session now: at most 20 of each kernel."""
+        found = await self._execution.processes(
+            caller_of(call), call.params["s"], owner_access_key=call.owner_access_key
+        )
+        return ProcessList(
+            result=[
+                ProcessRow(kernel=host, pid=process.pid, command=process.command, metrics=process.metrics)
+                for host, process in found
+            ]
+        )
+
     @route("GET", "/session/_/logs", query=LogsQuery)
     async def task_logs(self, call: Call[Nothing, LogsQuery]) -> web.Response:
         """The console log of a batch session, as it is."""
@@ -148,7 +163,7 @@ class ExecutionApi:
         )
         return file_listing(listing)
 
-    @route("POST", "/session/{s}/upload", kind="upload")
+    @route("POST", "/session/{s}/upload", kind="upload", repeatable=True)
     async def upload(self, call: Call) -> None:
         """Write files below the home, as multipart/form-data."""
         limits = self._limits

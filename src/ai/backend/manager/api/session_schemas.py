@@ -20,6 +20,7 @@ LongText = Annotated[str, Meta(max_length=262_144)]
 Path = Annotated[str, Meta(min_length=1, max_length=4_096, pattern="^[^\\x00]*$")]
 Port = Annotated[int, Meta(ge=1, le=65_535)]
 PortText = Annotated[str, Meta(pattern="^[0-9]{1,5}$")]
+Variant = Annotated[str, Meta(min_length=1, max_length=400)]
 Quantity = str | int | float
 Environ = Annotated[dict[str, Annotated[str, Meta(max_length=65_536)]], Meta(max_length=512)]
 
@@ -30,13 +31,17 @@ class MountOption(Schema, frozen=True):
 
 
 class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup", "agent_list": "agentList"}):
-    """The Creation Config Object (spec 03-07). The ``instance*`` fields are deprecated since v4."""
+    """The Creation Config Object (spec 03-07). The ``instance*`` fields are deprecated since v4.
+
+    ``variant_requirements`` are ``namespace::feature::value`` (BEP-1000; peer facts 1.2).
+    """
 
     mounts: Annotated[list[Word], Meta(max_length=128)] = msgspec.field(default_factory=list)
     mount_map: Annotated[dict[str, Path], Meta(max_length=128)] = msgspec.field(default_factory=dict)
     mount_options: Annotated[dict[str, MountOption], Meta(max_length=128)] = msgspec.field(default_factory=dict)
     environ: Environ = msgspec.field(default_factory=dict)
     resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
+    variant_requirements: Annotated[list[Variant], Meta(max_length=32)] = msgspec.field(default_factory=list)
     resource_opts: Annotated[dict[str, Quantity], Meta(max_length=64)] = msgspec.field(default_factory=dict)
     scaling_group: Word | None = None
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] = msgspec.field(default_factory=list)
@@ -114,11 +119,14 @@ CREATE_ALIASES = {
     "config.mountMap": "config.mount_map",
     "config.mountOptions": "config.mount_options",
     "config.resourceOpts": "config.resource_opts",
+    "config.variantRequirements": "config.variant_requirements",
+    "variant_requirements": "config.variant_requirements",
     "config.preopenPorts": "config.preopen_ports",
     "config.clusterSize": "clusterSize",
     "config.cluster_size": "clusterSize",
 }
-"""Other spellings that there are: legacy (spec 03-08), the Web UI's (wire contract 5), the published SDK's."""
+"""Other spellings that there are: legacy (spec 03-08), the Web UI's (wire contract 5), the published SDK's,
+BEP-1016's (peer facts 1.2)."""
 
 
 class ServicePort(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +174,7 @@ class SessionInfo(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     cluster_size: int
     occupying_slots: dict[str, str]
     requested_slots: dict[str, str]
+    variant_requirements: list[str]
     environ: dict[str, str]
     resource_opts: dict[str, str]
     service_ports: list[ServicePort]
@@ -240,6 +249,19 @@ class StreamRequest(Schema, frozen=True):
     mode: Literal["query", "batch"]
     code: str = ""
     options: RunOptions = msgspec.field(default_factory=RunOptions)
+
+
+class ProcessRow(msgspec.Struct, frozen=True):
+    """One process: ``kernel`` is the host name of its kernel, ``metrics`` are in the shape of ``live_stat``."""
+
+    kernel: str
+    pid: int
+    command: str
+    metrics: dict[str, dict[str, str | None]]
+
+
+class ProcessList(msgspec.Struct, frozen=True):
+    result: list[ProcessRow]
 
 
 class ResultReply(msgspec.Struct, frozen=True):

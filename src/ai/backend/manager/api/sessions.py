@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ai.backend.common.errors import NotSupported
+from ai.backend.infra.http.client_tokens import TOKEN_HEADER
 from ai.backend.infra.http.decode import refuse
-from ai.backend.infra.http.errors import NotSupported
 from ai.backend.infra.http.routes import Call, Nothing, Reply, route
 from ai.backend.manager.api.access import caller_of
 from ai.backend.manager.api.session_schemas import (
@@ -20,8 +21,6 @@ from ai.backend.manager.api.session_schemas import (
 from ai.backend.manager.api.session_views import created_session, creation_of, dependency_tree, session_info
 from ai.backend.manager.services.sessions import SessionService
 
-_MAX_TOKEN = 128
-
 
 class SessionsApi:
     """``{s}`` is a name, an id or the unambiguous beginning of an id. Somebody else's session is not found."""
@@ -29,12 +28,18 @@ class SessionsApi:
     def __init__(self, sessions: SessionService) -> None:
         self._sessions = sessions
 
-    @route("POST", "/session", body=CreateSessionBody, body_aliases=CREATE_ALIASES, reply=CreatedSession, status=201)
+    @route(
+        "POST",
+        "/session",
+        body=CreateSessionBody,
+        body_aliases=CREATE_ALIASES,
+        reply=CreatedSession,
+        status=201,
+        repeatable=True,  # the token is kept with the session that it made
+    )
     async def create(self, call: Call[CreateSessionBody]) -> Reply:
         """Create a session, or return the one of that name: 201 if it is new, 200 if it was there."""
-        token = call.request.headers.get("X-BackendAI-Client-Token")
-        if token is not None and not 0 < len(token) <= _MAX_TOKEN:
-            raise refuse({"X-BackendAI-Client-Token": f"1 to {_MAX_TOKEN} characters"})
+        token = call.request.headers.get(TOKEN_HEADER)
         request = creation_of(call.body)
         if call.owner_access_key is not None:
             if request.owner_access_key not in (None, call.owner_access_key):
@@ -103,12 +108,10 @@ class SessionsApi:
         return dependency_tree(graph)
 
     @route("GET", "/session/{s}/abusing-report")
-    async def abusing_report(self, call: Call) -> dict[str, Any]:
-        """What agents reported about abuse by this session."""
-        report = await self._sessions.abusing_report(
-            caller_of(call), call.params["s"], owner_access_key=call.owner_access_key
-        )
-        return dict(report)
+    async def abusing_report(self, call: Call) -> None:
+        """Not offered by this server: 501 for a session of the caller's, 404 for others."""
+        await self._sessions.get(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
+        raise NotSupported("Agents of this server look for no abuse, so there is nothing to report.")
 
     @route("POST", "/session/_/create-from-template", audited=False)
     @route("POST", "/session/_/create-cluster", audited=False)

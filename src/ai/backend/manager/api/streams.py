@@ -18,12 +18,12 @@ import msgspec
 from aiohttp import WSMsgType, web
 from msgspec import Meta
 
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, NotSupported
 from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.agent import PtyFrame, RunResult
 from ai.backend.common.wire.link import PtyStream
 from ai.backend.infra.http.decode import convert, parse_json_object, refuse
-from ai.backend.infra.http.errors import NotSupported, problem
+from ai.backend.infra.http.errors import problem
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.infra.http.streams import open_socket
 from ai.backend.manager.api.access import caller_of

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ai.backend.infra.settings import Settings
 
@@ -87,9 +88,76 @@ class ApiSettings(Settings):
     announcement: str = Field("", description="What everybody should read, in Markdown; empty for nothing.")
 
 
+class CallbackSettings(Settings):
+    """Calling the ``callback_url`` of sessions."""
+
+    refused_networks: list[str] = Field(
+        [
+            "0.0.0.0/8",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "100.100.100.200/32",
+            "192.0.0.192/32",
+            "224.0.0.0/4",
+            "240.0.0.0/4",
+            "::/127",
+            "fe80::/10",
+            "ff00::/8",
+            "fd00:ec2::254/128",
+            "fd20:ce::254/128",
+            "64:ff9b::/96",
+            "2002::/16",
+        ],
+        description="Where callbacks never go; by default this machine, its link and the metadata services of clouds.",
+    )
+    attempts: int = Field(10, ge=1, le=16, description="Tries for each event; the pause between them doubles from 1 s.")
+    timeout_s: float = Field(10.0, gt=0, description="How long one try may take, in seconds.")
+
+    @field_validator("refused_networks")
+    @classmethod
+    def _are_networks(cls, networks: list[str]) -> list[str]:
+        for network in networks:
+            ip_network(network)
+        return networks
+
+
+class FolderSettings(Settings):
+    """Virtual folders."""
+
+    trash_days: float = Field(
+        30.0, ge=0, description="How long a deleted folder can be restored, in days; then it is removed. 0: for ever."
+    )
+    unmanaged_roots: list[str] = Field(
+        [],
+        description="Directories of the nodes at or below which superadmins may make folders of unmanaged paths.",
+    )
+
+
 class RetentionSettings(Settings):
     events_days: float = Field(7.0, gt=0, description="How long events and kept logs stay, in days.")
     tokens_hours: float = Field(24.0, gt=0, description="How long a client token stays known, in hours.")
+
+
+class ArtifactSettings(Settings):
+    """Importing artifacts. Storages are written proxy:storage; a registry may have others."""
+
+    download_storage: str | None = Field(None, description="Where imports are fetched to; unset: as its proxy says.")
+    verify_storage: str | None = Field(None, description="Where they are verified; unset: as its proxy says.")
+    archive_storage: str | None = Field(None, description="Where they stay; unset: as its proxy says.")
+    verify: bool = Field(True, description="Whether contents are compared with what the registry announced.")
+    parallel: int = Field(4, ge=1, le=64, description="Imports at a time; others wait.")
+    give_up_hours: float = Field(24.0, gt=0, description="How long an import is tried while somebody does not answer.")
+    url_s: int = Field(3600, ge=1, le=604_800, description="How long presigned URLs are good, in seconds.")
+    mount_wait_s: float = Field(
+        20.0, ge=0, description="How long, in seconds, a session's creation waits for a copy that can be mounted."
+    )
+
+    @field_validator("download_storage", "verify_storage", "archive_storage")
+    @classmethod
+    def _are_hosts(cls, host: str | None) -> str | None:
+        if host is not None and not all(host.partition(":")):
+            raise ValueError("a storage is written proxy:storage")
+        return host
 
 
 class ManagerSettings(Settings):
@@ -101,6 +169,9 @@ class ManagerSettings(Settings):
     database: DatabaseSettings = Field(DatabaseSettings(), description="The database.")
     agents: AgentSettings = Field(AgentSettings(), description="Watching agents.")
     sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")
+    folders: FolderSettings = Field(FolderSettings(), description="Virtual folders.")
     files: FileSettings = Field(FileSettings(), description="File transfer.")
     api: ApiSettings = Field(ApiSettings(), description="What the API tells and allows.")
+    callbacks: CallbackSettings = Field(CallbackSettings(), description="Calling the URLs that sessions name.")
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
+    artifacts: ArtifactSettings = Field(ArtifactSettings(), description="Importing artifacts.")

@@ -5,15 +5,28 @@ Source: spec 03-09 (Agent, Image, ResourcePreset), client wire contract 3.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from ai.backend.common.ids import AgentId, ResourceGroupName, SlotName
+from ai.backend.common.devices import DeviceHealth, VariantMatchMode, VariantProperty
+from ai.backend.common.errors import InvalidQuantity
+from ai.backend.common.ids import AgentId, DeviceName, ResourceGroupName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
 from ai.backend.common.wire.agent import ImageReport, PluginReport
+
+
+def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
+    """What the failed ones of these devices would offer; a device that cannot be read has nothing."""
+    total = ResourceSlot()
+    for device in devices:
+        if device.get("health") == DeviceHealth.UNHEALTHY.value:
+            with suppress(KeyError, TypeError, AttributeError, InvalidQuantity):
+                total += ResourceSlot.parse({slot["slot_name"]: str(slot["amount"]) for slot in device["slots"]})
+    return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +67,15 @@ class Agent:
     version_id: int = 1
 
     @property
+    def capacity(self) -> ResourceSlot:
+        """What it offers, and what it would offer if no device had failed: kernels may still hold that."""
+        return self.available_slots + withheld_slots(self.devices)
+
+    @property
     def compute_plugins(self) -> Mapping[str, Mapping[str, Any]]:
         """Plugin name -> its version, health and whatever it tells about itself."""
         return {
-            p.name: {"version": p.version, "healthy": p.healthy, **({"reason": p.reason} if p.reason else {}), **p.info}
+            p.name: {**p.info, "version": p.version, "healthy": p.healthy, **({"reason": p.reason} if p.reason else {})}
             for p in self.plugins
         }
 
@@ -83,11 +101,54 @@ class Image:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTypeInfo:
-    """A slot that an agent has reported at any time; ``display`` is for user interfaces."""
+    """A slot that an agent has reported at any time; ``display`` is a
+    :class:`~ai.backend.common.devices.SlotDisplay` as builtins, or empty."""
 
     slot_name: SlotName
     slot_type: SlotType
     display: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What user interfaces show (peer facts 1.1), with something to show where the plugin says nothing."""
+        shown = self.display
+        is_bytes = self.slot_type is SlotType.BYTES
+        return {
+            "slot_name": self.slot_name,
+            "slot_type": self.slot_type.value,
+            "description": shown.get("description") or "",
+            "human_readable_name": shown.get("human_readable_name") or self.slot_name,
+            "display_unit": shown.get("display_unit") or ("GiB" if is_bytes else ""),
+            "number_format": {
+                "binary": shown.get("number_binary", is_bytes),
+                "round_length": shown.get("number_round_length", 0),
+            },
+            "display_icon": shown.get("display_icon") or "",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedVariant:
+    """Something that a session may require of its devices, and how many healthy ones state it.
+
+    ``devices``: resource group -> their number. ``device_names``: whose devices they are.
+    """
+
+    property: VariantProperty
+    match_mode: VariantMatchMode
+    device_names: tuple[DeviceName, ...]
+    devices: Mapping[ResourceGroupName, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "property": str(self.property),
+            "namespace": self.property.namespace,
+            "feature": self.property.feature,
+            "value": self.property.value,
+            "match_mode": self.match_mode.value,
+            "device_names": list(self.device_names),
+            "devices": dict(self.devices),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

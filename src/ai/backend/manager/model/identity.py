@@ -5,14 +5,15 @@ Source: spec 03-09 (User, KeyPair, Domain, Group, KeyPairResourcePolicy), peer f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import UserRole
+from ai.backend.common.states import GroupType, UserRole
+from ai.backend.common.volume_paths import QuotaScopeKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,7 @@ class User:
     created_at: datetime
     modified_at: datetime
     main_access_key: AccessKey | None = None
+    resource_policy: str = "default"
     groups: tuple[GroupRef, ...] = ()
 
     @property
@@ -93,16 +95,26 @@ class Group:
     is_active: bool = True
     created_at: datetime
     total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     integration_id: str | None = None
+    type: GroupType = GroupType.GENERAL
+    resource_policy: str = "default"
+
+    @property
+    def is_model_store(self) -> bool:
+        return self.type is GroupType.MODEL_STORE and self.is_active
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
+    """``allowed_vfolder_hosts``: storage host -> names of HostPermission; groups and policies have them too."""
+
     name: DomainName
     description: str = ""
     is_active: bool = True
     created_at: datetime
     total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     integration_id: str | None = None
 
 
@@ -148,6 +160,22 @@ class ResourcePolicy:
     max_vfolder_count: int = 0
     max_vfolder_size: int = 0
     allowed_vfolder_hosts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoragePolicy:
+    """Limits of users, or of groups (peer facts 4.4: user and project resource policies); users and groups name theirs.
+
+    Attributes:
+        max_vfolder_count: live folders; 0 is no limit.
+        max_quota_scope_size: bytes on each volume; -1 is no limit.
+    """
+
+    kind: QuotaScopeKind
+    name: str
+    created_at: datetime
+    max_vfolder_count: int = 0
+    max_quota_scope_size: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from ai.backend.common.errors import LimitExceeded
 from ai.backend.common.ids import (
     AccessKey,
     AgentId,
@@ -31,6 +32,7 @@ from ai.backend.common.states import (
     SessionStatus,
     SessionType,
 )
+from ai.backend.manager.model.folder import FolderMount
 
 HOLDING_KERNEL_STATUSES = frozenset(
     set(KernelStatus) - {KernelStatus.PENDING, KernelStatus.TERMINATED, KernelStatus.ERROR, KernelStatus.CANCELLED}
@@ -101,6 +103,8 @@ class Session:
         user_email, group_name: as at creation.
         created_by: the access key that asked, which differs from ``access_key`` when an admin created it for somebody.
         requested_slots: of one kernel.
+        mounts: names of the folders in ``vfolder_mounts``.
+        variant_requirements: what every device of a slot that they concern must be, ``namespace::feature::value``.
         reason: why it is in its status; the first cause of an end is kept.
         not_before: the scheduler leaves it alone until then, after a creation that failed for now.
     """
@@ -128,9 +132,11 @@ class Session:
     cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
     cluster_size: int = 1
     requested_slots: ResourceSlot
+    variant_requirements: tuple[str, ...] = ()
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
+    vfolder_mounts: tuple[FolderMount, ...] = ()
     startup_command: str | None = None
     bootstrap_script: str | None = None
     callback_url: str | None = None
@@ -209,6 +215,7 @@ class CreateSession:
     owner_access_key: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
     resources: Mapping[str, str | int | float] | None = None
+    variant_requirements: tuple[str, ...] = ()
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
     mount_map: Mapping[str, str] = field(default_factory=dict)
@@ -279,3 +286,8 @@ class SlotAudit:
     @property
     def is_clean(self) -> bool:
         return not self.drift and not self.orphans
+
+
+def too_many_sessions(limit: int) -> LimitExceeded:
+    """What a store raises for the session beyond the owner's limit."""
+    return LimitExceeded(f"Your policy allows {limit} sessions at a time.", data={"concurrency": limit})

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.model.identity import (
     Credentials,
     Domain,
@@ -15,6 +16,7 @@ from ai.backend.manager.model.identity import (
     Keypair,
     ResourceGroup,
     ResourcePolicy,
+    StoragePolicy,
     User,
 )
 from ai.backend.manager.model.query import ListQuery, Page
@@ -28,17 +30,55 @@ class KeypairSecret:
     secret_key: str = field(repr=False)
 
 
-class IdentityStore(Protocol):
-    """Every method is one transaction. ``put_*`` insert or replace by primary key."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What bounds a user: the domain, the groups that they are in, by name, and the policies of keypair and user.
 
-    async def put_domain(self, domain: Domain) -> None: ...
+    ``model_stores`` are those groups whose models everybody may read, whether the user is in them or not.
+    """
+
+    domain: Domain | None
+    groups: tuple[Group, ...]
+    policy: ResourcePolicy | None
+    storage_policy: StoragePolicy | None = None
+    model_stores: tuple[Group, ...] = ()
+
+
+class IdentityStore(Protocol):
+    """Every method is one transaction. ``put_*`` insert or replace by primary key, or with ``only_new`` raise Conflict
+    for one that is there. ``change_*`` set fields; None where there is no such object."""
+
+    async def put_domain(self, domain: Domain, *, only_new: bool = False) -> None: ...
+    async def change_domain(self, name: str, **values: Any) -> Domain | None: ...
     async def domain(self, name: str) -> Domain | None: ...
-    async def put_group(self, group: Group) -> None: ...
+    async def domains(self) -> list[Domain]: ...
+    async def put_group(self, group: Group, *, only_new: bool = False) -> None: ...
+    async def change_group(self, group_id: GroupId, **values: Any) -> Group | None:
+        """Raises Conflict if a new name is taken in the domain."""
+        ...
+
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]: ...
-    async def put_policy(self, policy: ResourcePolicy) -> None: ...
+    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> Surroundings: ...
+    async def change_members(
+        self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
+    ) -> None:
+        """Harmless for those who are in the group, or out of it, already."""
+
+    async def put_policy(self, policy: ResourcePolicy, *, only_new: bool = False) -> None: ...
+    async def change_policy(self, name: str, **values: Any) -> ResourcePolicy | None: ...
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]: ...
+    async def delete_policy(self, name: str) -> bool:
+        """False if there is none. Raises Conflict if a keypair has it."""
+        ...
+
+    async def put_storage_policy(self, policy: StoragePolicy) -> None: ...
+    async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]: ...
+    async def delete_storage_policy(self, kind: QuotaScopeKind, name: str) -> bool:
+        """False if there is none. Raises Conflict if a user or group has it."""
+        ...
+
     async def put_resource_group(self, group: ResourceGroup) -> None: ...
     async def resource_group(self, name: str) -> ResourceGroup | None: ...
     async def resource_groups(

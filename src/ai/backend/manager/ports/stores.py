@@ -11,19 +11,36 @@ from typing import Any, Protocol
 
 from ai.backend.common.ids import AccessKey, AgentId, KernelId, SessionId, TaskId
 from ai.backend.common.states import AgentStatus, SessionStatus
+from ai.backend.infra.http import client_tokens
+from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
 from ai.backend.manager.model.journal import AuditRecord, Event, EventDraft, Task
 from ai.backend.manager.model.query import ListQuery, Page, SessionQuery
 from ai.backend.manager.model.session import Holding, Session, SlotAudit
 
+KEPT_CALLS = 1_000
+KEPT_BYTES = 33_554_432
+
 
 class SessionStore(Protocol):
     """Sessions with their kernels, the events outbox, idempotency tokens and kept logs."""
 
-    async def insert(self, session: Session, *, events: Sequence[EventDraft], client_token: str | None = None) -> None:
-        """Raises SessionAlreadyExists (``data.existingSessionId``) if the owner has a live session of that name, or the
-        token was used before; nothing is written then."""
+    async def insert(
+        self,
+        session: Session,
+        *,
+        events: Sequence[EventDraft],
+        client_token: str | None = None,
+        max_live: int | None = None,
+    ) -> None:
+        """Write a new session, or nothing.
+
+        Raises:
+            SessionAlreadyExists: the owner has a live session of that name, or the token was used before
+                (``data.existingSessionId``).
+            LimitExceeded: the access key would have more than ``max_live`` live sessions.
+        """
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         """Apply all changes or none, with the slots of their agents.
@@ -92,6 +109,14 @@ class SessionStore(Protocol):
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]: ...
     async def last_event_id(self) -> int: ...
 
+    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
+        """Of each session the first callback that it owes, if that is due by now. ``insert`` and ``save`` write them
+        with the events."""
+        ...
+
+    async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None: ...
+    async def drop_callback(self, callback_id: int) -> None: ...
+
 
 class AgentStore(Protocol):
     """Agents, slot types, presets. ``occupied_slots`` belongs to SessionStore and is never written here."""
@@ -117,6 +142,14 @@ class TaskStore(Protocol):
     async def fail_open_tasks(self, *, at: datetime, message: str) -> int:
         """End the tasks that a former life of this manager left unfinished."""
         ...
+
+
+class AnswerStore(client_tokens.AnswerStore, Protocol):
+    """Answers to calls with a client token: of each access key the newest :data:`KEPT_CALLS`, and no more than
+    :data:`KEPT_BYTES` of bodies. Calls that are not answered are not counted."""
+
+    async def purge(self, *, before: datetime) -> None:
+        """Forget what began before, and whatever is beyond the limits."""
 
 
 class AuditStore(Protocol):

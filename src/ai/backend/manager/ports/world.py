@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from ai.backend.common.wire.link import AgentCommands
@@ -32,3 +33,29 @@ class AgentGateway(Protocol):
     def agent(self, agent_id: str) -> AgentCommands:
         """Never raises; the calls raise Unavailable while that agent is not connected."""
         ...
+
+
+class CallbackFailed(Exception):
+    """A callback was not taken. The text names neither the URL nor what was said.
+
+    Attributes:
+        may_pass: whether another try has any hope.
+    """
+
+    def __init__(self, why: str, *, may_pass: bool = True) -> None:
+        super().__init__(why)
+        self.may_pass = may_pass
+
+
+class CallbackSender(Protocol):
+    """Tells somebody out there."""
+
+    async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
+        """Post ``body`` as JSON; ``callback_id`` is the same at every try.
+
+        Raises:
+            CallbackFailed: nobody took it.
+        """
+        ...
+
+    async def close(self) -> None: ...

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ai.backend.infra.http.client_tokens import ClientTokens
+from ai.backend.manager.services.administration import AdministrationService
+from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.cluster import ClusterService
 from ai.backend.manager.services.config import ConfigService
 from ai.backend.manager.services.execution import ExecutionService
+from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
 from ai.backend.manager.services.sessions import SessionService
+from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +22,15 @@ class Services:
     sessions: SessionService
     execution: ExecutionService
     identity: IdentityService
+    administration: AdministrationService
     cluster: ClusterService
     events: EventService
     tasks: TaskService
     audit: AuditService
     config: ConfigService
+    slots: SlotCatalogue
+    client_tokens: ClientTokens
+    folders: Folders | None = None
+    """None where nothing keeps them."""
+    artifacts: Artifacts | None = None
+    """None where nothing keeps them."""

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 
-from ai.backend.common.errors import NotFound
-from ai.backend.common.ids import AgentId
+from ai.backend.common.devices import DeviceHealth, VariantMatchMode, VariantProperty
+from ai.backend.common.errors import Conflict, Forbidden, NotFound
+from ai.backend.common.ids import AgentId, DeviceName, ResourceGroupName
 from ai.backend.common.slots import INFINITY, ResourceSlot
 from ai.backend.common.states import FINAL_SESSION_STATUSES, AgentStatus, SessionStatus
-from ai.backend.manager.model.cluster import Agent, Image, PresetCheck, ResourcePreset, SlotTypeInfo
+from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice
+from ai.backend.common.wire.link import AgentCommands
+from ai.backend.core.allocation.variants import features_of, version_of
+from ai.backend.manager.model.cluster import (
+    Agent,
+    Image,
+    OfferedVariant,
+    PresetCheck,
+    ResourcePreset,
+    SlotTypeInfo,
+)
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.query import ListQuery, Page, SessionQuery
+from ai.backend.manager.model.session import Holding
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
+from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.images import merge_images
+from ai.backend.manager.services.slot_catalogue import SlotCatalogue
+from ai.backend.manager.services.snapshots import plugin_devices
 from ai.backend.manager.services.statistics import StatBoard
 
 _LIVE = tuple(s for s in SessionStatus if s not in FINAL_SESSION_STATUSES)
@@ -29,14 +45,49 @@ def _bounded(names: Sequence[str], limits: ResourceSlot, *, unnamed: Decimal = I
     return ResourceSlot({name: (limits[name] if name in named else unnamed) for name in names})
 
 
-class ClusterService:
-    """Reads only."""
+def merge_variants(agents: Iterable[Agent]) -> list[OfferedVariant]:
+    """The properties of healthy devices, in the order of namespace, feature and value."""
+    modes: dict[tuple[str, str], VariantMatchMode] = {}
+    counts: dict[VariantProperty, dict[ResourceGroupName, int]] = {}
+    names: dict[VariantProperty, set[DeviceName]] = {}
+    for agent in agents:
+        for plugin in plugin_devices(agent):
+            modes.update({key: feature.match_mode for key, feature in features_of(plugin.namespaces).items()})
+            healthy = Counter(d.properties for d in plugin.devices if d.health is DeviceHealth.HEALTHY)
+            for properties, count in healthy.items():
+                for stated in properties:
+                    of_groups = counts.setdefault(stated, {})
+                    of_groups[agent.scaling_group] = of_groups.get(agent.scaling_group, 0) + count
+                    names.setdefault(stated, set()).add(plugin.name)
+    return [
+        OfferedVariant(
+            property=stated,
+            match_mode=modes.get((stated.namespace, stated.feature), VariantMatchMode.EXACT),
+            device_names=tuple(sorted(names[stated])),
+            devices=counts[stated],
+        )
+        for stated in sorted(counts, key=lambda p: (p.namespace, p.feature, version_of(p.value), p.value))
+    ]
 
-    def __init__(self, agents: AgentStore, sessions: SessionStore, identity: IdentityService, stats: StatBoard) -> None:
+
+class ClusterService:
+    """What users and administrators see of the cluster, and what superadmins do to its devices."""
+
+    def __init__(
+        self,
+        agents: AgentStore,
+        sessions: SessionStore,
+        identity: IdentityService,
+        slots: SlotCatalogue,
+        stats: StatBoard,
+        gateway: AgentGateway,
+    ) -> None:
         self._agents = agents
         self._sessions = sessions
         self._identity = identity
+        self._slots = slots
         self._stats = stats
+        self._gateway = gateway
 
     async def agents(
         self, caller: Caller, query: ListQuery, *, status: str | None = None, scaling_group: str | None = None
@@ -54,9 +105,58 @@ class ClusterService:
             raise NotFound(f"There is no agent {agent_id[:64]!r}.")
         return self._stats.fill_agent(agent)
 
-    async def slot_types(self) -> Sequence[SlotTypeInfo]:
-        """Every slot that was ever reported (``/config/resource-slots``)."""
-        return await self._agents.slot_types()
+    async def operate_device(self, caller: Caller, agent_id: str, operation: OperateDevice) -> DeviceOperation:
+        """Cut, switch, program, attach a device of an agent; answered when it is done.
+
+        Raises:
+            Forbidden: not a superadmin. NotFound: no such agent or device. Conflict: the agent is not alive, or a
+            session holds the device. InvalidInput: not an operation that the device knows.
+        """
+        return await (await self._operated(caller, agent_id)).operate_device(operation)
+
+    async def device_options(self, caller: Caller, agent_id: str, device_name: str) -> DeviceOptions:
+        """What can be done with a plugin's devices. Raises as :meth:`operate_device`."""
+        return await (await self._operated(caller, agent_id)).device_options(DeviceOptionsOf(device_name=device_name))
+
+    async def _operated(self, caller: Caller, agent_id: str) -> AgentCommands:
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins may operate devices.")
+        agent = await self.agent(caller, agent_id)
+        if agent.status is not AgentStatus.ALIVE:
+            raise Conflict(f"The agent {agent.id} is {agent.status}.", data={"status": agent.status.value})
+        return self._gateway.agent(agent.id)
+
+    def slot_types(self) -> Sequence[SlotTypeInfo]:
+        """Every slot that was ever reported (``/config/resource-slots``), by name."""
+        return tuple(self._slots.known.values())
+
+    async def offered_slots(self, caller: Caller, scaling_group: str) -> frozenset[str]:
+        """What the living agents of a resource group have; nothing where the group is not open to the caller."""
+        if scaling_group not in {g.name for g in await self._identity.resource_groups(caller)}:
+            return frozenset()
+        agents = await self._agents.agents(scaling_group=scaling_group)
+        return frozenset(slot for a in agents if a.status is AgentStatus.ALIVE for slot in a.available_slots)
+
+    async def variants(self, caller: Caller, scaling_group: str | None = None) -> Sequence[OfferedVariant]:
+        """What the devices of living agents are, in the resource groups that are open to the caller or in one of them.
+
+        Raises:
+            NotFound: that resource group is not open to the caller.
+        """
+        open_groups = {g.name for g in await self._identity.resource_groups(caller)}
+        if scaling_group is not None and scaling_group not in open_groups:
+            raise NotFound(f"There is no resource group {scaling_group[:64]!r} for you.")
+        agents = await self._agents.agents(scaling_group=scaling_group)
+        return merge_variants(a for a in agents if a.scaling_group in open_groups and a.status is AgentStatus.ALIVE)
+
+    async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[Holding]]:
+        """What occupies agents, by agent; for those who may see agents."""
+        if not caller.sees_all:
+            return {}
+        found: dict[str, list[Holding]] = {}
+        for holding in await self._sessions.held([AgentId(agent_id) for agent_id in agent_ids]):
+            found.setdefault(holding.agent, []).append(holding)
+        return found
 
     async def images(self) -> Sequence[Image]:
         """What the living agents offer, merged by name and architecture."""
@@ -70,7 +170,7 @@ class ClusterService:
     ) -> PresetCheck:
         """What the caller can have now, in one resource group or in all that are open to them."""
         policy = await self._identity.resource_policy(caller)
-        names = [str(slot.slot_name) for slot in await self._agents.slot_types()]
+        names = list(self._slots.known)
         unlimited = policy.default_for_unspecified == "UNLIMITED"
         limits = _bounded(names, policy.total_resource_slots, unnamed=INFINITY if unlimited else Decimal(0))
         groups = await self._identity.groups(caller)

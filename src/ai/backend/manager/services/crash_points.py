@@ -20,5 +20,26 @@ CRASH_POINTS = _around(
 )
 """What every session that is created, perhaps restarted, and destroyed passes, in this order."""
 
-RARE_CRASH_POINTS = _around("commit-dispatch", "commit-abandon", "commit-rename")
-"""What is passed when an agent is slow, refuses or is lost, and when a session is renamed."""
+RARE_CRASH_POINTS = _around("commit-dispatch", "commit-abandon", "commit-rename", "keep-answer")
+"""What is passed when an agent is slow, refuses or is lost, when a session is renamed, and by every call with a client
+token."""
+
+FOLDER_CRASH_POINTS = (
+    *_around("commit-folder"),
+    "after-folder-create",
+    "after-folder-clone",
+    "after-trash-expired",
+    "after-folder-delete",
+)
+"""What the creation, the clone and the end of a virtual folder pass."""
+
+ARTIFACT_CRASH_POINTS = (
+    "after-artifact-scan-page",
+    "after-artifact-import-requested",
+    "after-artifact-begin",
+    "after-artifact-downloaded",
+    "after-artifact-archived",
+    "after-artifact-cleanup-requested",
+    "after-artifact-remove",
+)
+"""What a scan, an import and a cleanup pass, in this order: each leaves something else behind."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from urllib.parse import urlsplit
 from uuid import UUID
 
+from ai.backend.common.devices import DeviceHealth, VariantProperty
 from ai.backend.common.errors import (
     Forbidden,
     ImageNotFound,
@@ -24,16 +25,19 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import AgentId, DomainName, KernelId, ResourceGroupName, SessionId, SlotName
 from ai.backend.common.names import check_env_name, check_session_name, check_slot_name
 from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
-from ai.backend.common.states import AgentStatus, ClusterMode, SessionStatus, SessionType
+from ai.backend.common.states import AgentStatus, ClusterMode, SessionStatus, SessionType, SlotType
 from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.cluster import Agent, Image
+from ai.backend.manager.model.folder import FolderMount
 from ai.backend.manager.model.identity import Caller, Group
 from ai.backend.manager.model.session import CreateSession, Kernel, Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.images import merge_images, resolve_image
+from ai.backend.manager.services.mounts import SessionMounts
+from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.snapshots import plugin_devices
 
 _DURATION = re.compile(r"\+?(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[smhdw])")
@@ -41,6 +45,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation"})
 _DEFAULTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_456)}
 _MAX_PORTS = 20
+_MAX_REQUIREMENTS = 32
 
 
 def parse_start(text: str, now: datetime) -> datetime:
@@ -80,14 +85,24 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot) -> None:
         return
     refusal: ResourceError | None = None
     for agent in agents:
+        # What has failed may come back.
+        well = [
+            replace(p, devices=tuple(replace(d, health=DeviceHealth.HEALTHY) for d in p.devices))
+            for p in plugin_devices(agent)
+        ]
         try:
-            NodeAllocator.from_devices(plugin_devices(agent)).allocate(slots)
+            NodeAllocator.from_devices(well).allocate(slots)
         except ResourceError as e:
             refusal = e
         else:
             return
     if refusal is not None:
         raise refusal
+
+
+def _slot_names(agent: Agent) -> frozenset[str]:
+    """Every slot of an agent, whether or not one of its devices is healthy now."""
+    return frozenset(s.slot_name for p in plugin_devices(agent) for d in p.devices for s in d.slots)
 
 
 def _check_text(text: str | None, field: str, limit: int) -> str | None:
@@ -110,6 +125,26 @@ def _check_callback(url: str | None) -> str | None:
     return url
 
 
+def check_requirements(texts: Sequence[str]) -> tuple[str, ...]:
+    """Requirements in their canonical form, each once. Whether any device meets them is the scheduler's word.
+
+    Raises:
+        InvalidInput: too many of them, or one that is not ``namespace::feature::value`` of printable text.
+    """
+    field = "config.variant_requirements"
+    if len(texts) > _MAX_REQUIREMENTS:
+        raise InvalidInput(
+            f"a session may have {_MAX_REQUIREMENTS} variant requirements at most", data={field: "too many"}
+        )
+    for text in texts:
+        if not text.isprintable():
+            raise InvalidInput(f"{text[:64]!r} has characters that do not print", data={field: "malformed"})
+    try:
+        return tuple(dict.fromkeys(str(VariantProperty.parse(text)) for text in texts))
+    except InvalidInput as e:
+        raise InvalidInput(e.message, data={field: "malformed"}) from None
+
+
 def _check_ports(ports: Sequence[int]) -> tuple[int, ...]:
     if len(ports) > _MAX_PORTS or len(set(ports)) != len(ports) or any(not 1024 <= p <= 65535 for p in ports):
         raise InvalidInput(
@@ -124,6 +159,7 @@ class _Place:
     domain: DomainName
     group: Group
     resource_group: ResourceGroupName
+    open_groups: frozenset[ResourceGroupName]
     agents: Sequence[Agent]
     designated: tuple[AgentId, ...]
 
@@ -136,28 +172,36 @@ class SessionFactory:
         sessions: SessionStore,
         agents: AgentStore,
         identities: IdentityStore,
+        slots: SlotCatalogue,
         settings: SessionSettings,
         clock: Clock,
         minter: Minter,
+        mounts: SessionMounts | None = None,
     ) -> None:
+        self._mounts = mounts
         self._sessions = sessions
         self._agents = agents
         self._identities = identities
+        self._known_slots = slots
         self._settings = settings
         self._clock = clock
         self._minter = minter
 
-    async def build(self, caller: Caller, owner: Caller, request: CreateSession) -> Session:
-        """See ``SessionService.create`` for the errors."""
+    async def build(self, caller: Caller, owner: Caller, request: CreateSession) -> tuple[Session, int | None]:
+        """The session, and how many live ones its owner may have with it (None: any number).
+
+        See ``SessionService.create`` for the errors.
+        """
         self._check_shape(request)
         now = self._clock.now()
         place = await self._place(caller, owner, request)
         image = resolve_image(merge_images(place.agents), request.image, request.architecture)
-        await self._check_policy(owner, request)
-        slots = await self._slots(request, image)
-        self._check_fits(request, image, slots, place)
+        max_live = await self._check_policy(owner, request)
+        slots = self._slots(request, image)
+        await self._check_fits(request, image, slots, place)
+        mounts = await self._resolve_mounts(owner, request)
         session_id = SessionId(self._minter.uuid())
-        return Session(
+        session = Session(
             id=session_id,
             name=request.name or f"session-{session_id.hex[:10]}",
             type=request.type,
@@ -177,8 +221,11 @@ class SessionFactory:
             cluster_mode=request.cluster_mode,
             cluster_size=request.cluster_size,
             requested_slots=slots,
+            variant_requirements=check_requirements(request.variant_requirements),
             resource_opts=self._options(request, slots),
             environ=check_environ(request.environ, max_bytes=self._settings.max_environ_bytes),
+            mounts=tuple(mount.name for mount in mounts),
+            vfolder_mounts=mounts,
             startup_command=request.startup_command,
             bootstrap_script=request.bootstrap_script,
             callback_url=_check_callback(request.callback_url),
@@ -192,6 +239,7 @@ class SessionFactory:
             created_at=now,
             kernels=self._kernels(session_id, request.cluster_size, image, slots, now),
         )
+        return session, max_live
 
     async def is_image_of(self, session: Session, wanted: str) -> bool:
         """Whether ``wanted`` names the image of this session, directly or by an alias that holds now."""
@@ -215,11 +263,6 @@ class SessionFactory:
             raise InvalidInput("inference sessions are made by model services", data={"type": "not supported"})
         if request.type is SessionType.BATCH and not (request.startup_command or "").strip():
             raise InvalidInput("a batch session needs a startupCommand", data={"startupCommand": "missing"})
-        for folder in (*request.mounts, *request.mount_map, *request.mount_options):
-            raise InvalidInput(
-                f"The folder {folder[:64]!r} cannot be mounted: this cluster has no storage service.",
-                data={"config.mounts": f"no such folder: {folder[:64]}"},
-            )
         for field, value in (("batch_timeout", request.batch_timeout_s), ("exec_timeout", request.exec_timeout_s)):
             if value is not None and not 0 < value <= 366 * 86_400:
                 raise InvalidInput(f"{field} must be positive seconds", data={field: "out of range"})
@@ -228,6 +271,16 @@ class SessionFactory:
             raise InvalidInput("a tag has no control characters", data={"tag": "malformed"})
         _check_text(request.startup_command, "startupCommand", self._settings.max_script_bytes)
         _check_text(request.bootstrap_script, "bootstrap_script", self._settings.max_script_bytes)
+
+    async def _resolve_mounts(self, owner: Caller, request: CreateSession) -> tuple[FolderMount, ...]:
+        if self._mounts is not None:
+            return await self._mounts.resolve(owner, request.mounts, request.mount_map, request.mount_options)
+        for folder in (*request.mounts, *request.mount_map, *request.mount_options):
+            raise InvalidInput(
+                f"The folder {folder[:64]!r} cannot be mounted: this cluster keeps no folders.",
+                data={"config.mounts": f"no such folder: {folder[:64]}"},
+            )
+        return ()
 
     async def _place(self, caller: Caller, owner: Caller, request: CreateSession) -> _Place:
         domain = DomainName(request.domain or owner.domain_name)
@@ -260,36 +313,37 @@ class SessionFactory:
         for agent in request.agent_list:
             if agent not in known:
                 raise NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
-        return _Place(domain, group, chosen.name, agents, tuple(AgentId(a) for a in request.agent_list))
+        open_groups = frozenset(r.name for r in allowed)
+        return _Place(domain, group, chosen.name, open_groups, agents, tuple(AgentId(a) for a in request.agent_list))
 
-    async def _check_policy(self, owner: Caller, request: CreateSession) -> None:
+    async def _check_policy(self, owner: Caller, request: CreateSession) -> int | None:
+        """How many sessions the owner may have at a time; whoever inserts the session counts them."""
         found = await self._identities.policies(name=owner.resource_policy)
         if not found:
-            return
+            return None
         policy = found[0]
         if request.cluster_size > policy.max_containers_per_session:
             limit = policy.max_containers_per_session
             raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
-        if policy.max_concurrent_sessions > 0:
-            used = (await self._sessions.count_live([owner.access_key])).get(owner.access_key, 0)
-            if used >= policy.max_concurrent_sessions:
-                limit = policy.max_concurrent_sessions
-                raise LimitExceeded(f"Your policy allows {limit} sessions at a time.", data={"concurrency": limit})
+        return policy.max_concurrent_sessions or None
 
-    async def _slots(self, request: CreateSession, image: Image) -> ResourceSlot:
-        known = {slot.slot_name for slot in await self._agents.slot_types()}
+    def _slots(self, request: CreateSession, image: Image) -> ResourceSlot:
+        known = self._known_slots.known
         asked: dict[str, Decimal] = {}
         for name, value in (request.resources or {}).items():
             check_slot_name(name)
-            if name not in known:
-                raise UnsupportedResource(
-                    f"No agent has ever offered the resource {name!r}.",
-                    data={"config.resources": f"unknown slot: {name}", "available": sorted(known)},
-                )
             try:
-                quantity = parse_quantity(value, is_bytes=name == "mem")
+                quantity = parse_quantity(value, is_bytes=name in known and known[name].slot_type is SlotType.BYTES)
             except InvalidQuantity as e:
                 raise InvalidQuantity(f"{name}: {e}", data={"config.resources": f"{name}: malformed"}) from None
+            if name not in known:
+                if not quantity:
+                    continue
+                there_are = ", ".join(sorted(known)) or "none"
+                raise UnsupportedResource(
+                    f"No agent has ever offered the resource slot {name!r}; known slots are {there_are}.",
+                    data={"config.resources": f"unknown slot: {name}", "available": sorted(known)},
+                )
             if quantity.is_infinite():
                 raise InvalidQuantity(f"{name} must be finite", data={"config.resources": f"{name}: malformed"})
             asked[name] = quantity
@@ -320,7 +374,7 @@ class SessionFactory:
             )
         return {**options, "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem))))}
 
-    def _check_fits(self, request: CreateSession, image: Image, slots: ResourceSlot, place: _Place) -> None:
+    async def _check_fits(self, request: CreateSession, image: Image, slots: ResourceSlot, place: _Place) -> None:
         """Refuse what no agent could hold even if it were empty: it would wait for ever."""
         whole = slots * request.cluster_size if request.cluster_mode is ClusterMode.SINGLE_NODE else slots
         candidates = [
@@ -328,19 +382,36 @@ class SessionFactory:
             for a in place.agents
             if a.architecture == image.architecture and (not place.designated or a.id in place.designated)
         ]
-        roomy = [a for a in candidates if whole <= a.available_slots]
+        roomy = [a for a in candidates if whole <= a.capacity]
         if roomy:
             _check_devices(roomy, slots)
             return
         if not candidates:
             raise ImageNotFound(f"No agent of {place.resource_group} can run {image.name} ({image.architecture}).")
-        best = min(
-            (whole.shortage(a.available_slots) for a in candidates), key=lambda lack: (len(lack), sum(lack.values()))
-        )
-        lacking = ", ".join(f"{name} (short of {amount})" for name, amount in best.to_json().items())
+        await self._check_offered(slots, candidates, place)
+        shortages = {a.id: whole.shortage(a.capacity) for a in candidates}
+        closest, lack = min(shortages.items(), key=lambda item: (len(item[1]), sum(item[1].values()), item[0]))
+        lacking = ", ".join(f"{name} ({amount} short)" for name, amount in lack.to_json().items())
         raise InsufficientResource(
-            f"No agent of {place.resource_group} could hold this even if it were empty: {lacking}.",
-            data={"config.resources": "larger than every agent", "shortage": best.to_json()},
+            f"No agent of {place.resource_group} could hold this even if it were empty; {closest} comes closest and "
+            f"lacks {lacking}.",
+            data={"config.resources": "larger than every agent", "shortage": lack.to_json()},
+        )
+
+    async def _check_offered(self, slots: ResourceSlot, candidates: Sequence[Agent], place: _Place) -> None:
+        """Refuse a slot that these agents do not have at all; other resource groups are named if they are open."""
+        had = {name for a in candidates for name in _slot_names(a)}
+        missing = next((name for name in sorted(slots.nonzero()) if name not in had), None)
+        if missing is None:
+            return
+        elsewhere = sorted(
+            {a.scaling_group for a in await self._agents.agents() if missing in a.capacity} & place.open_groups
+        )
+        where = f"agent {', '.join(place.designated)}" if place.designated else f"resource group {place.resource_group}"
+        hint = f"it is in {', '.join(elsewhere)}" if elsewhere else "nor has any other that is open to you"
+        raise UnsupportedResource(
+            f"The {where} has no resource slot {missing}; {hint}.",
+            data={"config.resources": f"not there: {missing}", "slot": missing, "resource_groups": elsewhere},
         )
 
     async def _dependencies(self, owner: Caller, refs: Sequence[str]) -> tuple[SessionId, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,9 @@ from ai.backend.common.wire.agent import (
     FileListing,
     KernelRef,
     ListFiles,
+    ListProcesses,
     OpenPty,
+    ProcessInfo,
     ReadLogs,
     RunResult,
     TarFile,
@@ -25,7 +28,7 @@ from ai.backend.common.wire.agent import (
 from ai.backend.common.wire.link import AgentCommands, PtyStream
 from ai.backend.manager.config.settings import FileSettings, SessionSettings
 from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.model.session import Session
+from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Minter
 from ai.backend.manager.services.lookup import SessionFinder
@@ -158,6 +161,20 @@ class ExecutionService:
                 if not session.status.is_final:
                     raise
         return (kept or b"").decode(errors="replace")
+
+    async def processes(
+        self, caller: Caller, ref: str, *, owner_access_key: str | None = None
+    ) -> list[tuple[str, ProcessInfo]]:
+        """The busiest processes of each kernel, with the kernel's host name in the session."""
+        session, _ = await self._running(caller, ref, owner_access_key)
+
+        async def of(kernel: Kernel) -> list[tuple[str, ProcessInfo]]:
+            if kernel.agent is None:
+                return []
+            found = await self._gateway.agent(kernel.agent).list_processes(ListProcesses(kernel_id=str(kernel.id)))
+            return [(kernel.cluster_hostname, process) for process in found]
+
+        return [one for found in await asyncio.gather(*map(of, session.kernels)) for one in found]
 
     async def upload(
         self, caller: Caller, ref: str, files: Sequence[FileBlob], *, owner_access_key: str | None = None

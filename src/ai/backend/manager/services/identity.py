@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
+from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
 from ai.backend.common.names import check_slug
 from ai.backend.common.states import UserRole
@@ -66,12 +67,18 @@ class IdentityService:
 
     # ---- the beginning ----
 
-    async def bootstrap(self, *, resource_group: str = "default") -> BootstrapResult:
-        """Make the default domain, group, resource group, policy, an admin and a user, each if missing."""
+    async def bootstrap(self, *, resource_group: str = "default", vfolder_hosts: Sequence[str] = ()) -> BootstrapResult:
+        """Make the default domain, group, resource group, policy, an admin and a user, each if missing.
+
+        Everything is allowed to the default domain on those of ``vfolder_hosts`` of which it says nothing yet.
+        """
         now = self._clock.now()
         domain, name = DomainName("default"), ResourceGroupName(resource_group)
-        if await self._store.domain(domain) is None:
-            await self._store.put_domain(Domain(name=domain, created_at=now))
+        found = await self._store.domain(domain) or Domain(name=domain, created_at=now)
+        everything = {host: tuple(permission.value for permission in HostPermission) for host in vfolder_hosts}
+        await self._store.put_domain(
+            replace(found, allowed_vfolder_hosts={**everything, **found.allowed_vfolder_hosts})
+        )
         groups = await self._store.groups(domain_name=domain, name="default")
         if not groups:
             group = Group(id=GroupId(self._minter.uuid()), name="default", domain_name=domain, created_at=now)
@@ -264,6 +271,10 @@ class IdentityService:
         if wanted != caller.domain_name and not caller.sees_all:
             raise NotFound("There is no such domain.")
         return _found(await self._store.domain(wanted), "domain")
+
+    async def domains(self, caller: Caller) -> Sequence[Domain]:
+        """All for superadmins, else the caller's own."""
+        return await self._store.domains() if caller.sees_all else [await self.domain(caller)]
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
         """Those that the caller is in; admins see their domain's, superadmins all."""

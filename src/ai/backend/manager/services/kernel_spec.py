@@ -6,8 +6,9 @@ The variables are those of peer facts 2.7 that only the manager knows; the user'
 from __future__ import annotations
 
 from ai.backend.common.slots import BinarySize
-from ai.backend.common.wire.agent import ClusterInfo, KernelSpec
+from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, MountSpec
 from ai.backend.manager.model.session import Kernel, Session
+from ai.backend.manager.services.transitions import RELOCATED_FROM
 
 
 def _replicas(session: Session) -> dict[str, int]:
@@ -59,8 +60,13 @@ def kernel_spec(session: Session, kernel: Kernel) -> KernelSpec:
         slots=kernel.requested_slots.to_json(),
         devices={slot: dict(devices) for slot, devices in kernel.devices.items()},
         generation=kernel.generation,
+        variant_requirements=list(session.variant_requirements),
         shmem_bytes=int(BinarySize.parse(session.resource_opts.get("shmem", "0"))),
         environ=kernel_environ(session, kernel),
+        mounts=[
+            MountSpec(name=m.name, source=m.source, target=m.target, read_only=m.read_only)
+            for m in session.vfolder_mounts
+        ],
         cluster=ClusterInfo(
             mode=session.cluster_mode,
             size=session.cluster_size,
@@ -76,4 +82,5 @@ def kernel_spec(session: Session, kernel: Kernel) -> KernelSpec:
         batch_timeout_s=session.batch_timeout_s if is_main else None,
         exec_timeout_s=session.exec_timeout_s,
         preopen_ports=list(session.preopen_ports),
+        relocated_from=kernel.status_data.get(RELOCATED_FROM),
     )

@@ -57,9 +57,9 @@ class PresenceCheck:
 
     def _is_due(self, holding: Holding) -> bool:
         """Whether the agent should have it by now. SCHEDULED is the launcher's business: it asks until the agent
-        has it."""
-        grace = timedelta(seconds=self._settings.presence_grace_s)
-        return holding.status is not KernelStatus.SCHEDULED and self._clock.now() - holding.status_changed > grace
+        has it. A time to come was noted before the wall clock was set back."""
+        grace, age = timedelta(seconds=self._settings.presence_grace_s), self._clock.now() - holding.status_changed
+        return holding.status is not KernelStatus.SCHEDULED and not timedelta() <= age <= grace
 
     async def _orphans(self, agent_id: AgentId, suspects: Sequence[KernelPresence]) -> list[KernelPresence]:
         """Those that are orphans by the newest rows: a session may have been placed after the first look."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -12,32 +12,37 @@ from uuid import UUID
 
 import msgspec
 
+from ai.backend.common.devices import SlotDisplay
 from ai.backend.common.errors import InvalidInput, NotFound, StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, ResourceGroupName, SessionId, SlotName
 from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
-from ai.backend.common.wire.agent import AgentReport, HeartbeatReply, KernelObservation, StatReport
+from ai.backend.common.wire.agent import AgentReport, HeartbeatReply, KernelObservation, SlotReport, StatReport
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import KernelObserved
 from ai.backend.infra.bus import Bus
 from ai.backend.manager.config.settings import AgentSettings
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.cluster import Agent, SlotTypeInfo
+from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.images import architecture_name
 from ai.backend.manager.services.presence import PresenceCheck
+from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.statistics import StatBoard
-from ai.backend.manager.services.transitions import advance, fold
+from ai.backend.manager.services.transitions import advance, deferred, fold, note_health
 from ai.backend.manager.services.writer import LAUNCH, SCHEDULE, SessionWriter
 
 log = logging.getLogger(__name__)
 
 _BEAT_S = 5.0
 _TRIES = 20
+_STAT_LOADS = 512
+"""Kernels of one report of statistics whose sessions are looked up; the next report has the others."""
 
 
 def _as_kernel_id(text: str) -> KernelId | None:
@@ -56,6 +61,7 @@ class ReportsService:
         sessions: SessionStore,
         agents: AgentStore,
         identities: IdentityStore,
+        slots: SlotCatalogue,
         writer: SessionWriter,
         stats: StatBoard,
         presence: PresenceCheck,
@@ -68,6 +74,7 @@ class ReportsService:
         self._sessions = sessions
         self._agents = agents
         self._identities = identities
+        self._slots = slots
         self._writer = writer
         self._stats = stats
         self._presence = presence
@@ -80,6 +87,7 @@ class ReportsService:
         """Agent -> monotonic time of its last sign of life in this process."""
         self._acked: dict[AgentId, tuple[int, int]] = {}
         self._locks: dict[AgentId, asyncio.Lock] = {}
+        self._registering = asyncio.Lock()
 
     # ---- heartbeats ----
 
@@ -91,7 +99,7 @@ class ReportsService:
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
         monotonic = self._clock.monotonic()
-        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[], live_stat={}))
+        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[]))
         if self._known.get(agent_id) != fingerprint:
             await self._register(agent_id, report)
             self._known[agent_id] = fingerprint
@@ -102,11 +110,13 @@ class ReportsService:
             await self._agents.beat(agent_id, at=self._clock.now())
             self._written[agent_id] = monotonic
         self.last_seen[agent_id] = monotonic
-        if report.live_stat:
-            node, devices = report.live_stat.get("node", {}), report.live_stat.get("devices", {})
-            self._stats.put(StatReport(agent_id=agent_id, at=0.0, node=node, devices=devices), {})
         unknown = await self._presence.compare(agent_id, report.kernels)
         return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
+
+    @property
+    def registered(self) -> Collection[AgentId]:
+        """Agents that have told this process what they have, and are not lost since."""
+        return self._known.keys()
 
     def mark_lost(self, agent_id: AgentId) -> None:
         """The next heartbeat registers the agent anew."""
@@ -118,10 +128,17 @@ class ReportsService:
                 f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
                 data={"resource_group": report.resource_group[:64]},
             )
-        now = self._clock.now()
         slot_types = _slot_types(report)
+        async with self._registering:
+            await self._store(agent_id, report, slot_types)
+
+    async def _store(self, agent_id: AgentId, report: AgentReport, slot_types: Sequence[SlotTypeInfo]) -> None:
+        now = self._clock.now()
+        offered = ResourceSlot.parse({s.slot_name: s.amount for s in report.slots}).nonzero()
+        refused = await self._slots.report(agent_id, slot_types)
+        report = _without(report, refused)
         known = await self._agents.agent(agent_id)
-        slots = ResourceSlot.parse({s.slot_name: s.amount for s in report.slots}).nonzero()
+        slots = ResourceSlot({name: q for name, q in offered.items() if name not in refused})
         alive = known is not None and known.status is AgentStatus.ALIVE
         await self._agents.put_agent(
             Agent(
@@ -147,7 +164,6 @@ class ReportsService:
                 images=tuple(report.images),
             )
         )
-        await self._agents.add_slot_types(slot_types)
         if known is None:
             log.info("agent %s joined %s with %s", agent_id, report.resource_group, slots.to_json())
 
@@ -167,9 +183,9 @@ class ReportsService:
             if not fresh:
                 return done
             ack = ObservationAck(agent_id=agent, epoch=epoch, seq=fresh[-1].seq)
+            await self._keep_logs(fresh)  # first: whoever sees the end may ask for the log at once
             await self._apply(agent, fresh, ack)
             self._acked[agent] = (epoch, ack.seq)
-            await self._keep_logs(fresh)
             return ack.seq
 
     async def _highest(self, agent: AgentId, epoch: int) -> int:
@@ -232,6 +248,9 @@ class ReportsService:
         if kernel is None or kernel.agent != agent or kernel.attempt != seen.attempt:
             return None, ()
         detailed = _with_details(session, kernel, seen)
+        told: tuple[EventDraft, ...] = ()
+        if seen.unhealthy_devices is not None:
+            detailed, told = note_health(detailed, kernel_id, seen.unhealthy_devices)
         event = KernelObserved(
             kernel_id=kernel_id,
             attempt=seen.attempt,
@@ -241,8 +260,9 @@ class ReportsService:
         )
         change, effects = advance(detailed, event, now=now)
         if change is None:
-            return (Change(old=session, new=detailed) if detailed != session else None), effects
-        return replace(change, old=session), effects
+            return (Change(old=session, new=detailed, events=told) if detailed != session else None), effects
+        whole = replace(change, old=session, events=(*change.events, *told))
+        return deferred(whole, seen.retry_after_s, now), effects
 
     async def _keep_logs(self, fresh: Sequence[KernelObservation]) -> None:
         for observation in fresh:
@@ -258,15 +278,14 @@ class ReportsService:
     async def report_stats(self, report: StatReport) -> None:
         """Keep the newest statistics in memory. An agent speaks only for kernels that are on it."""
         agent = AgentId(report.agent_id)
+        named = {text: kernel_id for text in report.kernels if (kernel_id := _as_kernel_id(text)) is not None}
+        unknown = [k for k in named.values() if self._writer.recent_of_kernel(k) is None]
+        if unknown:  # this process has just started, or forgot them for others
+            self._writer.note(await self._sessions.of_kernels(unknown[:_STAT_LOADS]))
         mine: dict[str, KernelId] = {}
-        for text in report.kernels:
-            kernel_id = _as_kernel_id(text)
-            session = self._writer.recent_of_kernel(kernel_id) if kernel_id is not None else None
-            if (
-                kernel_id is not None
-                and session is not None
-                and any(k.id == kernel_id and k.agent == agent for k in session.kernels)
-            ):
+        for text, kernel_id in named.items():
+            session = self._writer.recent_of_kernel(kernel_id)
+            if session is not None and any(k.id == kernel_id and k.agent == agent for k in session.kernels):
                 mine[text] = kernel_id
         self._stats.put(report, mine)
 
@@ -276,12 +295,53 @@ def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:
     try:
         return [
             SlotTypeInfo(
-                slot_name=SlotName(check_slot_name(s.slot_name)), slot_type=SlotType(s.slot_type), display=s.display
+                slot_name=SlotName(check_slot_name(s.slot_name)), slot_type=SlotType(s.slot_type), display=_display(s)
             )
             for s in report.slots
         ]
     except ValueError as e:
         raise InvalidInput(f"the report has a slot of no known type: {e}", data={"slots": "malformed"}) from None
+
+
+def _display(slot: SlotReport) -> Mapping[str, Any]:
+    """Nothing where it cannot be read: how a slot looks must not keep an agent out."""
+    if not slot.display:
+        return {}
+    try:
+        shown = msgspec.convert(slot.display, SlotDisplay)
+    except msgspec.ValidationError as e:
+        log.warning("the display data of the slot %s cannot be read: %s", slot.slot_name, e)
+        return {}
+    told: dict[str, Any] = msgspec.to_builtins(shown)
+    return told
+
+
+def _without(report: AgentReport, refused: Mapping[str, str]) -> AgentReport:
+    """The report without slots that were refused; the plugin that offers one says why."""
+    if not refused:
+        return report
+    devices: list[dict[str, Any]] = []
+    reasons: dict[str, list[str]] = {}
+    for device in report.devices:
+        slots = device.get("slots", ())
+        devices.append({**device, "slots": [s for s in slots if s.get("slot_name") not in refused]})
+        for name in {s.get("slot_name") for s in slots} & refused.keys():
+            reasons.setdefault(str(device.get("device_name")), []).append(refused[name])
+    plugins = [
+        msgspec.structs.replace(p, reason="; ".join([*filter(None, [p.reason]), *dict.fromkeys(reasons[p.name])]))
+        if p.name in reasons
+        else p
+        for p in report.plugins
+    ]
+    return msgspec.structs.replace(report, devices=devices, plugins=plugins)
+
+
+def _troubles(seen: KernelObservation) -> dict[str, dict[str, Any]]:
+    """By plugin and method, the newest news of each."""
+    return {
+        f"{t.plugin}.{t.method}"[:200]: {"state": t.state, "message": t.message[:500], "since": t.since}
+        for t in seen.hook_troubles[:100]
+    }
 
 
 def _with_details(session: Session, kernel: Kernel, seen: KernelObservation) -> Session:
@@ -297,8 +357,12 @@ def _with_details(session: Session, kernel: Kernel, seen: KernelObservation) -> 
         told["service_ports"] = tuple(seen.service_ports)
     if seen.last_stat is not None:
         told["last_stat"] = seen.last_stat
+    data = dict(kernel.status_data)
     if seen.message:
-        told["status_data"] = {**kernel.status_data, "message": seen.message[:2000]}
+        data["message"] = seen.message[:2000]
+    if seen.hook_troubles:
+        data["hooks"] = {**data.get("hooks", {}), **_troubles(seen)}
+    told["status_data"] = data
     changed = {name: value for name, value in told.items() if getattr(kernel, name) != value}
     if not changed:
         return session

@@ -99,9 +99,10 @@ class SessionService:
             raise InvalidInput("a client token has 1 to 128 characters", data={"X-BackendAI-Client-Token": "malformed"})
         existing = await self._existing(owner, request, client_token)
         if existing is None:
-            session = await self._factory.build(caller, owner, request)
+            session, max_live = await self._factory.build(caller, owner, request)
+            told = [enqueued_event(session)]
             try:
-                await self._writer.insert(session, [enqueued_event(session)], client_token)
+                await self._writer.insert(session, told, client_token=client_token, max_live=max_live)
             except SessionAlreadyExists:
                 existing = await self._existing(owner, request, client_token)
                 if existing is None:
@@ -209,13 +210,6 @@ class SessionService:
         below = await self.get_many(caller, session.dependencies) if session.dependencies and depth else {}
         nodes = [await self._node(caller, below[d], depth - 1) for d in session.dependencies if d in below]
         return DependencyNode(session=session, depends_on=tuple(nodes))
-
-    async def abusing_report(
-        self, caller: Caller, ref: str, *, owner_access_key: str | None = None
-    ) -> Mapping[str, Any]:
-        """What agents reported about abuse by this session; empty when nothing."""
-        await self._finder.one(caller, ref, owner_access_key=owner_access_key)
-        return {}
 
     # ---- changing ----
 

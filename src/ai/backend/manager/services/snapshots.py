@@ -1,4 +1,4 @@
-"""From the manager's rows to the scheduler's snapshot. Pure."""
+"""From the manager's rows to the scheduler's snapshot. Pure, but that it remembers what it has read of each agent."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ from uuid import UUID
 
 import msgspec
 
-from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, DeviceSlot
-from ai.backend.common.ids import AccessKey, DeviceId, DeviceName, KernelId, SessionId, SlotName
+from ai.backend.common.devices import (
+    AllocMapSpec,
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceHealth,
+    DeviceSlot,
+    VariantNamespace,
+    VariantProperty,
+)
+from ai.backend.common.ids import AccessKey, AgentId, DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import AgentStatus, SlotType
+from ai.backend.common.states import AgentStatus, SessionStatus, SlotType
 from ai.backend.common.wire.agent import PluginReport
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.snapshot import (
@@ -22,6 +30,7 @@ from ai.backend.core.scheduling.snapshot import (
     PendingKernel,
     PendingSession,
     Quota,
+    RunningSession,
     Snapshot,
 )
 from ai.backend.manager.model.cluster import Agent
@@ -32,6 +41,11 @@ log = logging.getLogger(__name__)
 
 _RESERVED = KernelId(UUID(int=0))
 """Stands for what an agent keeps for itself: the difference of its devices and its offer."""
+
+
+_READ: dict[AgentId, tuple[object, tuple[PluginDevices, ...]]] = {}
+"""Agent -> what it told last, and what that is."""
+_READ_LIMIT = 4096
 
 
 def to_allocation(devices: Mapping[str, Mapping[str, str]]) -> DeviceAllocation:
@@ -46,7 +60,22 @@ def from_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
 
 
 def plugin_devices(agent: Agent) -> tuple[PluginDevices, ...]:
-    """The devices of an agent by plugin. A slot that no device offers becomes a pool of which only sums are known."""
+    """The devices of an agent by plugin. A slot that no device offers becomes a pool of which only sums are known.
+
+    Read once for each report: reading costs milliseconds, and every decision needs it.
+    """
+    told = agent.devices, agent.plugins, agent.available_slots
+    known = _READ.get(agent.id)
+    if known is not None and known[0] == told:
+        return known[1]
+    found = _read(agent)
+    if len(_READ) >= _READ_LIMIT:
+        _READ.clear()
+    _READ[agent.id] = told, found
+    return found
+
+
+def _read(agent: Agent) -> tuple[PluginDevices, ...]:
     by_name: dict[DeviceName, list[ComputeDevice]] = {}
     for raw in agent.devices:
         try:
@@ -55,10 +84,8 @@ def plugin_devices(agent: Agent) -> tuple[PluginDevices, ...]:
             log.warning("agent %s reports a device that cannot be read: %s", agent.id, e)
             continue
         by_name.setdefault(device.device_name, []).append(device)
-    specs = {p.name: spec for p in agent.plugins if (spec := _alloc_map(agent, p)) is not None}
-    found = [
-        PluginDevices(name=name, devices=tuple(devices), alloc_map=specs.get(name)) for name, devices in by_name.items()
-    ]
+    reports = {p.name: p for p in agent.plugins}
+    found = [_described(agent, name, tuple(devices), reports.get(name)) for name, devices in by_name.items()]
     covered = {slot.slot_name for devices in by_name.values() for d in devices for slot in d.slots}
     for name, amount in agent.available_slots.items():
         if name not in covered:
@@ -71,23 +98,30 @@ def plugin_devices(agent: Agent) -> tuple[PluginDevices, ...]:
     return tuple(found)
 
 
-def _alloc_map(agent: Agent, plugin: PluginReport) -> AllocMapSpec | None:
-    """None also for one that cannot be read: then the agent chooses the devices."""
-    if plugin.alloc_map is None:
-        return None
+def _described(
+    agent: Agent, name: DeviceName, devices: tuple[ComputeDevice, ...], plugin: PluginReport | None
+) -> PluginDevices:
+    """With the alloc map and the namespaces of the plugin's report: without a map where it cannot be read, so that the
+    agent chooses the devices; without namespaces where these cannot be, so that values are compared exactly."""
+    if plugin is None:
+        return PluginDevices(name=name, devices=devices, alloc_map=None)
+    spec: AllocMapSpec | None = None
+    namespaces: tuple[VariantNamespace, ...] = ()
     try:
-        return msgspec.convert(plugin.alloc_map, AllocMapSpec)
+        spec = msgspec.convert(plugin.alloc_map, AllocMapSpec | None)
+        namespaces = msgspec.convert(plugin.variant_namespaces, tuple[VariantNamespace, ...])
     except msgspec.ValidationError as e:
-        log.warning("agent %s reports an alloc map of %s that cannot be read: %s", agent.id, plugin.name, e)
-        return None
+        log.warning("agent %s describes its plugin %s in a way that cannot be read: %s", agent.id, plugin.name, e)
+    return PluginDevices(name=name, devices=devices, alloc_map=spec, namespaces=namespaces)
 
 
 def agent_view(agent: Agent, holdings: Iterable[Holding]) -> AgentView:
+    """What the planner sees. What healthy devices have and the agent does not offer is kept from everybody."""
     plugins = plugin_devices(agent)
     totals: dict[str, Decimal] = {}
     for plugin in plugins:
         for device in plugin.devices:
-            for slot in device.slots:
+            for slot in device.slots if device.health is DeviceHealth.HEALTHY else ():
                 totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
     kept = ResourceSlot({n: q - agent.available_slots[n] for n, q in totals.items() if q > agent.available_slots[n]})
     held = [HeldKernel(kernel_id=h.kernel_id, slots=h.slots, devices=to_allocation(h.devices)) for h in holdings]
@@ -104,14 +138,57 @@ def agent_view(agent: Agent, holdings: Iterable[Holding]) -> AgentView:
     )
 
 
+def scope_of(session: Session) -> tuple[str, str, str]:
+    """Whose it is: domain, project, user."""
+    return session.domain_name, str(session.group_id), str(session.user_id)
+
+
+def running_sessions(sessions: Iterable[Session]) -> tuple[RunningSession, ...]:
+    """What holds slots, for preemption. A session may be preempted if it runs, unless it says so in its resource
+    options: ``preemptible: false``."""
+    return tuple(
+        RunningSession(
+            session_id=s.id,
+            priority=s.priority,
+            started_at=s.started_at or s.created_at,
+            kernels=tuple((k.agent, k.id) for k in s.kernels if k.agent is not None and len(k.holds)),
+            is_preemptible=s.status is SessionStatus.RUNNING
+            and str(s.resource_opts.get("preemptible", "true")).lower() not in ("false", "no", "0"),
+            is_ending=s.status is SessionStatus.TERMINATING,
+        )
+        for s in sessions
+    )
+
+
+def positive(value: object, default: float) -> float:
+    """A setting of a resource group that must be a positive number."""
+    try:
+        number = float(str(value))
+    except ValueError:
+        return default
+    return number if 0 < number < float("inf") else default
+
+
+def weights_of(value: object) -> dict[str, float]:
+    """The weights of scopes as a resource group sets them, for example ``{"default": 2}``; one that is none is 1."""
+    return {str(scope): positive(weight, 1.0) for scope, weight in value.items()} if isinstance(value, Mapping) else {}
+
+
 def pending_session(
     session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
 ) -> PendingSession:
+    requirements = tuple(VariantProperty.parse(text) for text in session.variant_requirements)
     return PendingSession(
         session_id=session.id,
         name=session.name,
         kernels=tuple(
-            PendingKernel(kernel_id=k.id, slots=k.requested_slots, image=k.image, architecture=k.architecture)
+            PendingKernel(
+                kernel_id=k.id,
+                slots=k.requested_slots,
+                image=k.image,
+                architecture=k.architecture,
+                requirements=requirements,
+            )
             for k in session.kernels
         ),
         enqueued_at=session.created_at,
@@ -127,6 +204,7 @@ def pending_session(
         designated_agents=session.designated_agents,
         avoided_agents=session.agent_ids,
         quotas=tuple(quotas),
+        scope=scope_of(session),
     )
 
 

@@ -4,44 +4,66 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from ai.backend.common.ids import AgentId, KernelId, SessionId
-from ai.backend.common.wire.agent import StatReport
+from ai.backend.common.wire.agent import MetricFamily, StatReport
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.stores import SessionStore
+from ai.backend.manager.services.agent_metrics import check_families, merge_families
 
 log = logging.getLogger(__name__)
 _FLUSH_S = 30.0
+STALE_S = 30.0
+"""What an agent told of its node is shown no longer than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Node:
+    at: float
+    live_stat: Mapping[str, Any]
+    families: Sequence[MetricFamily]
 
 
 class StatBoard:
     """What the agents told last. Lost with the process but for what :meth:`flush` has written."""
 
-    def __init__(self, store: SessionStore) -> None:
+    def __init__(self, store: SessionStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
-        self._kernels: dict[KernelId, Mapping[str, Any]] = {}
+        self._clock = clock
+        self._kernels: dict[KernelId, bytes] = {}
         self._dirty: set[KernelId] = set()
-        self._nodes: dict[AgentId, Mapping[str, Any]] = {}
+        self._nodes: dict[AgentId, _Node] = {}
         self._queries: dict[SessionId, int] = {}
 
     def put(self, report: StatReport, kernels: Mapping[str, KernelId]) -> None:
         """Note a report. ``kernels`` maps those ids that the agent may speak for."""
-        self._nodes[AgentId(report.agent_id)] = {"node": report.node, "devices": report.devices}
-        for text, stat in report.kernels.items():
-            kernel_id = kernels.get(text)
-            if kernel_id is not None:
-                self._kernels[kernel_id] = stat
-                self._dirty.add(kernel_id)
+        agent_id = AgentId(report.agent_id)
+        self._nodes[agent_id] = _Node(
+            at=self._clock(),
+            live_stat={"node": report.node, "devices": report.devices},
+            families=check_families(agent_id, report.families),
+        )
+        for text, kernel_id in kernels.items():
+            self._kernels[kernel_id] = bytes(report.kernels[text])
+            self._dirty.add(kernel_id)
 
     def count_query(self, session_id: SessionId) -> None:
         self._queries[session_id] = self._queries.get(session_id, 0) + 1
 
     def of_kernel(self, kernel_id: KernelId) -> Mapping[str, Any] | None:
-        return self._kernels.get(kernel_id)
+        raw = self._kernels.get(kernel_id)
+        try:
+            return None if raw is None else msgspec.msgpack.decode(raw, type=dict[str, Any])
+        except msgspec.MsgspecError as e:
+            log.warning("the statistics of kernel %s cannot be read: %s", kernel_id, e)
+            return None
 
     def forget(self, session: Session) -> None:
         for kernel in session.kernels:
@@ -51,21 +73,31 @@ class StatBoard:
     def fill(self, session: Session) -> Session:
         """The session with live statistics and the queries that are not written yet."""
         queries = self._queries.get(session.id, 0)
-        live = [self._kernels.get(k.id) for k in session.kernels]
+        live = [self.of_kernel(k.id) for k in session.kernels]
         if not queries and not any(live):
             return session
         kernels = tuple(replace(k, live_stat=stat) for k, stat in zip(session.kernels, live, strict=True))
         return replace(session, kernels=kernels, num_queries=session.num_queries + queries)
 
     def fill_agent(self, agent: Agent) -> Agent:
-        live = self._nodes.get(agent.id)
-        return replace(agent, live_stat=live) if live is not None else agent
+        node = self._fresh().get(agent.id)
+        return replace(agent, live_stat=node.live_stat) if node is not None else agent
+
+    def families(self) -> list[MetricFamily]:
+        """What all agents tell for Prometheus."""
+        return merge_families({agent_id: node.families for agent_id, node in self._fresh().items()})
+
+    def _fresh(self) -> dict[AgentId, _Node]:
+        """Of agents that reported lately; the others are forgotten."""
+        limit = self._clock() - STALE_S
+        self._nodes = {agent_id: node for agent_id, node in self._nodes.items() if node.at >= limit}
+        return self._nodes
 
     async def flush(self) -> None:
         """Write numbers of queries and the newest statistics of every kernel that reported since."""
         queries, self._queries = self._queries, {}
         dirty, self._dirty = self._dirty, set()
-        stats = {k: self._kernels[k] for k in dirty if k in self._kernels}
+        stats = {k: stat for k in dirty if (stat := self.of_kernel(k)) is not None}
         if queries or stats:
             await self._store.bump(queries, stats)
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from ai.backend.common.ids import KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.wire.agent import UnhealthyDevice
 from ai.backend.core.lifecycle.effects import Effect, EmitEvent
 from ai.backend.core.lifecycle.events import SessionEvent
 from ai.backend.core.lifecycle.kernel import HOLDING, KernelState
@@ -21,6 +24,12 @@ from ai.backend.manager.model.session import Kernel, Session
 MAX_ATTEMPTS = 5
 RETRY_BACKOFF = timedelta(seconds=0.5)
 """How long a session whose creation failed for now is left alone at least; doubles with each attempt."""
+UNHEALTHY = "unhealthy_devices"
+"""Key of ``status_data``."""
+MAX_RETRY_AFTER_S = 3600.0
+"""How long a plugin may ask a session to wait, see :func:`deferred`."""
+RELOCATED_FROM = "relocated_from"
+"""Key of a kernel's ``status_data``: the agent of the attempt before, where that was another one."""
 _PASSED = {
     "session_scheduled": SessionStatus.SCHEDULED,
     "session_preparing": SessionStatus.PREPARING,
@@ -32,6 +41,9 @@ _PASSED = {
     "session_terminating": SessionStatus.TERMINATING,
 }
 """Events that tell through which statuses one step led. TERMINATED, ERROR and the like are read from the outcome."""
+
+
+_TO_THE_START = frozenset({"enqueued", "scheduled", "preparing", "pulling", "prepared", "creating"})
 
 
 def kernel_state(kernel: Kernel, *, is_main: bool) -> KernelState:
@@ -58,6 +70,12 @@ def session_state(session: Session) -> SessionState:
     )
 
 
+def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | None:
+    """The reason of a change. Where neither status nor reason changed, what is known stays: it may say more."""
+    is_news = (state.status, state.reason) != (old.status, old.reason)
+    return state.reason.value if is_news and state.reason is not KernelEventReason.UNKNOWN else old.status_info
+
+
 def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, slots: ResourceSlot | None) -> Kernel:
     if (kernel.status, kernel.attempt, kernel.agent, kernel.reason, kernel.exit_code) == (
         state.status,
@@ -74,9 +92,12 @@ def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, slots: Reso
         attempt=state.attempt,
         agent=state.agent_id,
         exit_code=state.exit_code,
-        status_info=state.reason.value if state.reason is not KernelEventReason.UNKNOWN else kernel.status_info,
+        status_info=_info(kernel, state),
         status_changed=now if state.status is not kernel.status else kernel.status_changed,
     )
+    if state.status is KernelStatus.SCHEDULED and state.attempt > kernel.attempt:
+        moved = kernel.agent is not None and kernel.agent != state.agent_id
+        after = replace(after, status_data={RELOCATED_FROM: kernel.agent} if moved else {})
     if state.status in HOLDING and kernel.status not in HOLDING:
         after = replace(after, occupied_slots=slots if slots is not None else kernel.requested_slots)
     elif state.status not in HOLDING and kernel.status in HOLDING:
@@ -85,7 +106,15 @@ def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, slots: Reso
         after = replace(after, started_at=now)
     if state.status.is_final and not kernel.status.is_final:
         after = replace(after, terminated_at=now)
+    if state.status is KernelStatus.PENDING:
+        after = replace(after, status_data=_without_devices(kernel.status_data))
     return after
+
+
+def _reason_of(effect: EmitEvent) -> KernelEventReason:
+    """On the way to its start, what has no reason of its own happens because somebody asked for the session."""
+    is_unasked = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _TO_THE_START
+    return KernelEventReason.USER_REQUESTED if is_unasked else effect.reason
 
 
 def _draft(session: Session, effect: EmitEvent) -> EventDraft:
@@ -93,7 +122,7 @@ def _draft(session: Session, effect: EmitEvent) -> EventDraft:
         "sessionId": str(session.id),
         "sessionName": session.name,
         "ownerAccessKey": session.access_key,
-        "reason": effect.reason.value,
+        "reason": _reason_of(effect).value,
     }
     if effect.kernel_id is not None:
         kernel = next(k for k in session.kernels if k.id == effect.kernel_id)
@@ -118,7 +147,7 @@ def _merge_session(session: Session, state: SessionState, kernels: tuple[Kernel,
         status=state.status,
         result=state.result,
         reason=state.reason,
-        status_info=state.reason.value if state.reason is not KernelEventReason.UNKNOWN else session.status_info,
+        status_info=_info(session, state),
         status_changed=now if moved else session.status_changed,
     )
     if state.status is SessionStatus.SCHEDULED and moved:
@@ -126,6 +155,7 @@ def _merge_session(session: Session, state: SessionState, kernels: tuple[Kernel,
     if state.status is SessionStatus.RUNNING and session.started_at is None:
         after = replace(after, started_at=now, status_info=None)
     if state.status is SessionStatus.PENDING and moved:
+        after = replace(after, status_data=_without_devices(after.status_data))
         tried = max(k.attempt for k in kernels)
         after = replace(after, not_before=now + RETRY_BACKOFF * 2 ** (tried - 1))
     if state.status.is_final and moved:
@@ -176,9 +206,57 @@ def advance(
     return Change(old=session, new=new, events=tuple(_draft(new, e) for e in told)), tuple(effects)
 
 
+def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Change:
+    """The change with at least this long to wait, where it sends the session back to the scheduler."""
+    new = change.new
+    if new.status is not SessionStatus.PENDING or change.old.status is SessionStatus.PENDING or not retry_after_s:
+        return change
+    earliest = now + timedelta(seconds=min(max(0.0, retry_after_s), MAX_RETRY_AFTER_S))
+    return replace(change, new=replace(new, not_before=max(new.not_before or earliest, earliest)))
+
+
 def enqueued_event(session: Session) -> EventDraft:
     """The first event of every session."""
     return _draft(session, EmitEvent(name="session_enqueued", session_id=session.id))
+
+
+def note_health(
+    session: Session, kernel_id: KernelId, failed: Sequence[UnhealthyDevice]
+) -> tuple[Session, tuple[EventDraft, ...]]:
+    """The session with what is known of a kernel's failed devices, and an event where that is news.
+
+    ``status_data["unhealthy_devices"]`` of the kernel lists those that it holds now, that of the session those of all
+    its kernels. Devices that have failed are told by ``session_device_unhealthy``, those that are well again by
+    ``session_device_recovered``.
+    """
+    kernel = next(k for k in session.kernels if k.id == kernel_id)
+    if kernel.status.is_final:
+        return session, ()
+    before = {(d["device_name"], d["device_id"]): d for d in kernel.status_data.get(UNHEALTHY, ())}
+    after = {(d.device_name, d.device_id): msgspec.to_builtins(d) for d in failed}
+    if before == after:
+        return session, ()
+    data = _without_devices(kernel.status_data)
+    noted = replace(kernel, status_data={**data, UNHEALTHY: list(after.values())} if after else data)
+    kernels = tuple(noted if k.id == kernel_id else k for k in session.kernels)
+    every = [{**d, "kernel_id": str(k.id)} for k in kernels for d in k.status_data.get(UNHEALTHY, ())]
+    data = _without_devices(session.status_data)
+    session = replace(session, kernels=kernels, status_data={**data, UNHEALTHY: every} if every else data)
+    news = {
+        "unhealthy": [device for key, device in after.items() if before.get(key) != device],
+        "recovered": [device for key, device in before.items() if key not in after],
+    }
+    return session, tuple(_device_event(session, kernel_id, how, devices) for how, devices in news.items() if devices)
+
+
+def _without_devices(status_data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in status_data.items() if name != UNHEALTHY}
+
+
+def _device_event(session: Session, kernel_id: KernelId, how: str, devices: Sequence[Mapping[str, Any]]) -> EventDraft:
+    draft = _draft(session, EmitEvent(name=f"session_device_{how}", session_id=session.id, kernel_id=kernel_id))
+    told = {"reason": f"device-{how}", "devices": [dict(device) for device in devices]}
+    return replace(draft, payload={**draft.payload, **told})
 
 
 def fold(first: Change, second: Change) -> Change:

@@ -29,6 +29,8 @@ LAUNCH = "manager.launch"
 """Bus topic, payload session id or None for any: kernels are to be created or restarted."""
 TERMINATE = "manager.terminate"
 """Bus topic, payload session id or DestroyKernels: kernels are to be ended."""
+CALLBACK = "manager.callback"
+"""Bus topic: a session owes a callback."""
 
 _KEPT = 4096
 _TRIES = 20
@@ -94,16 +96,22 @@ class SessionWriter:
 
     # ---- writing ----
 
-    async def insert(self, session: Session, events: Sequence[EventDraft], client_token: str | None) -> None:
-        """Raises SessionAlreadyExists. A caller that goes away meanwhile does not stop it."""
-        await asyncio.shield(self._insert(session, events, client_token))
+    async def insert(
+        self, session: Session, events: Sequence[EventDraft], *, client_token: str | None, max_live: int | None
+    ) -> None:
+        """As ``SessionStore.insert``. A caller that goes away meanwhile does not stop it."""
+        await asyncio.shield(self._insert(session, events, client_token, max_live))
 
-    async def _insert(self, session: Session, events: Sequence[EventDraft], client_token: str | None) -> None:
+    async def _insert(
+        self, session: Session, events: Sequence[EventDraft], client_token: str | None, max_live: int | None
+    ) -> None:
         crash_point("before-commit-create")
-        await self._store.insert(session, events=events, client_token=client_token)
+        await self._store.insert(session, events=events, client_token=client_token, max_live=max_live)
         crash_point("after-commit-create")
         self._keep(session)
         self._bus.publish(OUTBOX)
+        if session.callback_url:
+            self._bus.publish(CALLBACK)
         self._bus.publish(SCHEDULE)
 
     async def commit(
@@ -142,6 +150,8 @@ class SessionWriter:
                 self._on_end(session)
         if any(change.events for change in changes):
             self._bus.publish(OUTBOX)
+        if any(change.events and change.new.callback_url for change in changes):
+            self._bus.publish(CALLBACK)
         if any(_frees(change) for change in changes):
             self._bus.publish(SCHEDULE)
         for effect in effects:

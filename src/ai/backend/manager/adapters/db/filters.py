@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -15,17 +14,8 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.database import GUID, UTCDateTime
 from ai.backend.manager.adapters.db.columns import EnumText
 from ai.backend.manager.model.query import Condition, Filter, OrderBy, Scalar
+from ai.backend.manager.model.selecting import COMPARE
 
-_COMPARE = {
-    "==": operator.eq,
-    "is": operator.eq,
-    "!=": operator.ne,
-    "isnot": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
 _LARGEST = 2.0**63
 _EQUALITIES = frozenset({"==", "is", "!=", "isnot"})
 
@@ -76,11 +66,9 @@ def _is_structured(column: Column[Any]) -> bool:
 
 
 def _member(kind: type[StrEnum], text: str) -> StrEnum:
-    return (
-        next(m for m in kind if m.value.lower() == text.lower())
-        if text.lower() in {m.value.lower() for m in kind}
-        else kind(text)
-    )
+    """By its value or, as the published client's help has it (``READ_ONLY``), by its name, in any case."""
+    known = {m.name.lower(): m for m in kind} | {m.value.lower(): m for m in kind}
+    return known[text.lower()] if text.lower() in known else kind(text)
 
 
 def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> ColumnElement[bool]:
@@ -106,7 +94,7 @@ def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> Co
         if op not in _EQUALITIES:
             raise InvalidInput(f"{condition.field}: {op} takes a value", data={"filter": condition.field})
         return column.is_(None) if op in ("==", "is") else column.is_not(None)
-    compared: ColumnElement[bool] = _COMPARE[op](column, operand)
+    compared: ColumnElement[bool] = COMPARE[op](column, operand)
     return compared
 
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
-from ai.backend.infra.database import Database
+from ai.backend.common.states import GroupType
+from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.infra.database import GUID, Database
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
 from ai.backend.manager.model.identity import (
@@ -24,14 +39,36 @@ from ai.backend.manager.model.identity import (
     Keypair,
     ResourceGroup,
     ResourcePolicy,
+    StoragePolicy,
     User,
 )
 from ai.backend.manager.model.query import ListQuery, Page
-from ai.backend.manager.ports.identity_store import KeypairSecret
+from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
 
 _KEYPAIR_EXTRAS = frozenset({"user_email", "user_full_name", "concurrency_used"})
 _USER_HIDDEN = frozenset({"password"})
 _KEYPAIR_HIDDEN = frozenset({"secret_key"})
+
+
+def _near_groups() -> Select[Any]:
+    """A user's groups and the model stores, with whether each is the user's."""
+    m, g = t.memberships.c, t.groups.c
+    is_mine = g.id.in_(select(m.group_id).where(m.user_id == bindparam("user", type_=GUID())))
+    is_store = (g.type == GroupType.MODEL_STORE) & g.is_active.is_(True)
+    return select(t.groups, is_mine.label("is_mine")).where(or_(is_mine, is_store)).order_by(g.name, g.id)
+
+
+def _storage_policy() -> Select[Any]:
+    p, u = t.storage_policies.c, t.users.c
+    named = select(u.resource_policy).where(u.uuid == bindparam("user", type_=GUID())).scalar_subquery()
+    return select(t.storage_policies).where(p.kind == QuotaScopeKind.USER, p.name == named)
+
+
+# What bounds a user is asked with every request about folders: these are built once.
+_ITS_DOMAIN = select(t.domains).where(t.domains.c.name == bindparam("domain"))
+_ITS_POLICY = select(t.policies).where(t.policies.c.name == bindparam("policy"))
+_NEAR_GROUPS = _near_groups()
+_ITS_STORAGE_POLICY = _storage_policy()
 
 
 def _row(value: Any, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
@@ -42,6 +79,24 @@ def _put(s: Connection, table: Table, key: str, row: Mapping[str, Any]) -> None:
     done = s.execute(update(table).where(table.c[key] == row[key]).values(row))
     if done.rowcount == 0:
         s.execute(insert(table), dict(row))
+
+
+def _add(s: Connection, table: Table, row: Mapping[str, Any], what: str) -> None:
+    try:
+        s.execute(insert(table), dict(row))
+    except IntegrityError:
+        raise Conflict(f"There is a {what} {row['name']!r} already.", data={"name": "taken"}) from None
+
+
+def _change(s: Connection, table: Table, key: str, value: Any, values: Mapping[str, Any]) -> Row[Any] | None:
+    """The row after the change."""
+    same = table.c[key] == value
+    if values:
+        try:
+            s.execute(update(table).where(same).values(values))
+        except IntegrityError:
+            raise Conflict(f"{values.get('name')!r} is taken already.", data={"name": "taken"}) from None
+    return s.execute(select(table).where(same)).one_or_none()
 
 
 def _keypair(row: Row[Any]) -> Keypair:
@@ -61,21 +116,38 @@ class SqlIdentityStore:
 
         return await self._db.run_read(work)
 
-    async def put_domain(self, domain: Domain) -> None:
+    async def put_domain(self, domain: Domain, *, only_new: bool = False) -> None:
         def work(s: Connection) -> None:
-            _put(s, t.domains, "name", _row(domain))
+            if only_new:
+                _add(s, t.domains, _row(domain), "domain")
+            else:
+                _put(s, t.domains, "name", _row(domain))
 
         await self._db.run_write(work)
+
+    async def change_domain(self, name: str, **values: Any) -> Domain | None:
+        row = await self._db.run_write(lambda s: _change(s, t.domains, "name", name, values))
+        return Domain(**row._mapping) if row is not None else None
 
     async def domain(self, name: str) -> Domain | None:
         rows = await self._rows(select(t.domains).where(t.domains.c.name == name))
         return Domain(**rows[0]._mapping) if rows else None
 
-    async def put_group(self, group: Group) -> None:
+    async def domains(self) -> list[Domain]:
+        return [Domain(**row._mapping) for row in await self._rows(select(t.domains).order_by(t.domains.c.name))]
+
+    async def put_group(self, group: Group, *, only_new: bool = False) -> None:
         def work(s: Connection) -> None:
-            _put(s, t.groups, "id", _row(group))
+            if only_new:
+                _add(s, t.groups, _row(group), "group")
+            else:
+                _put(s, t.groups, "id", _row(group))
 
         await self._db.run_write(work)
+
+    async def change_group(self, group_id: GroupId, **values: Any) -> Group | None:
+        row = await self._db.run_write(lambda s: _change(s, t.groups, "id", group_id, values))
+        return Group(**row._mapping) if row is not None else None
 
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
@@ -91,17 +163,94 @@ class SqlIdentityStore:
             query = query.where(c.id.in_(select(m.group_id).where(m.user_id == user_id)))
         return [Group(**row._mapping) for row in await self._rows(query)]
 
-    async def put_policy(self, policy: ResourcePolicy) -> None:
+    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> Surroundings:
+        given = {"domain": domain_name, "user": user_id, "policy": policy}
+
+        def work(s: Connection) -> Surroundings:
+            domain = s.execute(_ITS_DOMAIN, given).one_or_none()
+            near = s.execute(_NEAR_GROUPS, given)
+            groups = [(Group(**{c.name: row._mapping[c] for c in t.groups.c}), row.is_mine) for row in near]
+            found = s.execute(_ITS_POLICY, given).one_or_none()
+            storage = s.execute(_ITS_STORAGE_POLICY, given).one_or_none()
+            return Surroundings(
+                domain=Domain(**domain._mapping) if domain is not None else None,
+                groups=tuple(group for group, is_mine in groups if is_mine),
+                policy=ResourcePolicy(**found._mapping) if found is not None else None,
+                storage_policy=StoragePolicy(**storage._mapping) if storage is not None else None,
+                model_stores=tuple(group for group, _ in groups if group.is_model_store),
+            )
+
+        return await self._db.run_read(work)
+
+    async def change_members(
+        self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
+    ) -> None:
+        m = t.memberships.c
+
         def work(s: Connection) -> None:
-            _put(s, t.policies, "name", _row(policy))
+            # Who is to be added is taken out first: so no row is there twice.
+            gone = m.user_id.in_([*add, *remove])
+            s.execute(delete(t.memberships).where(m.group_id == group_id, gone))
+            if add:
+                s.execute(insert(t.memberships), [{"user_id": u, "group_id": group_id} for u in set(add)])
 
         await self._db.run_write(work)
+
+    async def put_policy(self, policy: ResourcePolicy, *, only_new: bool = False) -> None:
+        def work(s: Connection) -> None:
+            if only_new:
+                _add(s, t.policies, _row(policy), "resource policy")
+            else:
+                _put(s, t.policies, "name", _row(policy))
+
+        await self._db.run_write(work)
+
+    async def change_policy(self, name: str, **values: Any) -> ResourcePolicy | None:
+        row = await self._db.run_write(lambda s: _change(s, t.policies, "name", name, values))
+        return ResourcePolicy(**row._mapping) if row is not None else None
 
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
         query = select(t.policies).order_by(t.policies.c.name)
         if name is not None:
             query = query.where(t.policies.c.name == name)
         return [ResourcePolicy(**row._mapping) for row in await self._rows(query)]
+
+    async def delete_policy(self, name: str) -> bool:
+        def work(s: Connection) -> bool:
+            used = s.execute(
+                select(t.keypairs.c.access_key).where(t.keypairs.c.resource_policy == name).limit(1)
+            ).first()
+            if used is not None:
+                raise Conflict(f"Keypairs have the resource policy {name!r}.", data={"name": "in use"})
+            return bool(s.execute(delete(t.policies).where(t.policies.c.name == name)).rowcount)
+
+        return await self._db.run_write(work)
+
+    async def put_storage_policy(self, policy: StoragePolicy) -> None:
+        c = t.storage_policies.c
+
+        def work(s: Connection) -> None:
+            s.execute(delete(t.storage_policies).where(c.kind == policy.kind, c.name == policy.name))
+            s.execute(insert(t.storage_policies), _row(policy))
+
+        await self._db.run_write(work)
+
+    async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]:
+        c = t.storage_policies.c
+        query = select(t.storage_policies).where(c.kind == kind).order_by(c.name)
+        rows = await self._rows(query if name is None else query.where(c.name == name))
+        return [StoragePolicy(**row._mapping) for row in rows]
+
+    async def delete_storage_policy(self, kind: QuotaScopeKind, name: str) -> bool:
+        c, owners = t.storage_policies.c, t.users if kind is QuotaScopeKind.USER else t.groups
+        used = select(owners.c.resource_policy).where(owners.c.resource_policy == name).limit(1)
+
+        def work(s: Connection) -> bool:
+            if s.execute(used).first() is not None:
+                raise Conflict(f"The {kind} resource policy {name!r} is in use.", data={"name": "in use"})
+            return bool(s.execute(delete(t.storage_policies).where(c.kind == kind, c.name == name)).rowcount)
+
+        return await self._db.run_write(work)
 
     async def put_resource_group(self, group: ResourceGroup) -> None:
         def work(s: Connection) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
 from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.model.callback import Callback, callback_body, owed_callbacks
 from ai.backend.manager.model.changes import ObservationAck
 from ai.backend.manager.model.journal import Event, EventDraft
 from ai.backend.manager.model.session import Session
@@ -30,12 +31,32 @@ def insert_events(s: Connection, session: Session, events: Sequence[EventDraft],
     ]
     if rows:
         s.execute(insert(t.session_events), rows)
+    owed = [
+        {
+            "session_id": session.id,
+            "access_key": session.access_key,
+            "url": session.callback_url,
+            "body": callback_body(event, at),
+            "attempts": 0,
+            "due_at": at,
+        }
+        for event in owed_callbacks(session, events)
+    ]
+    if owed:
+        s.execute(insert(t.session_callbacks), owed)
 
 
 def read_events(s: Connection, after_id: int, limit: int) -> list[Event]:
     c = t.session_events.c
     rows = s.execute(select(t.session_events).where(c.id > after_id).order_by(c.id).limit(limit))
     return [Event(**row._mapping) for row in rows]
+
+
+def read_due_callbacks(s: Connection, now: datetime, limit: int) -> list[Callback]:
+    c = t.session_callbacks.c
+    first = select(func.min(c.id)).group_by(c.session_id)
+    due = select(t.session_callbacks).where(c.id.in_(first), c.due_at <= now).order_by(c.due_at, c.id).limit(limit)
+    return [Callback(**row._mapping) for row in s.execute(due)]
 
 
 def acknowledge(s: Connection, ack: ObservationAck) -> None:

@@ -18,12 +18,23 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import FINAL_SESSION_STATUSES, SessionStatus
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.adapters.db.artifact_store import link_artifacts
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
-from ai.backend.manager.adapters.db.outbox import acknowledge, insert_events, read_events
+from ai.backend.manager.adapters.db.folder_store import link_mounts
+from ai.backend.manager.adapters.db.outbox import acknowledge, insert_events, read_due_callbacks, read_events
+from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.model.changes import Change, ObservationAck, slot_deltas
+from ai.backend.manager.model.cluster import withheld_slots
 from ai.backend.manager.model.journal import Event, EventDraft
 from ai.backend.manager.model.query import Page, SessionQuery
-from ai.backend.manager.model.session import HOLDING_KERNEL_STATUSES, Holding, Kernel, Session, SlotAudit
+from ai.backend.manager.model.session import (
+    HOLDING_KERNEL_STATUSES,
+    Holding,
+    Kernel,
+    Session,
+    SlotAudit,
+    too_many_sessions,
+)
 
 _SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name != "kernels")
 _KERNEL_FIELDS = tuple(f.name for f in fields(Kernel) if f.name != "live_stat")
@@ -74,7 +85,14 @@ class SqlSessionStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def insert(self, session: Session, *, events: Sequence[EventDraft], client_token: str | None = None) -> None:
+    async def insert(
+        self,
+        session: Session,
+        *,
+        events: Sequence[EventDraft],
+        client_token: str | None = None,
+        max_live: int | None = None,
+    ) -> None:
         try:
 
             def work(s: Connection) -> None:
@@ -83,10 +101,14 @@ class SqlSessionStore:
                 if session.dependencies:
                     links = [{"session_id": session.id, "depends_on": d} for d in session.dependencies]
                     s.execute(insert(t.session_dependencies), links)
+                link_mounts(s, session.id, session.vfolder_mounts, session.created_at)
+                link_artifacts(s, session.id, session.vfolder_mounts, session.created_at)
                 if client_token is not None:
                     token = {"access_key": session.access_key, "token": client_token, "session_id": session.id}
                     s.execute(insert(t.idempotency_tokens), {**token, "created_at": session.created_at})
                 insert_events(s, session, events, session.created_at)
+                if max_live is not None:
+                    self._check_live(s, session.access_key, max_live)
 
             await self._db.run_write(work)
         except IntegrityError as e:
@@ -97,6 +119,14 @@ class SqlSessionStore:
             if existing is None:
                 raise
             raise _existing(e, existing.id) from None
+
+    @staticmethod
+    def _check_live(s: Connection, access_key: AccessKey, limit: int) -> None:
+        # SQLite has one writer; elsewhere the lock makes creations of one key wait for each other
+        s.execute(select(t.keypairs.c.access_key).where(t.keypairs.c.access_key == access_key).with_for_update())
+        count = select(func.count()).select_from(t.sessions).where(t.LIVE, t.sessions.c.access_key == access_key)
+        if s.execute(count).scalar_one() > limit:
+            raise too_many_sessions(limit)
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         try:
@@ -139,8 +169,11 @@ class SqlSessionStore:
             if row is None:
                 continue
             occupied = (row.occupied_slots + delta).nonzero()
-            grows = {name: amount for name, amount in delta.items() if amount > 0}
-            if any(occupied[name] > row.available_slots[name] for name in grows):
+            over = [name for name, amount in delta.items() if amount > 0 and occupied[name] > row.available_slots[name]]
+            if over:  # perhaps of devices that have failed, which kernels may still hold
+                withheld = withheld_slots(s.execute(select(c.devices).where(c.id == agent_id)).scalar_one())
+                over = [name for name in over if occupied[name] > row.available_slots[name] + withheld[name]]
+            if over:
                 raise InsufficientResource(f"agent {agent_id} has not that much free")
             s.execute(update(t.agents).where(c.id == agent_id).values(occupied_slots=occupied))
 
@@ -202,20 +235,39 @@ class SqlSessionStore:
         c = t.kernels.c
         query = (
             select(
-                c.id.label("kernel_id"),
+                c.id,
                 c.session_id,
                 c.agent,
                 t.sessions.c.access_key,
                 c.status,
                 c.status_changed,
                 c.attempt,
-                c.occupied_slots.label("slots"),
+                c.occupied_slots,
                 c.devices,
             )
             .join(t.sessions, t.sessions.c.id == c.session_id)
             .where(c.agent.in_(list(agent_ids)), c.status.in_(HOLDING_KERNEL_STATUSES))
         )
-        return await self._db.run_read(lambda s: [Holding(**row._mapping) for row in s.execute(query)])
+
+        def work(s: Connection) -> list[Holding]:
+            return [
+                Holding(
+                    kernel_id=kernel_id,
+                    session_id=session_id,
+                    agent=agent,
+                    access_key=access_key,
+                    status=status,
+                    status_changed=status_changed,
+                    attempt=attempt,
+                    slots=slots,
+                    devices=devices,
+                )
+                for kernel_id, session_id, agent, access_key, status, status_changed, attempt, slots, devices in (
+                    s.execute(query)
+                )
+            ]
+
+        return await self._db.run_read(work)
 
     async def search(self, query: SessionQuery) -> Page[Session]:
         c = t.sessions.c
@@ -323,3 +375,20 @@ class SqlSessionStore:
             return (s.execute(select(func.max(t.session_events.c.id)))).scalar_one_or_none() or 0
 
         return await self._db.run_read(work)
+
+    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
+        return await self._db.run_read(lambda s: read_due_callbacks(s, now, limit))
+
+    async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
+        c = t.session_callbacks
+
+        def work(s: Connection) -> None:
+            s.execute(update(c).where(c.c.id == callback_id).values(attempts=attempts, due_at=due_at))
+
+        await self._db.run_write(work)
+
+    async def drop_callback(self, callback_id: int) -> None:
+        def work(s: Connection) -> None:
+            s.execute(delete(t.session_callbacks).where(t.session_callbacks.c.id == callback_id))
+
+        await self._db.run_write(work)

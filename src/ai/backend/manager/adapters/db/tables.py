@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Float,
@@ -26,6 +27,7 @@ from ai.backend.common.states import (
     FINAL_SESSION_STATUSES,
     AgentStatus,
     ClusterMode,
+    GroupType,
     KernelEventReason,
     KernelStatus,
     SessionResult,
@@ -34,14 +36,17 @@ from ai.backend.common.states import (
     SlotType,
     UserRole,
 )
+from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.common.wire.agent import ImageReport, PluginReport
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, naming_convention
 from ai.backend.manager.adapters.db.columns import EnumText, JSONTuple
+from ai.backend.manager.model.folder import FolderMount
 from ai.backend.manager.model.journal import TaskStatus
 
 metadata = MetaData(naming_convention=naming_convention)
 
-_LIVE = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(FINAL_SESSION_STATUSES))})")
+LIVE = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(FINAL_SESSION_STATUSES))})")
+"""In these words SQLite sees that the partial index of live sessions answers a query."""
 
 
 def _required(name: str, kind: Any, *constraints: ForeignKey, **options: Any) -> Column[Any]:
@@ -56,6 +61,7 @@ domains = Table(
     _required("is_active", Boolean),
     _required("created_at", UTCDateTime),
     _required("total_resource_slots", QuantityMap),
+    _required("allowed_vfolder_hosts", JSONText, server_default="{}"),
     Column("integration_id", String(512)),
 )
 
@@ -69,7 +75,10 @@ groups = Table(
     _required("is_active", Boolean),
     _required("created_at", UTCDateTime),
     _required("total_resource_slots", QuantityMap),
+    _required("allowed_vfolder_hosts", JSONText, server_default="{}"),
     Column("integration_id", String(512)),
+    _required("type", EnumText(GroupType), server_default=GroupType.GENERAL.value),
+    _required("resource_policy", String(256), server_default="default"),
     UniqueConstraint("domain_name", "name"),
 )
 
@@ -90,6 +99,7 @@ users = Table(
     _required("created_at", UTCDateTime),
     _required("modified_at", UTCDateTime),
     Column("main_access_key", String(20)),
+    _required("resource_policy", String(256), server_default="default"),
 )
 
 memberships = Table(
@@ -129,6 +139,16 @@ policies = Table(
     _required("max_vfolder_count", Integer),
     _required("max_vfolder_size", Integer),
     _required("allowed_vfolder_hosts", JSONText),
+)
+
+storage_policies = Table(
+    "storage_policies",
+    metadata,
+    Column("kind", EnumText(QuotaScopeKind), primary_key=True),
+    Column("name", String(256), primary_key=True),
+    _required("created_at", UTCDateTime),
+    _required("max_vfolder_count", Integer),
+    _required("max_quota_scope_size", BigInteger),
 )
 
 resource_groups = Table(
@@ -218,9 +238,11 @@ sessions = Table(
     _required("cluster_mode", EnumText(ClusterMode)),
     _required("cluster_size", Integer),
     _required("requested_slots", QuantityMap),
+    _required("variant_requirements", JSONTuple(str), server_default="[]"),
     _required("resource_opts", JSONText),
     _required("environ", JSONText),
     _required("mounts", JSONTuple(str)),
+    _required("vfolder_mounts", JSONTuple(FolderMount), server_default="[]"),
     Column("startup_command", Text),
     Column("bootstrap_script", Text),
     Column("callback_url", Text),
@@ -239,7 +261,7 @@ sessions = Table(
     Column("scheduled_at", UTCDateTime),
     Column("started_at", UTCDateTime),
     Column("terminated_at", UTCDateTime),
-    Index("uq_sessions_live_name", "access_key", "name", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
+    Index("uq_sessions_live_name", "access_key", "name", unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
     Index("ix_sessions_created", "created_at", "id"),
     Index("ix_sessions_owner", "access_key", "created_at"),
 )
@@ -297,6 +319,31 @@ idempotency_tokens = Table(
     Column("token", String(128), primary_key=True),
     _required("session_id", GUID),
     _required("created_at", UTCDateTime, index=True),
+)
+
+kept_answers = Table(
+    "kept_answers",
+    metadata,
+    Column("access_key", String(20), primary_key=True),
+    Column("token", String(128), primary_key=True),
+    _required("fingerprint", String(64)),
+    _required("begun_at", UTCDateTime, index=True),
+    Column("status", Integer),
+    Column("headers", JSONText),
+    Column("body", LargeBinary),
+)
+
+session_callbacks = Table(
+    "session_callbacks",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    _required("session_id", GUID, index=True),
+    _required("access_key", String(20)),
+    _required("url", Text),
+    _required("body", JSONText),
+    _required("attempts", Integer),
+    _required("due_at", UTCDateTime),
+    sqlite_autoincrement=True,
 )
 
 session_events = Table(

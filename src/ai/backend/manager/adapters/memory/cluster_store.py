@@ -8,11 +8,11 @@ from datetime import datetime
 
 from ai.backend.common.ids import AgentId, TaskId
 from ai.backend.common.states import AgentStatus
-from ai.backend.manager.adapters.memory.filters import select
 from ai.backend.manager.adapters.memory.session_store import Memory
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
 from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
 from ai.backend.manager.model.query import ListQuery, Page
+from ai.backend.manager.model.selecting import select
 
 
 class MemoryAgentStore:

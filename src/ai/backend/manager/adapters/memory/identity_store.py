@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
-from ai.backend.manager.adapters.memory.filters import select
+from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.model.identity import (
     Caller,
     Credentials,
@@ -18,10 +19,17 @@ from ai.backend.manager.model.identity import (
     Keypair,
     ResourceGroup,
     ResourcePolicy,
+    StoragePolicy,
     User,
 )
 from ai.backend.manager.model.query import ListQuery, Page
-from ai.backend.manager.ports.identity_store import KeypairSecret
+from ai.backend.manager.model.selecting import select
+from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
+
+
+def _check_new(is_taken: bool, name: str) -> None:
+    if is_taken:
+        raise Conflict(f"{name!r} is taken already.", data={"name": "taken"})
 
 
 class MemoryIdentityStore:
@@ -31,20 +39,44 @@ class MemoryIdentityStore:
         self._domains: dict[str, Domain] = {}
         self._groups: dict[GroupId, Group] = {}
         self._policies: dict[str, ResourcePolicy] = {}
+        self._storage_policies: dict[tuple[QuotaScopeKind, str], StoragePolicy] = {}
         self._resource_groups: dict[str, ResourceGroup] = {}
         self._links: set[tuple[str, str, str]] = set()
         self._users: dict[UserId, User] = {}
         self._members: set[tuple[UserId, GroupId]] = set()
         self._pairs: dict[str, KeypairSecret] = {}
 
-    async def put_domain(self, domain: Domain) -> None:
+    async def put_domain(self, domain: Domain, *, only_new: bool = False) -> None:
+        _check_new(only_new and domain.name in self._domains, domain.name)
         self._domains[domain.name] = domain
+
+    async def change_domain(self, name: str, **values: Any) -> Domain | None:
+        if name in self._domains:
+            self._domains[name] = replace(self._domains[name], **values)
+        return self._domains.get(name)
 
     async def domain(self, name: str) -> Domain | None:
         return self._domains.get(name)
 
-    async def put_group(self, group: Group) -> None:
+    async def domains(self) -> list[Domain]:
+        return [self._domains[name] for name in sorted(self._domains)]
+
+    async def put_group(self, group: Group, *, only_new: bool = False) -> None:
+        _check_new(only_new and self._has_group(group), group.name)
         self._groups[group.id] = group
+
+    def _has_group(self, group: Group) -> bool:
+        return any(
+            (g.domain_name, g.name) == (group.domain_name, group.name) and g.id != group.id
+            for g in self._groups.values()
+        )
+
+    async def change_group(self, group_id: GroupId, **values: Any) -> Group | None:
+        if group_id in self._groups:
+            changed = replace(self._groups[group_id], **values)
+            _check_new(self._has_group(changed), changed.name)
+            self._groups[group_id] = changed
+        return self._groups.get(group_id)
 
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
@@ -58,11 +90,52 @@ class MemoryIdentityStore:
         ]
         return sorted(found, key=lambda g: g.name)
 
-    async def put_policy(self, policy: ResourcePolicy) -> None:
+    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> Surroundings:
+        user = self._users.get(user_id)
+        storage = (QuotaScopeKind.USER, user.resource_policy if user is not None else "")
+        return Surroundings(
+            domain=self._domains.get(domain_name),
+            groups=tuple(await self.groups(user_id=user_id)),
+            policy=self._policies.get(policy),
+            storage_policy=self._storage_policies.get(storage),
+            model_stores=tuple(g for g in await self.groups() if g.is_model_store),
+        )
+
+    async def change_members(
+        self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
+    ) -> None:
+        self._members -= {(user_id, group_id) for user_id in remove}
+        self._members |= {(user_id, group_id) for user_id in add}
+
+    async def put_policy(self, policy: ResourcePolicy, *, only_new: bool = False) -> None:
+        _check_new(only_new and policy.name in self._policies, policy.name)
         self._policies[policy.name] = policy
+
+    async def change_policy(self, name: str, **values: Any) -> ResourcePolicy | None:
+        if name in self._policies:
+            self._policies[name] = replace(self._policies[name], **values)
+        return self._policies.get(name)
 
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
         return [self._policies[n] for n in sorted(self._policies) if name in (None, n)]
+
+    async def delete_policy(self, name: str) -> bool:
+        if any(pair.keypair.resource_policy == name for pair in self._pairs.values()):
+            raise Conflict(f"Keypairs have the resource policy {name!r}.", data={"name": "in use"})
+        return self._policies.pop(name, None) is not None
+
+    async def put_storage_policy(self, policy: StoragePolicy) -> None:
+        self._storage_policies[policy.kind, policy.name] = policy
+
+    async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]:
+        found = [p for p in self._storage_policies.values() if p.kind is kind and name in (None, p.name)]
+        return sorted(found, key=lambda p: p.name)
+
+    async def delete_storage_policy(self, kind: QuotaScopeKind, name: str) -> bool:
+        owners = self._users.values() if kind is QuotaScopeKind.USER else self._groups.values()
+        if any(owner.resource_policy == name for owner in owners):
+            raise Conflict(f"The {kind} resource policy {name!r} is in use.", data={"name": "in use"})
+        return self._storage_policies.pop((kind, name), None) is not None
 
     async def put_resource_group(self, group: ResourceGroup) -> None:
         self._resource_groups[group.name] = group

@@ -11,12 +11,13 @@ from ai.backend.common.errors import InsufficientResource, SessionAlreadyExists,
 from ai.backend.common.ids import AccessKey, AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
-from ai.backend.manager.adapters.memory.filters import select
+from ai.backend.manager.model.callback import Callback, callback_body, owed_callbacks
 from ai.backend.manager.model.changes import Change, ObservationAck, slot_deltas
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.journal import Event, EventDraft
 from ai.backend.manager.model.query import Page, SessionQuery
-from ai.backend.manager.model.session import HOLDING_KERNEL_STATUSES, Holding, Session, SlotAudit
+from ai.backend.manager.model.selecting import select
+from ai.backend.manager.model.session import HOLDING_KERNEL_STATUSES, Holding, Session, SlotAudit, too_many_sessions
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Memory:
     agents: dict[AgentId, Agent] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     event_id: int = 0
+    callbacks: dict[int, Callback] = field(default_factory=dict)
+    callback_id: int = 0
     logs: dict[KernelId, bytes] = field(default_factory=dict)
     tokens: dict[tuple[AccessKey, str], tuple[SessionId, datetime]] = field(default_factory=dict)
     acks: dict[AgentId, tuple[int, int]] = field(default_factory=dict)
@@ -49,13 +52,22 @@ class MemorySessionStore:
     def _named(self, access_key: AccessKey, name: str, *, but: SessionId | None = None) -> Session | None:
         return next((s for s in self._live if (s.access_key, s.name) == (access_key, name) and s.id != but), None)
 
-    async def insert(self, session: Session, *, events: Sequence[EventDraft], client_token: str | None = None) -> None:
+    async def insert(
+        self,
+        session: Session,
+        *,
+        events: Sequence[EventDraft],
+        client_token: str | None = None,
+        max_live: int | None = None,
+    ) -> None:
         m = self._memory
         known = m.tokens.get((session.access_key, client_token)) if client_token is not None else None
         named = self._named(session.access_key, session.name)
         existing = known[0] if known is not None else named.id if named is not None else None
         if existing is not None:
             raise SessionAlreadyExists(data={"existingSessionId": str(existing)})
+        if max_live is not None and sum(s.access_key == session.access_key for s in self._live) >= max_live:
+            raise too_many_sessions(max_live)
         m.sessions[session.id] = session
         if client_token is not None:
             m.tokens[session.access_key, client_token] = session.id, session.created_at
@@ -87,12 +99,24 @@ class MemorySessionStore:
             if agent is None:
                 continue
             occupied = (agent.occupied_slots + delta).nonzero()
-            if any(occupied[name] > agent.available_slots[name] for name, amount in delta.items() if amount > 0):
+            grows = [name for name, amount in delta.items() if amount > 0]
+            if any(occupied[name] > agent.capacity[name] for name in grows):
                 raise InsufficientResource(f"agent {agent_id} has not that much free")
             moved[agent_id] = replace(agent, occupied_slots=occupied)
         return moved
 
-    def _emit(self, session: Session, drafts: Iterable[EventDraft], at: datetime) -> None:
+    def _emit(self, session: Session, drafts: Sequence[EventDraft], at: datetime) -> None:
+        for draft in owed_callbacks(session, drafts):
+            self._memory.callback_id += 1
+            self._memory.callbacks[self._memory.callback_id] = Callback(
+                id=self._memory.callback_id,
+                session_id=session.id,
+                access_key=session.access_key,
+                url=session.callback_url or "",
+                body=callback_body(draft, at),
+                attempts=0,
+                due_at=at,
+            )
         for draft in drafts:
             self._memory.event_id += 1
             event = Event(
@@ -221,6 +245,20 @@ class MemorySessionStore:
 
     async def last_event_id(self) -> int:
         return self._memory.events[-1].id if self._memory.events else 0
+
+    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
+        first: dict[SessionId, Callback] = {}
+        for one in self._memory.callbacks.values():
+            first.setdefault(one.session_id, one)
+        return sorted((c for c in first.values() if c.due_at <= now), key=lambda c: (c.due_at, c.id))[:limit]
+
+    async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
+        one = self._memory.callbacks.get(callback_id)
+        if one is not None:
+            self._memory.callbacks[callback_id] = replace(one, attempts=attempts, due_at=due_at)
+
+    async def drop_callback(self, callback_id: int) -> None:
+        self._memory.callbacks.pop(callback_id, None)
 
 
 def _with_side_fields(change: Change, stored: Session) -> Session:

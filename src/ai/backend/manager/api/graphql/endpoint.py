@@ -39,7 +39,7 @@ class GraphQLApi:
         from ai.backend.manager.api.graphql.resolvers import Context
 
         executor = await self._get_executor()
-        context = Context(caller_of(call), self._services)
+        context = Context(caller_of(call), self._services, request_id=call.request_id)
         return await executor.execute(call.body.query, call.body.variables, call.body.operation_name, context)
 
     async def _get_executor(self) -> Executor:

@@ -15,11 +15,14 @@ from graphql import DocumentNode, ExecutionResult, GraphQLError, GraphQLSchema, 
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.http.errors import PROBLEM_BASE, status_of
+from ai.backend.manager.api.graphql.administration import ADMINISTRATION_BINDABLES
+from ai.backend.manager.api.graphql.folders import FOLDER_BINDABLES
 from ai.backend.manager.api.graphql.limits import MAX_TOKENS, check_limits
 from ai.backend.manager.api.graphql.resolvers import BINDABLES, Context
 
 log = logging.getLogger(__name__)
 _CACHED = 256
+_BINDABLES = (*BINDABLES, *FOLDER_BINDABLES, *ADMINISTRATION_BINDABLES)
 _UUID = ScalarType("UUID")
 _DATE_TIME = ScalarType("DateTime")
 _JSON_STRING = ScalarType("JSONString")
@@ -57,7 +60,7 @@ def _tell_big_int(value: Any) -> int:
 def load_schema() -> GraphQLSchema:
     """The schema of ``schema.graphql`` with its resolvers; a resolver without a field is an error."""
     text = load_schema_from_path(str(Path(__file__).with_name("schema.graphql")))
-    return make_executable_schema(text, *BINDABLES, _UUID, _DATE_TIME, _JSON_STRING, _BIG_INT)
+    return make_executable_schema(text, *_BINDABLES, _UUID, _DATE_TIME, _JSON_STRING, _BIG_INT)
 
 
 class Executor:

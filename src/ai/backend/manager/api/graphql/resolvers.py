@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from ariadne import ObjectType, QueryType
 from graphql import GraphQLResolveInfo
 
-from ai.backend.common.errors import NotFound
-from ai.backend.common.ids import SessionId, UserId
-from ai.backend.common.states import KernelStatus, SessionStatus
+from ai.backend.common.errors import BackendError, NotFound
+from ai.backend.common.ids import AgentId, SessionId, UserId
+from ai.backend.common.states import GroupType, KernelStatus, SessionStatus
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.api.graphql import views
 from ai.backend.manager.api.graphql.language import parse_filter, parse_order
 from ai.backend.manager.api.graphql.limits import MAX_PAGE
+from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.identity import Caller, Group
 from ai.backend.manager.model.query import ListQuery, OrderBy, SessionQuery
-from ai.backend.manager.model.session import Session
+from ai.backend.manager.model.session import Holding, Session
 from ai.backend.manager.services.bundle import Services
 
 query = QueryType()
@@ -34,11 +37,34 @@ Info: TypeAlias = "GraphQLResolveInfo[Any]"
 class Context:
     """One request: who asks, and what has been loaded for it."""
 
-    def __init__(self, caller: Caller, services: Services) -> None:
+    def __init__(self, caller: Caller, services: Services, *, request_id: str = "") -> None:
         self.caller = caller
         self.services = services
+        self._request_id = request_id
         self._wanted: set[SessionId] = set()
         self._dependencies: dict[SessionId, Session] = {}
+        self._listed: set[AgentId] = set()
+        self._holdings: dict[str, Sequence[Holding]] = {}
+        self._loading = asyncio.Lock()
+
+    @asynccontextmanager
+    async def audited(self, operation: str, object_type: str, object_id: str) -> AsyncIterator[None]:
+        """Keep who changed what, and how it ended."""
+        outcome = "success"
+        try:
+            yield
+        except BackendError as e:
+            outcome = e.code
+            raise
+        finally:
+            await self.services.audit.record(
+                self.caller,
+                operation,
+                request_id=self._request_id,
+                object_type=object_type,
+                object_id=object_id,
+                outcome=outcome,
+            )
 
     def sessions(self, sessions: Iterable[Session]) -> list[views.View]:
         """Views of sessions, whose dependencies will be loaded together if they are asked for."""
@@ -46,14 +72,28 @@ class Context:
         self._wanted.update(d for session in found for d in session.dependencies)
         return [views.session_view(session, self.caller) for session in found]
 
+    def agents(self, agents: Iterable[Agent]) -> list[views.View]:
+        """Views of agents, whose allocations will be loaded together if they are asked for."""
+        found = list(agents)
+        self._listed.update(a.id for a in found)
+        return [views.agent_view(agent) for agent in found]
+
+    async def holdings(self, agent_id: str) -> Sequence[Holding]:
+        async with self._loading:
+            if self._listed:
+                listed, self._listed = self._listed, set()
+                self._holdings.update(await self.services.cluster.holdings(self.caller, listed))
+        return self._holdings.get(agent_id, ())
+
     async def dependencies(self, ids: Iterable[SessionId]) -> list[views.View]:
-        if self._wanted:
-            wanted, self._wanted = tuple(self._wanted), set()
-            self._dependencies.update(await self.services.sessions.get_many(self.caller, wanted))
+        async with self._loading:  # resolvers of siblings run at once, and what one loads is for all
+            if self._wanted:
+                wanted, self._wanted = tuple(self._wanted), set()
+                self._dependencies.update(await self.services.sessions.get_many(self.caller, wanted))
         return self.sessions([self._dependencies[i] for i in ids if i in self._dependencies])
 
 
-def _context(info: Info) -> Context:
+def context_of(info: Info) -> Context:
     context = info.context
     if not isinstance(context, Context):
         raise TypeError("a resolver outside of its endpoint")
@@ -105,7 +145,7 @@ def _uuid_text(text: str | None, field: str) -> str | None:
 
 @query.field("compute_session")
 async def compute_session(_: Any, info: Info, id: UUID) -> views.View | None:  # noqa: A002  # the wire's name
-    context = _context(info)
+    context = context_of(info)
     try:
         return context.sessions([await context.services.sessions.get_by_id(context.caller, SessionId(id))])[0]
     except NotFound:
@@ -114,7 +154,7 @@ async def compute_session(_: Any, info: Info, id: UUID) -> views.View | None:  #
 
 @query.field("compute_session_list")
 async def compute_session_list(_: Any, info: Info, **args: Any) -> views.View:
-    context = _context(info)
+    context = context_of(info)
     wanted = SessionQuery(
         **page_of(args),
         statuses=statuses_of(args.get("status")),
@@ -128,7 +168,7 @@ async def compute_session_list(_: Any, info: Info, **args: Any) -> views.View:
 
 @session_type.field("dependencies")
 async def session_dependencies(view: views.View, info: Info) -> list[views.View]:
-    return await _context(info).dependencies(view["dependency_ids"])
+    return await context_of(info).dependencies(view["dependency_ids"])
 
 
 @query.field("compute_container")
@@ -153,7 +193,7 @@ async def compute_container_list(
 
 @query.field("keypair")
 async def keypair(_: Any, info: Info, access_key: str | None = None, domain_name: str | None = None) -> views.View:
-    context = _context(info)
+    context = context_of(info)
     return views.keypair_view(await context.services.identity.keypair(context.caller, access_key))
 
 
@@ -165,7 +205,7 @@ async def keypairs(_: Any, info: Info, **args: Any) -> list[views.View]:
 
 @query.field("keypair_list")
 async def keypair_list(_: Any, info: Info, **args: Any) -> views.View:
-    context = _context(info)
+    context = context_of(info)
     page = await context.services.identity.keypairs(
         context.caller,
         ListQuery(**page_of(args)),
@@ -178,39 +218,39 @@ async def keypair_list(_: Any, info: Info, **args: Any) -> views.View:
 
 @keypair_type.field("projects")
 async def keypair_projects(view: views.View, info: Info) -> list[str]:
-    context = _context(info)
+    context = context_of(info)
     user = await context.services.identity.user(context.caller, uuid=UserId(view["user"]))
     return [group.name for group in user.groups]
 
 
 @keypair_type.field("compute_sessions")
 async def keypair_sessions(view: views.View, info: Info, status: str | None = None) -> list[views.View]:
-    context = _context(info)
+    context = context_of(info)
     wanted = SessionQuery(limit=MAX_PAGE, access_key=view["access_key"], statuses=statuses_of(status))
     return context.sessions((await context.services.sessions.search(context.caller, wanted)).items)
 
 
 @query.field("keypair_resource_policy")
 async def keypair_resource_policy(_: Any, info: Info, name: str | None = None) -> views.View:
-    context = _context(info)
+    context = context_of(info)
     return views.policy_view(await context.services.identity.resource_policy(context.caller, name))
 
 
 @query.field("keypair_resource_policies")
 async def keypair_resource_policies(_: Any, info: Info) -> list[views.View]:
-    context = _context(info)
+    context = context_of(info)
     return [views.policy_view(p) for p in await context.services.identity.resource_policies(context.caller)]
 
 
 @query.field("user")
 async def user(_: Any, info: Info, email: str | None = None, domain_name: str | None = None) -> views.View:
-    context = _context(info)
+    context = context_of(info)
     return views.user_view(await context.services.identity.user(context.caller, email=email))
 
 
 @query.field("user_from_uuid")
 async def user_from_uuid(_: Any, info: Info, user_id: str | None = None, domain_name: str | None = None) -> views.View:
-    context = _context(info)
+    context = context_of(info)
     try:
         wanted = UserId(UUID(user_id)) if user_id else None
     except ValueError:
@@ -226,7 +266,7 @@ async def users(_: Any, info: Info, **args: Any) -> list[views.View]:
 
 @query.field("user_list")
 async def user_list(_: Any, info: Info, **args: Any) -> views.View:
-    context = _context(info)
+    context = context_of(info)
     status = args.get("status")
     if status is None and args.get("is_active") is not None:
         status = "active" if args["is_active"] else "inactive"
@@ -236,16 +276,16 @@ async def user_list(_: Any, info: Info, **args: Any) -> views.View:
 
 @query.field("domain")
 async def domain(_: Any, info: Info, name: str | None = None) -> views.View:
-    context = _context(info)
+    context = context_of(info)
     return views.domain_view(await context.services.identity.domain(context.caller, name))
 
 
 @query.field("domains")
 async def domains(_: Any, info: Info, is_active: bool | None = None) -> list[views.View]:
-    """The caller's own: there is one domain until domains can be made."""
-    context = _context(info)
-    found = await context.services.identity.domain(context.caller)
-    return [views.domain_view(found)] if is_active in (None, found.is_active) else []
+    """All for superadmins, else the caller's own."""
+    context = context_of(info)
+    found = await context.services.identity.domains(context.caller)
+    return [views.domain_view(d) for d in found if is_active in (None, d.is_active)]
 
 
 def _in_domain(groups: Iterable[Group], domain_name: str | None) -> list[Group]:
@@ -254,7 +294,7 @@ def _in_domain(groups: Iterable[Group], domain_name: str | None) -> list[Group]:
 
 @query.field("group")
 async def group(_: Any, info: Info, id: UUID, domain_name: str | None = None) -> views.View | None:  # noqa: A002  # the wire's name
-    context = _context(info)
+    context = context_of(info)
     found = _in_domain(await context.services.identity.groups(context.caller), domain_name)
     return next((views.group_view(g) for g in found if g.id == id), None)
 
@@ -267,14 +307,15 @@ async def groups(
     is_active: bool | None = None,
     type: list[str] | None = None,  # noqa: A002  # the wire's name
 ) -> list[views.View]:
-    context = _context(info)
+    context = context_of(info)
     found = _in_domain(await context.services.identity.groups(context.caller), domain_name)
-    return [views.group_view(g) for g in found if is_active in (None, g.is_active)]
+    kinds = {word.upper() for word in type} if type is not None else {kind.value for kind in GroupType}
+    return [views.group_view(g) for g in found if is_active in (None, g.is_active) and g.type.value in kinds]
 
 
 @query.field("groups_by_name")
 async def groups_by_name(_: Any, info: Info, name: str, domain_name: str | None = None) -> list[views.View]:
-    context = _context(info)
+    context = context_of(info)
     found = _in_domain(await context.services.identity.groups(context.caller, name=name), domain_name)
     return [views.group_view(g) for g in found]
 
@@ -290,7 +331,7 @@ async def scaling_groups(
     _: Any, info: Info, name: str | None = None, is_active: bool | None = None, **args: Any
 ) -> list[views.View]:
     """Those that the caller may use; ``user_group`` narrows to one group of theirs."""
-    context = _context(info)
+    context = context_of(info)
     found = await context.services.identity.resource_groups(
         context.caller, group=args.get("user_group"), is_active=is_active
     )
@@ -305,13 +346,13 @@ async def scaling_group(_: Any, info: Info, name: str | None = None) -> views.Vi
 @domain_type.field("scaling_groups")
 @group_type.field("scaling_groups")
 async def scaling_group_names(_: Any, info: Info) -> list[str]:
-    context = _context(info)
+    context = context_of(info)
     return [g.name for g in await context.services.identity.resource_groups(context.caller)]
 
 
 @query.field("resource_presets")
 async def resource_presets(_: Any, info: Info) -> list[views.View]:
-    return [views.preset_view(p) for p in await _context(info).services.cluster.presets()]
+    return [views.preset_view(p) for p in await context_of(info).services.cluster.presets()]
 
 
 @query.field("resource_preset")
@@ -320,30 +361,41 @@ async def resource_preset(_: Any, info: Info, name: str) -> views.View | None:
     return next((p for p in found if p["name"] == name), None)
 
 
+@query.field("variant_properties")
+async def variant_properties(_: Any, info: Info, scaling_group: str | None = None) -> list[views.View]:
+    context = context_of(info)
+    return [views.variant_view(v) for v in await context.services.cluster.variants(context.caller, scaling_group)]
+
+
 @query.field("agent")
 async def agent(_: Any, info: Info, agent_id: str) -> views.View | None:
-    context = _context(info)
+    context = context_of(info)
     try:
-        return views.agent_view(await context.services.cluster.agent(context.caller, agent_id))
+        return context.agents([await context.services.cluster.agent(context.caller, agent_id)])[0]
     except NotFound:
         return None
 
 
 @query.field("agent_list")
 async def agent_list(_: Any, info: Info, **args: Any) -> views.View:
-    context = _context(info)
+    context = context_of(info)
     page = await context.services.cluster.agents(
         context.caller,
         ListQuery(**page_of(args)),
         status=args.get("status"),
         scaling_group=args.get("scaling_group"),
     )
-    return {"items": [views.agent_view(item) for item in page.items], "total_count": page.total_count}
+    return {"items": context.agents(page.items), "total_count": page.total_count}
+
+
+@agent_type.field("devices")
+async def agent_devices(view: views.View, info: Info) -> str:
+    return views.devices_json(view["devices"], await context_of(info).holdings(view["id"]))
 
 
 @agent_type.field("compute_containers")
 async def agent_containers(view: views.View, info: Info, status: str | None = None) -> list[views.View]:
-    context = _context(info)
+    context = context_of(info)
     words = tuple(word.strip().upper() for word in (status or "").split(",") if word.strip())
     kernels = await context.services.sessions.kernels_of_agent(context.caller, view["id"], statuses=words)
     return [views.kernel_view(kernel, None, context.caller) for kernel in kernels]
@@ -351,7 +403,7 @@ async def agent_containers(view: views.View, info: Info, status: str | None = No
 
 @query.field("images")
 async def images(_: Any, info: Info, is_installed: bool | None = None, **args: Any) -> list[views.View]:
-    context = _context(info)
+    context = context_of(info)
     told = [views.image_view(image, context.caller) for image in await context.services.cluster.images()]
     return [view for view in told if is_installed in (None, view["installed"])]
 

@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.slots import BinarySize, ResourceSlot, format_quantity
-from ai.backend.manager.model.cluster import Agent, Image, ResourcePreset
-from ai.backend.manager.model.identity import Caller, Domain, Group, Keypair, ResourceGroup, ResourcePolicy, User
-from ai.backend.manager.model.session import Kernel, Session
+from ai.backend.manager.model.cluster import Agent, Image, OfferedVariant, ResourcePreset
+from ai.backend.manager.model.folder import FolderRow, ScopeUsage
+from ai.backend.manager.model.identity import (
+    Caller,
+    Domain,
+    Group,
+    Keypair,
+    ResourceGroup,
+    ResourcePolicy,
+    StoragePolicy,
+    User,
+)
+from ai.backend.manager.model.session import Holding, Kernel, Session
 
 View = dict[str, Any]
 
@@ -100,6 +111,7 @@ def session_view(session: Session, caller: Caller) -> View:
         "mounts": list(session.mounts),
         "vfolder_mounts": list(session.mounts),
         "requested_slots": slots_json(session.requested_slots),
+        "variant_requirements": list(session.variant_requirements),
         "occupying_slots": occupying,
         "occupied_slots": occupying,
         "num_queries": session.num_queries,
@@ -182,6 +194,31 @@ def policy_view(policy: ResourcePolicy) -> View:
     }
 
 
+def storage_policy_view(policy: StoragePolicy) -> View:
+    return {
+        "id": policy.name,
+        "name": policy.name,
+        "created_at": policy.created_at,
+        "max_vfolder_count": policy.max_vfolder_count,
+        "max_quota_scope_size": policy.max_quota_scope_size,
+    }
+
+
+def quota_scope_view(host: str, scope: str, usage: ScopeUsage) -> View:
+    """``hard_limit_bytes`` null is no limit; ``enforcement`` says whether the volume or the proxy sees to it."""
+    return {
+        "id": f"{scope}:{host}",
+        "quota_scope_id": scope,
+        "storage_host_name": host,
+        "details": {
+            "usage_bytes": usage.used_bytes,
+            "usage_count": usage.file_count,
+            "hard_limit_bytes": usage.limit_bytes,
+            "enforcement": usage.enforcement,
+        },
+    }
+
+
 def user_view(user: User) -> View:
     return {
         "uuid": user.uuid,
@@ -203,6 +240,7 @@ def user_view(user: User) -> View:
         "totp_activated": False,
         "sudo_session_enabled": False,
         "main_access_key": user.main_access_key,
+        "resource_policy": user.resource_policy,
     }
 
 
@@ -214,9 +252,37 @@ def domain_view(domain: Domain) -> View:
         "created_at": domain.created_at,
         "modified_at": domain.created_at,
         "total_resource_slots": slots_json(domain.total_resource_slots),
-        "allowed_vfolder_hosts": "{}",
+        "allowed_vfolder_hosts": json.dumps(domain.allowed_vfolder_hosts),
         "allowed_docker_registries": [],
         "integration_id": domain.integration_id,
+    }
+
+
+def folder_view(row: FolderRow) -> View:
+    """What is in a folder its proxy would have to count, so a list says nothing about it."""
+    folder = row.folder
+    return {
+        "id": folder.id,
+        "host": folder.host,
+        "quota_scope_id": folder.quota_scope,
+        "name": folder.name,
+        "user": folder.user_id,
+        "user_email": row.owner_email,
+        "group": folder.group_id,
+        "group_name": row.group_name,
+        "creator": folder.creator,
+        "status": folder.status.value,
+        "unmanaged_path": folder.unmanaged_path,
+        "usage_mode": folder.usage_mode.value,
+        "permission": folder.permission.value,
+        "ownership_type": folder.ownership_type.value,
+        "max_files": 0,
+        "max_size": folder.max_size,
+        "created_at": folder.created_at,
+        "last_used": folder.last_used,
+        "num_files": 0,
+        "cur_size": 0,
+        "cloneable": folder.cloneable,
     }
 
 
@@ -230,8 +296,10 @@ def group_view(group: Group) -> View:
         "modified_at": group.created_at,
         "domain_name": group.domain_name,
         "total_resource_slots": slots_json(group.total_resource_slots),
-        "allowed_vfolder_hosts": "{}",
+        "allowed_vfolder_hosts": json.dumps(group.allowed_vfolder_hosts),
         "integration_id": group.integration_id,
+        "type": group.type.value,
+        "resource_policy": group.resource_policy,
     }
 
 
@@ -261,6 +329,27 @@ def preset_view(preset: ResourcePreset) -> View:
     }
 
 
+_PUBLISHED_UNITS = {"percent": "pct", "celsius": "Celsius"}
+
+
+def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """An agent's statistics in the units that published clients know there (wire contract, Agent)."""
+    if live_stat is None:
+        return None
+
+    def renamed(metric: Mapping[str, Any]) -> dict[str, Any]:
+        unit = metric.get("unit_hint")
+        return {**metric, "unit_hint": _PUBLISHED_UNITS.get(str(unit), unit)}
+
+    return {
+        "node": {key: renamed(metric) for key, metric in live_stat.get("node", {}).items()},
+        "devices": {
+            key: {device: renamed(metric) for device, metric in of.items()}
+            for key, of in live_stat.get("devices", {}).items()
+        },
+    }
+
+
 def agent_view(agent: Agent) -> View:
     total, used = agent.available_slots, agent.occupied_slots
     node = (agent.live_stat or {}).get("node", {})
@@ -277,7 +366,7 @@ def agent_view(agent: Agent) -> View:
         "addr": agent.addr,
         "first_contact": agent.first_contact,
         "lost_at": agent.lost_at,
-        "live_stat": json_or_null(agent.live_stat),
+        "live_stat": json_or_null(published_units(agent.live_stat)),
         "version": agent.version,
         "runtime": agent.runtime,
         "tier": agent.tier,
@@ -294,7 +383,7 @@ def agent_view(agent: Agent) -> View:
             }
         ),
         "local_config": None,
-        "devices": json.dumps([dict(device) for device in agent.devices], default=str),
+        "devices": agent.devices,
         "cpu_cur_pct": _current(node, "cpu_util"),
         "mem_cur_bytes": _current(node, "mem"),
         "mem_slots": int(total["mem"]),
@@ -306,6 +395,25 @@ def agent_view(agent: Agent) -> View:
         "used_gpu_slots": float(used["cuda.device"] or used["cuda.shares"]),
         "used_tpu_slots": float(used["tpu.device"]),
     }
+
+
+def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[Holding]) -> str:
+    """Devices as their plugins told of them, with ``allocated``: slot -> what kernels hold of it there."""
+    allocated: dict[tuple[str, str], Decimal] = {}
+    for holding in holdings:
+        for slot, per_device in holding.devices.items():
+            for device_id, quantity in per_device.items():
+                allocated[slot, device_id] = allocated.get((slot, device_id), Decimal(0)) + Decimal(quantity)
+
+    def held(device: Mapping[str, Any]) -> dict[str, str]:
+        device_id, names = str(device.get("device_id")), [str(s.get("slot_name")) for s in device.get("slots", ())]
+        return {name: format_quantity(allocated[name, device_id]) for name in names if (name, device_id) in allocated}
+
+    return json.dumps([{**device, "allocated": held(device)} for device in devices], default=str)
+
+
+def variant_view(variant: OfferedVariant) -> View:
+    return {**variant.to_json(), "devices": json.dumps(dict(variant.devices))}
 
 
 def _current(node: Mapping[str, Any], name: str) -> float:

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from ai.backend.common.errors import (
     BackendError,
@@ -35,13 +36,16 @@ from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Clock
 from ai.backend.manager.services.kernel_spec import kernel_spec
 from ai.backend.manager.services.loops.running import Loop
-from ai.backend.manager.services.transitions import advance
+from ai.backend.manager.services.transitions import MAX_RETRY_AFTER_S, advance
 from ai.backend.manager.services.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 
 _FOR_GOOD = (CreationDenied, UnsupportedResource, InvalidInput, NotFound, PluginError)
 """Refusals that another try cannot change. Any other one sends the session back to the scheduler, a few times."""
+_REQUIREMENTS = "requirements"
+"""What an UnsupportedResource names in its data if there is the slot, but no device of it that is as required any more:
+the scheduler, which knows other agents and the news of this one, has the word then."""
 _STARTING = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
@@ -115,7 +119,7 @@ class LaunchLoop(Loop):
         failed = frozenset(
             k.id for a, error in refused.items() if not isinstance(error, Unavailable) for k in by_agent[a]
         )
-        await self._fail(session.id, attempts, failed, list(refused.values()))
+        await self._fail(session.id, attempts, failed, refused)
 
     async def _ask(self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel]) -> BackendError | None:
         """None if the agent accepted."""
@@ -148,10 +152,14 @@ class LaunchLoop(Loop):
         session_id: SessionId,
         attempts: Mapping[KernelId, int],
         failed: frozenset[KernelId],
-        errors: Sequence[BackendError],
+        refused: Mapping[AgentId, BackendError],
     ) -> None:
-        for_good = next((e for e in errors if isinstance(e, _FOR_GOOD)), None)
-        worst = for_good or next(e for e in errors if not isinstance(e, Unavailable))
+        """``failed`` are the kernels of agents that refused. The session hears the worst refusal, a kernel its own."""
+        for_good = next(
+            (a for a, e in refused.items() if isinstance(e, _FOR_GOOD) and _REQUIREMENTS not in e.data), None
+        )
+        agent = for_good or next(a for a, e in refused.items() if not isinstance(e, Unavailable))
+        worst = refused[agent]
         reason = KernelEventReason.CREATION_DENIED if for_good is not None else KernelEventReason.CREATION_DEFERRED
         event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=for_good is None)
         now = self._clock.now()
@@ -162,8 +170,19 @@ class LaunchLoop(Loop):
             change, effects = advance(session, event, now=now)
             if change is None:
                 return None, effects
-            evidence = {"error": {"code": worst.code, "message": worst.message, "data": worst.data}}
-            new = replace(change.new, status_data={**session.status_data, **evidence}, status_info=worst.message[:500])
+            places = {k.id: k.agent for k in session.kernels}
+            kernels = tuple(
+                replace(k, status_info=e.message[:500], status_data={**k.status_data, **_evidence(a, e)})
+                if k.id in failed and (a := places[k.id]) is not None and (e := refused.get(a)) is not None
+                else k
+                for k in change.new.kernels
+            )
+            new = replace(
+                change.new,
+                status_data={**session.status_data, **_evidence(agent, worst)},
+                status_info=worst.message[:500],
+                kernels=kernels,
+            )
             if new.status is SessionStatus.PENDING:
                 new = replace(new, not_before=now + timedelta(seconds=self._backoff(new, worst)))
             return replace(change, new=new), effects
@@ -173,7 +192,8 @@ class LaunchLoop(Loop):
     def _backoff(self, session: Session, error: BackendError) -> float:
         tried = max(k.attempt for k in session.kernels)
         pause: float = self._settings.retry_backoff_s * 2.0 ** max(0, tried - 1)
-        return max(pause, error.retry_after if isinstance(error, CreationDeferred) else 0.0)
+        asked = error.retry_after if isinstance(error, CreationDeferred) else 0.0
+        return min(max(pause, asked), MAX_RETRY_AFTER_S)
 
     async def _restart(self, session: Session) -> None:
         for kernel in session.kernels:
@@ -188,6 +208,10 @@ class LaunchLoop(Loop):
                 log.warning("agent %s does not restart kernel %s (yet): %s", kernel.agent, kernel.id, e)
                 return  # sent again until the deadline of RESTARTING
             crash_point("after-agent-restart")
+
+
+def _evidence(agent: AgentId, error: BackendError) -> dict[str, Any]:
+    return {"error": {"code": error.code, "message": error.message, "agent": agent, "data": error.data}}
 
 
 def _same_attempts(session: Session, attempts: Mapping[KernelId, int]) -> bool:

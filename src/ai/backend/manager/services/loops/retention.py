@@ -1,11 +1,11 @@
-"""Forgets the past: old events, kept logs, client tokens."""
+"""Forgets the past: old events, kept logs, client tokens and the answers to them."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 from ai.backend.manager.config.settings import RetentionSettings
-from ai.backend.manager.ports.stores import SessionStore
+from ai.backend.manager.ports.stores import AnswerStore, SessionStore
 from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.loops.running import Loop
 
@@ -15,15 +15,15 @@ class RetentionLoop(Loop):
 
     period_s = 600.0
 
-    def __init__(self, store: SessionStore, clock: Clock, settings: RetentionSettings) -> None:
+    def __init__(self, store: SessionStore, answers: AnswerStore, clock: Clock, settings: RetentionSettings) -> None:
         super().__init__()
         self._store = store
+        self._answers = answers
         self._clock = clock
         self._settings = settings
 
     async def once(self) -> None:
         now = self._clock.now()
-        await self._store.purge(
-            before=now - timedelta(days=self._settings.events_days),
-            tokens_before=now - timedelta(hours=self._settings.tokens_hours),
-        )
+        tokens_before = now - timedelta(hours=self._settings.tokens_hours)
+        await self._store.purge(before=now - timedelta(days=self._settings.events_days), tokens_before=tokens_before)
+        await self._answers.purge(before=tokens_before)

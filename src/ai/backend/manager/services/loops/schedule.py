@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from ai.backend.common.errors import BackendError, InsufficientResource, StaleVersion
-from ai.backend.common.ids import AccessKey, KernelId, SessionId
+from ai.backend.common.ids import AccessKey, AgentId, KernelId, SessionId
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import KernelPlacement, Placement, Plan, Skip
-from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
+from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, SHARED_ORDERS, Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
+from ai.backend.core.scheduling.usage import decayed, occupied
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.identity import ResourceGroup, ResourcePolicy
@@ -25,8 +27,16 @@ from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.loops.launch import LaunchLoop
 from ai.backend.manager.services.loops.running import Loop
-from ai.backend.manager.services.snapshots import build_snapshot, from_allocation
-from ai.backend.manager.services.transitions import advance
+from ai.backend.manager.services.placements import FALLBACK, plugged
+from ai.backend.manager.services.snapshots import (
+    build_snapshot,
+    from_allocation,
+    positive,
+    running_sessions,
+    scope_of,
+    weights_of,
+)
+from ai.backend.manager.services.transitions import MAX_RETRY_AFTER_S, advance
 from ai.backend.manager.services.writer import SessionWriter
 
 log = logging.getLogger(__name__)
@@ -34,15 +44,50 @@ log = logging.getLogger(__name__)
 _SLOW_S = 5.0
 
 
+_HALF_LIFE_S = 7 * 86_400.0
+_SPELLINGS = {
+    "roundrobin": "round-robin",
+    "fairshare": "fair-share",
+    "legacy": "dispersed",
+    "fgd": "least-fragmentation",
+}
+
+
+def _known(name: object, table: Mapping[str, object], default: str) -> str:
+    """A policy by its name, in the spellings that there are; the default for an unknown one."""
+    plain = str(name).strip().lower().replace("_", "-")
+    plain = _SPELLINGS.get(plain, plain)
+    return plain if plain in table else default
+
+
 def group_policy(group: ResourceGroup | None) -> Policy:
-    """The policy that a resource group names, with the defaults for what it does not or cannot mean."""
+    """The policy that a resource group names, with the defaults for what it does not or cannot mean.
+
+    ``scheduler`` is the order. Of ``scheduler_opts`` ``agent_selection_strategy`` is the placement, one of ours or the
+    name of a placement plugin; ``preemption`` with ``enabled`` lets sessions of larger priority end preemptible ones of
+    smaller priority.
+    """
     if group is None:
         return Policy()
-    placement = str(group.scheduler_opts.get("agent_selection_strategy", "dispersed")).lower()
+    preemption = group.scheduler_opts.get("preemption")
+    strategy = str(group.scheduler_opts.get("agent_selection_strategy", FALLBACK))
+    placement = _known(strategy, PLACEMENTS, strategy)
+    plugin = None if placement in PLACEMENTS else plugged(placement)
     return Policy(
-        order=group.scheduler if group.scheduler in ORDERS else "fifo",
-        placement=placement if placement in PLACEMENTS else "dispersed",
+        order=_known(group.scheduler, ORDERS, "fifo"),
+        placement=placement if placement in PLACEMENTS or plugin else FALLBACK,
+        plugged=plugin,
+        preempts=isinstance(preemption, Mapping) and preemption.get("enabled") is True,
     )
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the loop remembers of a resource group between its passes."""
+
+    last_agent: AgentId | None = None
+    used_lately: Mapping[str, ResourceSlot] = field(default_factory=dict)
+    seen_at: datetime | None = None
 
 
 class ScheduleLoop(Loop):
@@ -68,6 +113,7 @@ class ScheduleLoop(Loop):
         self._clock = clock
         self._settings = settings
         self._rng = rng or random.Random()
+        self._memories: dict[str, _Memory] = {}
 
     async def once(self) -> None:
         pending = await self._sessions.by_status([SessionStatus.PENDING])
@@ -75,10 +121,13 @@ class ScheduleLoop(Loop):
         self.period_s = _SLOW_S
         groups: dict[str, list[Session]] = {}
         for session in pending:
-            due = max((t for t in (session.not_before, session.starts_at) if t is not None), default=now)
+            not_before = session.not_before or now
+            if not_before - now > timedelta(seconds=MAX_RETRY_AFTER_S):
+                not_before = now  # it was noted before the wall clock was set back
+            due = max(not_before, session.starts_at or now)
             if due > now:
                 self.period_s = min(self.period_s, (due - now).total_seconds() + 0.001)
-            if session.not_before is None or session.not_before <= now:
+            if not_before <= now:
                 groups.setdefault(session.scaling_group, []).append(session)
         for name, sessions in groups.items():
             self._writer.note(sessions)
@@ -89,6 +138,12 @@ class ScheduleLoop(Loop):
             except BackendError as e:
                 log.warning("resource group %s could not be scheduled: %s", name, e)
 
+    async def dump(self, name: str) -> tuple[Snapshot, Policy]:
+        """What the next pass over a resource group would decide on, and how."""
+        pending = await self._sessions.by_status([SessionStatus.PENDING])
+        here = [s for s in pending if s.scaling_group == name]
+        return await self.snapshot(name, here), group_policy(await self._identities.resource_group(name))
+
     async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
         """What :func:`decide` is asked about; also for dumps that the simulator replays."""
         agents = await self._agents.agents(scaling_group=name)
@@ -96,7 +151,31 @@ class ScheduleLoop(Loop):
         wanted = [d for s in sessions for d in s.dependencies]
         dependencies = {d.id: d for d in await self._sessions.get_many(wanted)} if wanted else {}
         policies = await self._policies({s.access_key for s in sessions})
-        return build_snapshot(name, agents, holdings, sessions, dependencies, policies)
+        group = await self._identities.resource_group(name)
+        made = build_snapshot(name, agents, holdings, sessions, dependencies, policies)
+        memory = self._memories.setdefault(name, _Memory())
+        policy = group_policy(group)
+        if group is None or (policy.order not in SHARED_ORDERS and not policy.preempts):
+            return replace(made, last_agent=memory.last_agent)
+        owners = {s.id: s for s in await self._sessions.get_many({h.session_id for h in holdings})}
+        held = [(scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None]
+        now, now_used = self._clock.now(), occupied(held)
+        if memory.seen_at is not None:
+            memory.used_lately = decayed(
+                memory.used_lately,
+                now_used,
+                elapsed_s=(now - memory.seen_at).total_seconds(),
+                half_life_s=positive(group.scheduler_opts.get("half_life"), _HALF_LIFE_S),
+            )
+        memory.seen_at = now
+        return replace(
+            made,
+            last_agent=memory.last_agent,
+            running=running_sessions(owners.values()) if policy.preempts else (),
+            occupied=now_used,
+            used_lately=memory.used_lately,
+            weights=weights_of(group.scheduler_opts.get("weights")),
+        )
 
     async def _policies(self, access_keys: set[AccessKey]) -> Mapping[AccessKey, ResourcePolicy]:
         limiting = {p.name: p for p in await self._identities.policies() if len(p.total_resource_slots)}
@@ -114,9 +193,12 @@ class ScheduleLoop(Loop):
         plan = decide(await self.snapshot(name, sessions), policy, now=now, rng=self._rng)
         for agent_id, fault in plan.broken_agents:
             log.warning("agent %s is left out of scheduling: %s", agent_id, fault)
+        if plan.placements:
+            self._memories[name].last_agent = plan.placements[-1].kernels[-1].agent_id
         by_id = {s.id: s for s in sessions}
         placed = [change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now)) is not None]
         await self._commit(placed)
+        await self._evict(plan, now)
         await self._explain(plan, by_id, now)
 
     async def _commit(self, placed: Sequence[Change]) -> None:
@@ -147,6 +229,17 @@ class ScheduleLoop(Loop):
         )
         return replace(change, new=replace(change.new, kernels=kernels, not_before=None))
 
+    async def _evict(self, plan: Plan, now: datetime) -> None:
+        """End the sessions that make way; their place is kept for those in whose favour they end."""
+        victims = await self._sessions.get_many([e.session_id for e in plan.evictions]) if plan.evictions else []
+        for session in victims:
+            change, _ = advance(session, SessionDestroyRequested(reason=KernelEventReason.PREEMPTED), now=now)
+            if change is not None:
+                try:
+                    await self._writer.commit([change], point="commit-schedule")
+                except StaleVersion:
+                    self.wake()
+
     async def _explain(self, plan: Plan, sessions: Mapping[SessionId, Session], now: datetime) -> None:
         """Write why a session waits, when that has changed."""
         for skip in plan.skips:
@@ -156,7 +249,7 @@ class ScheduleLoop(Loop):
                 try:
                     await self._writer.commit([change], point="commit-schedule")
                 except StaleVersion:
-                    continue
+                    self.wake()
 
     @staticmethod
     def _cancel(session: Session, skip: Skip, now: datetime) -> Change | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+import math
 
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
@@ -24,6 +24,7 @@ from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock
+from ai.backend.manager.services.ages import Ages
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.reports import ReportsService
 from ai.backend.manager.services.transitions import advance
@@ -63,9 +64,12 @@ class SweepLoop(Loop):
         self._clock = clock
         self._limits = session_settings
         self._agent_settings = agent_settings
-        self._started = clock.monotonic()
+        self._awake_since = self._looked_at = clock.monotonic()
+        self._ages = Ages(clock)
 
     async def once(self) -> None:
+        self._ages.next_round()
+        self._notice_sleep()
         agents = {a.id: a for a in [await self._watch(a) for a in await self._agents.agents()]}
         pending_limits = await self._pending_limits()
         watched = set(_TRANSIENT)
@@ -80,9 +84,16 @@ class SweepLoop(Loop):
 
     # ---- agents ----
 
+    def _notice_sleep(self) -> None:
+        """A process that was stopped has heard nobody, and must not blame the agents for it."""
+        now = self._clock.monotonic()
+        if now - self._looked_at > self._agent_settings.heartbeat_timeout_s + self.period_s:
+            self._awake_since = now
+        self._looked_at = now
+
     def _silence(self, agent_id: AgentId) -> float:
-        """Seconds since the last sign of life; the time before this process started does not count."""
-        return self._clock.monotonic() - self._reports.last_seen.get(agent_id, self._started)
+        """Seconds since the last sign of life; the time in which this process did not run does not count."""
+        return self._clock.monotonic() - max(self._reports.last_seen.get(agent_id, 0.0), self._awake_since)
 
     async def _watch(self, agent: Agent) -> Agent:
         if agent.status is AgentStatus.ALIVE and self._silence(agent.id) > self._agent_settings.heartbeat_timeout_s:
@@ -105,12 +116,11 @@ class SweepLoop(Loop):
 
     def _due(self, session: Session, agents: dict[AgentId, Agent], pending: dict[str, float]) -> SessionEvent | None:
         """What must happen to this session now, if anything."""
-        now = self._clock.now()
-        age = (now - session.status_changed).total_seconds()
+        age = self._ages.of(session.id, session.status_changed)
         if session.status is S.PENDING:
             since = max(session.created_at, session.starts_at or session.created_at)
             limit = pending.get(session.scaling_group)
-            if limit is not None and (now - since).total_seconds() > limit:
+            if limit is not None and self._ages.of(session.id, since) > limit:
                 return SessionDestroyRequested(reason=KernelEventReason.PENDING_TIMEOUT)
             return None
         lost = [k for k in session.kernels if k.agent is not None and _is_lost(agents.get(k.agent))]
@@ -121,7 +131,7 @@ class SweepLoop(Loop):
         given_up = frozenset(
             k.id
             for k in lost
-            if k.agent is not None and self._lost_for(agents.get(k.agent), now) > self._agent_settings.abandon_s
+            if k.agent is not None and self._lost_for(agents.get(k.agent)) > self._agent_settings.abandon_s
         )
         if given_up:
             return KernelsAbandoned(kernel_ids=given_up)
@@ -140,11 +150,10 @@ class SweepLoop(Loop):
             return SessionCreationFailed(kernel_ids=late, reason=KernelEventReason.FAILED_TO_START, retryable=False)
         return None
 
-    @staticmethod
-    def _lost_for(agent: Agent | None, now: datetime) -> float:
+    def _lost_for(self, agent: Agent | None) -> float:
         if agent is None:
-            return timedelta.max.total_seconds()
-        return (now - (agent.lost_at or now)).total_seconds()
+            return math.inf
+        return self._ages.of(agent.id, agent.lost_at) if agent.lost_at is not None else 0.0
 
     async def _advance(
         self, session: Session, event: SessionEvent, agents: dict[AgentId, Agent], pending: dict[str, float]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import KernelId, SessionId
@@ -21,6 +20,7 @@ from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.config.settings import AgentSettings, SessionSettings
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Clock
+from ai.backend.manager.services.ages import Ages
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.transitions import advance
 from ai.backend.manager.services.writer import SessionWriter
@@ -49,6 +49,7 @@ class TerminateLoop(Loop):
         self._writer = writer
         self._gateway = gateway
         self._clock = clock
+        self._ages = Ages(clock)
         self._sessions = sessions
         self._agent_settings = agent_settings
         self._tasks: set[asyncio.Task[None]] = set()
@@ -70,20 +71,20 @@ class TerminateLoop(Loop):
         if not sessions:
             return
         agents = {a.id: a for a in await self._agents.agents()}
-        now = self._clock.now()
+        self._ages.next_round()
         for session in sessions:
-            age = now - session.status_changed
-            overdue = age > timedelta(seconds=self._sessions.terminate_timeout_s)
-            hopeless = age > timedelta(seconds=3 * self._sessions.terminate_timeout_s)
+            age = self._ages.of(session.id, session.status_changed)
+            overdue = age > self._sessions.terminate_timeout_s
+            hopeless = age > 3 * self._sessions.terminate_timeout_s
             given_up: set[KernelId] = set()
             for kernel in session.kernels:
                 if kernel.status is not KernelStatus.TERMINATING or kernel.agent is None:
                     continue
                 agent = agents.get(kernel.agent)
                 is_lost = agent is None or agent.status is not AgentStatus.ALIVE
-                if hopeless or (is_lost and age > timedelta(seconds=self._agent_settings.abandon_terminating_s)):
+                if hopeless or (is_lost and age > self._agent_settings.abandon_terminating_s):
                     given_up.add(kernel.id)
-                elif not is_lost and age > timedelta(seconds=1):
+                elif not is_lost and age > 1:
                     target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
                     await self._destroy([target], session.reason, forced=overdue)
             if given_up:

@@ -15,7 +15,7 @@ from ai.backend.manager.model.query import Condition, Filter, ListQuery, Page
 
 T = TypeVar("T")
 
-_COMPARE = {
+COMPARE = {
     "==": operator.eq,
     "is": operator.eq,
     "!=": operator.ne,
@@ -25,6 +25,7 @@ _COMPARE = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+"""What the operators of conditions that compare mean."""
 
 
 def _field(item: object, name: str) -> Any:
@@ -64,7 +65,7 @@ def _holds(item: object, condition: Condition) -> bool:
         return value is not None and str(operand) in str(value)
     if value is None and operand is not None:
         return False
-    return bool(_COMPARE[op](value, _comparable(value, operand)))
+    return bool(COMPARE[op](value, _comparable(value, operand)))
 
 
 def matches(item: object, wanted: Filter | None) -> bool:
@@ -77,10 +78,10 @@ def matches(item: object, wanted: Filter | None) -> bool:
     return all(results) if wanted.kind == "&" else any(results)
 
 
-def select(items: Iterable[T], query: ListQuery, *, default: str = "created_at") -> Page[T]:
+def select(items: Iterable[T], query: ListQuery, *, default: str = "created_at", descending: bool = True) -> Page[T]:
     """One page. The items come in the order of their tie-break."""
     found: Sequence[T] = [item for item in items if matches(item, query.filter)]
-    found = sorted(found, key=lambda item: _field(item, default), reverse=True)
+    found = sorted(found, key=lambda item: _field(item, default), reverse=descending)
     for order in reversed(query.order):
         missing_last = [(_field(item, order.field), item) for item in found]
         with_value = [pair for pair in missing_last if pair[0] is not None]

@@ -1,0 +1,94 @@
+"""Answers to calls with a client token, in SQL."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, func, insert, or_, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+
+from ai.backend.infra.database import Database
+from ai.backend.infra.http.client_tokens import Answer, KnownCall
+from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.ports.stores import KEPT_BYTES, KEPT_CALLS
+
+_PRUNE_EVERY = 50
+
+
+class SqlAnswerStore:
+    """Implements :class:`ai.backend.manager.ports.stores.AnswerStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._finished = 0
+
+    async def begin(
+        self, access_key: str, token: str, fingerprint: str, *, now: datetime, since: datetime
+    ) -> KnownCall | None:
+        c = t.kept_answers.c
+        mine = (c.access_key == access_key, c.token == token)
+
+        def work(s: Connection) -> KnownCall | None:
+            row = s.execute(select(t.kept_answers).where(*mine, c.begun_at > since)).one_or_none()
+            if row is not None:
+                is_answered = row.status is not None
+                answer = Answer(status=row.status, headers=row.headers, body=row.body) if is_answered else None
+                return KnownCall(fingerprint=row.fingerprint, answer=answer)
+            s.execute(delete(t.kept_answers).where(*mine))
+            begun = {"access_key": access_key, "token": token, "fingerprint": fingerprint, "begun_at": now}
+            s.execute(insert(t.kept_answers), begun)
+            return None
+
+        try:
+            return await self._db.run_write(work)
+        except IntegrityError:  # another manager was faster
+            return await self._db.run_write(work)
+
+    async def finish(self, access_key: str, token: str, answer: Answer) -> None:
+        c = t.kept_answers.c
+        self._finished += 1
+        is_time_to_prune = self._finished % _PRUNE_EVERY == 0
+
+        def work(s: Connection) -> None:
+            values = {"status": answer.status, "headers": dict(answer.headers), "body": answer.body}
+            s.execute(update(t.kept_answers).where(c.access_key == access_key, c.token == token).values(values))
+            if is_time_to_prune:
+                _prune(s)
+
+        await self._db.run_write(work)
+
+    async def forget(self, access_key: str, token: str) -> None:
+        c = t.kept_answers.c
+
+        def work(s: Connection) -> None:
+            s.execute(delete(t.kept_answers).where(c.access_key == access_key, c.token == token))
+
+        await self._db.run_write(work)
+
+    async def purge(self, *, before: datetime) -> None:
+        def work(s: Connection) -> None:
+            s.execute(delete(t.kept_answers).where(t.kept_answers.c.begun_at < before))
+            _prune(s)
+
+        await self._db.run_write(work)
+
+
+def _prune(s: Connection) -> None:
+    """Keep the newest answers of each access key, within both limits."""
+    c = t.kept_answers.c
+    newest = (c.begun_at.desc(), c.token)
+    size = func.coalesce(func.length(c.body), 0)
+    ranked = (
+        select(
+            c.access_key,
+            c.token,
+            func.row_number().over(partition_by=c.access_key, order_by=newest).label("rank"),
+            func.sum(size).over(partition_by=c.access_key, order_by=newest).label("bytes"),
+        )
+        .where(c.status.is_not(None))
+        .subquery()
+    )
+    over = select(ranked.c.access_key, ranked.c.token).where(
+        or_(ranked.c.rank > KEPT_CALLS, ranked.c.bytes > KEPT_BYTES)
+    )
+    s.execute(delete(t.kept_answers).where(tuple_(c.access_key, c.token).in_(over)))

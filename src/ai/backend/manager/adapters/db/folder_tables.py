@@ -1,0 +1,107 @@
+"""The tables of virtual folders. Column names of folders and invitations are the fields of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, String, Table, Text, text
+
+from ai.backend.common.folders import (
+    DELETED_FOLDER_STATUSES,
+    FolderOwnership,
+    FolderPermission,
+    FolderStatus,
+    UsageMode,
+)
+from ai.backend.infra.database import GUID, UTCDateTime
+from ai.backend.manager.adapters.db.columns import EnumText
+from ai.backend.manager.adapters.db.tables import metadata
+from ai.backend.manager.model.folder import InvitationState
+
+_KEEPS_NAME = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(DELETED_FOLDER_STATUSES))})")
+_PENDING = text(f"state = {InvitationState.PENDING.value!r}")
+
+
+def _required(name: str, kind: Any, *constraints: ForeignKey, **options: Any) -> Column[Any]:
+    return Column(name, kind, *constraints, nullable=False, **options)
+
+
+folders = Table(
+    "vfolders",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    _required("name", String(64)),
+    _required("host", String(128)),
+    _required("quota_scope", String(64)),
+    _required("domain_name", String(64)),
+    _required("ownership_type", EnumText(FolderOwnership)),
+    Column("user_id", GUID, index=True),
+    Column("group_id", GUID, index=True),
+    _required("usage_mode", EnumText(UsageMode)),
+    _required("permission", EnumText(FolderPermission)),
+    _required("status", EnumText(FolderStatus), index=True),
+    Column("status_info", Text),
+    _required("status_changed", UTCDateTime),
+    _required("cloneable", Boolean),
+    Column("cloned_from", GUID),
+    _required("creator", String(256)),
+    Column("max_size", BigInteger),
+    _required("created_at", UTCDateTime),
+    Column("last_used", UTCDateTime),
+    Column("unmanaged_path", Text),
+    *(
+        Index(
+            f"uq_vfolders_live_name_of_{owner}",
+            f"{owner}_id",
+            "name",
+            unique=True,
+            sqlite_where=_KEEPS_NAME,
+            postgresql_where=_KEEPS_NAME,
+        )
+        for owner in ("user", "group")
+    ),
+)
+
+folder_permissions = Table(
+    "vfolder_permissions",
+    metadata,
+    Column("folder_id", GUID, ForeignKey("vfolders.id", ondelete="CASCADE"), primary_key=True),
+    Column("user_id", GUID, primary_key=True, index=True),
+    _required("permission", EnumText(FolderPermission)),
+)
+
+folder_invitations = Table(
+    "vfolder_invitations",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    _required("folder_id", GUID, ForeignKey("vfolders.id", ondelete="CASCADE")),
+    _required("inviter", String(256), index=True),
+    _required("invitee", String(256), index=True),
+    _required("permission", EnumText(FolderPermission)),
+    _required("state", EnumText(InvitationState)),
+    _required("created_at", UTCDateTime),
+    _required("modified_at", UTCDateTime),
+    Index(
+        "uq_vfolder_invitations_pending",
+        "folder_id",
+        "invitee",
+        unique=True,
+        sqlite_where=_PENDING,
+        postgresql_where=_PENDING,
+    ),
+)
+
+session_folders = Table(
+    "session_vfolders",
+    metadata,
+    Column("session_id", GUID, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
+    Column("folder_id", GUID, primary_key=True, index=True),
+)
+
+quota_limits = Table(
+    "quota_limits",
+    metadata,
+    Column("host", String(128), primary_key=True),
+    Column("quota_scope", String(64), primary_key=True),
+    _required("limit_bytes", BigInteger),
+)

@@ -1,0 +1,222 @@
+"""What requests about artifacts look like on the wire. Spec 03-17 names operations and words, but no paths."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
+from ai.backend.infra.http.routes import Schema
+
+Word = Annotated[str, Meta(min_length=1, max_length=256)]
+Ref = Annotated[str, Meta(min_length=1, max_length=600)]
+Credentials = Annotated[dict[Word, Annotated[str, Meta(max_length=4_096)]], Meta(max_length=8)]
+Storages = Annotated[dict[Word, Word], Meta(max_length=8)]
+
+
+class AddRegistryBody(Schema, frozen=True):
+    """``credentials``: ``token`` of a hub, ``access_key`` and ``secret_key`` of an installation. ``storages``: stage
+    (download, verify, archive) -> ``proxy:storage``."""
+
+    name: Word
+    type: RegistryType
+    url: Annotated[str, Meta(max_length=2_048)] = ""
+    credentials: Credentials = msgspec.field(default_factory=dict)
+    storages: Storages = msgspec.field(default_factory=dict)
+
+
+class ChangeRegistryBody(Schema, frozen=True):
+    """What is left out stays."""
+
+    url: Annotated[str, Meta(max_length=2_048)] | None = None
+    credentials: Credentials | None = None
+    storages: Storages | None = None
+
+
+class ScanBody(Schema, frozen=True):
+    """``names`` asks for these alone; without ``closely`` a hub is only listed, which is quick but tells no sizes."""
+
+    artifact_type: ArtifactType | None = None
+    search: Word | None = None
+    author: Word | None = None
+    names: Annotated[list[Word], Meta(max_length=1_000)] = msgspec.field(default_factory=list)
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    closely: bool = True
+
+
+class DelegateScanBody(ScanBody, frozen=True, kw_only=True):
+    """``remote_registry`` is a registry of the other installation."""
+
+    remote_registry: Word
+
+
+class ListQuery(Schema, frozen=True):
+    """``registry`` is a name or an id; ``status`` is that of any revision; ``search`` is a part of the name."""
+
+    artifact_type: ArtifactType | None = None
+    registry: Word | None = None
+    status: RevisionStatus | None = None
+    search: Word | None = None
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 20
+    offset: Annotated[int, Meta(ge=0, le=2**31)] = 0
+
+
+class RevisionsBody(Schema, frozen=True):
+    """Ids of revisions, or ``ARTIFACT[@VERSION]`` with the name or id of an artifact."""
+
+    revisions: Annotated[list[Ref], Meta(min_length=1, max_length=1_000)]
+
+
+class ImportBody(RevisionsBody, frozen=True):
+    """``delegate``: the other installation is to import first what it has not."""
+
+    delegate: bool = False
+
+
+class UploadFile(Schema, frozen=True, kw_only=True):
+    """``path`` is relative to the artifact."""
+
+    path: Annotated[str, Meta(min_length=1, max_length=4_096)]
+    size: Annotated[int, Meta(ge=0, le=2**53)]
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
+
+
+class UploadBody(Schema, frozen=True, kw_only=True):
+    """All files of a revision in a local registry."""
+
+    registry: Word
+    artifact_type: ArtifactType = ArtifactType.MODEL
+    name: Word
+    version: Word
+    description: Annotated[str, Meta(max_length=4_096)] = ""
+    files: Annotated[list[UploadFile], Meta(min_length=1, max_length=100_000)]
+
+
+class PresignBody(Schema, frozen=True):
+    """No paths mean all files."""
+
+    paths: Annotated[list[Annotated[str, Meta(max_length=4_096)]], Meta(max_length=1_000)] = msgspec.field(
+        default_factory=list
+    )
+
+
+class RegistryItem(msgspec.Struct, frozen=True, kw_only=True):
+    """A registry; its credentials are never shown, only which there are."""
+
+    id: str
+    name: str
+    type: str
+    url: str
+    credentials: list[str]
+    storages: dict[str, str]
+    created_at: str
+    modified_at: str
+
+
+class StorageItem(msgspec.Struct, frozen=True, kw_only=True):
+    """``stages``: those that its proxy uses it for where nothing else is said."""
+
+    host: str
+    backend: str
+    capabilities: list[str]
+    stages: list[str]
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of one phase; a total of 0 is not known yet."""
+
+    phase: str
+    current: int
+    total: int
+
+
+class RevisionItem(msgspec.Struct, frozen=True, kw_only=True):
+    """``is_outdated``: the registry has another content of this version by now."""
+
+    id: str
+    artifact_id: str
+    version: str
+    status: str
+    status_info: str | None
+    status_changed: str
+    remote_status: str | None
+    size: int | None
+    file_count: int | None
+    digest: str | None
+    is_outdated: bool
+    storage: str | None
+    progress: Progress | None
+    created_at: str
+    last_used: str | None
+
+
+class ArtifactItem(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    type: str
+    name: str
+    description: str
+    registry: str
+    registry_type: str
+    extra: dict[str, Any]
+    scanned_at: str
+    created_at: str
+    revisions: list[RevisionItem]
+
+
+class ArtifactPage(msgspec.Struct, frozen=True, kw_only=True):
+    items: list[ArtifactItem]
+    total_count: int
+
+
+class ArtifactInfo(ArtifactItem, frozen=True, kw_only=True):
+    readme: str | None
+
+
+class RevisionInfo(RevisionItem, frozen=True, kw_only=True):
+    """A revision with what it belongs to."""
+
+    artifact: str
+    type: str
+    registry: str
+
+
+class RevisionList(msgspec.Struct, frozen=True, kw_only=True):
+    revisions: list[RevisionInfo]
+
+
+class FileItem(msgspec.Struct, frozen=True, kw_only=True):
+    """``url`` is where anybody may fetch it for a while, if that was asked for."""
+
+    path: str
+    size: int
+    sha256: str
+    url: str | None = None
+
+
+class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    revision: RevisionInfo
+    files: list[FileItem]
+
+
+class PutUrl(msgspec.Struct, frozen=True, kw_only=True):
+    path: str
+    url: str
+
+
+class UploadReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Where each file is to be put, in one request; the import goes on by itself when all are there."""
+
+    revision: RevisionInfo
+    files: list[PutUrl]
+
+
+class TaskStarted(msgspec.Struct, frozen=True, kw_only=True):
+    bgtask_id: str
+
+
+class TicketReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole URL, token included."""
+
+    ticket: str

@@ -1,0 +1,77 @@
+"""Everything about virtual folders in one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ai.backend.manager.config.settings import FolderSettings
+from ai.backend.manager.ports.folder_store import FolderStore
+from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.storage import StorageGateway
+from ai.backend.manager.ports.world import Clock, Minter
+from ai.backend.manager.services.folders.access import FolderFinder
+from ai.backend.manager.services.folders.files import FolderFiles
+from ai.backend.manager.services.folders.life import FolderService
+from ai.backend.manager.services.folders.mounts import MountResolver
+from ai.backend.manager.services.folders.quotas import QuotaService
+from ai.backend.manager.services.folders.rights import FolderScopes
+from ai.backend.manager.services.folders.sharing import FolderSharing
+from ai.backend.manager.services.folders.unmanaged import UnmanagedPaths
+from ai.backend.manager.services.folders.volumes import VolumeService
+from ai.backend.manager.services.journal import TaskService
+from ai.backend.manager.services.loops.folders import FolderLoop
+from ai.backend.manager.services.loops.quotas import QuotaLoop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Folders:
+    """The use cases, and the loop that keeps rows and directories together."""
+
+    life: FolderService
+    files: FolderFiles
+    sharing: FolderSharing
+    mounts: MountResolver
+    quotas: QuotaService
+    volumes: VolumeService
+    loop: FolderLoop
+    quota_loop: QuotaLoop
+
+    @classmethod
+    def over(
+        cls,
+        store: FolderStore,
+        storage: StorageGateway,
+        identities: IdentityStore,
+        tasks: TaskService,
+        clock: Clock,
+        minter: Minter,
+        settings: FolderSettings,
+    ) -> Folders:
+        """All of them on one store and its storage proxies."""
+        scopes = FolderScopes(identities, storage)
+        finder = FolderFinder(store, scopes)
+        loop = FolderLoop(store, storage, clock, trash_days=settings.trash_days)
+        quota_loop = QuotaLoop(store, storage)
+        unmanaged = UnmanagedPaths(settings.unmanaged_roots)
+        return cls(
+            life=FolderService(
+                store=store,
+                storage=storage,
+                identities=identities,
+                finder=finder,
+                scopes=scopes,
+                loop=loop,
+                quotas=quota_loop,
+                tasks=tasks,
+                clock=clock,
+                minter=minter,
+                unmanaged=unmanaged,
+            ),
+            files=FolderFiles(storage, finder),
+            sharing=FolderSharing(store, identities, finder, clock, minter),
+            mounts=MountResolver(storage, finder, unmanaged),
+            quotas=QuotaService(store, storage, identities, quota_loop),
+            volumes=VolumeService(storage),
+            loop=loop,
+            quota_loop=quota_loop,
+        )

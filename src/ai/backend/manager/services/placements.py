@@ -1,0 +1,57 @@
+"""Placement plugins as the scheduler's core sees them."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from importlib.metadata import entry_points
+
+from ai.backend.core.scheduling.fleet import Demand, Fleet
+from ai.backend.core.scheduling.placing import PLACEMENTS, Placement, Rng
+from ai.backend.plugin.placement import ENTRY_POINT_GROUP, Candidate, PlacementPlugin
+
+log = logging.getLogger(__name__)
+FALLBACK = "dispersed"
+
+
+@cache
+def plugged(name: str) -> Placement | None:
+    """The placement that a plugin offers under this name; None, with the reason in the log, if none does."""
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        try:
+            plugin = entry.load()()
+        except Exception:  # a plugin may fail in any way, and must not stop the others
+            log.exception("the placement plugin %s cannot be used", name)
+            continue
+        if isinstance(plugin, PlacementPlugin):
+            return adapt(name, plugin)
+        log.error("the placement plugin %s has no method choose", name)
+    return None
+
+
+def adapt(name: str, plugin: PlacementPlugin) -> Placement:
+    """A plugin that fails or names no candidate is told in the log, and the fallback decides."""
+
+    def choose(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
+        candidates = [
+            Candidate(
+                agent_id=agent.agent_id,
+                architecture=agent.view.architecture,
+                totals=agent.totals,
+                free=agent.available,
+                kernels=agent.count,
+            )
+            for agent in fleet.members(scope)
+        ]
+        try:
+            rank = fleet.ranks.get(plugin.choose(demand.total, candidates, rng))
+        except Exception:  # see above
+            log.exception("the placement plugin %s failed; %s decides", name, FALLBACK)
+            rank = None
+        else:
+            if rank is None or not scope >> rank & 1:
+                log.error("the placement plugin %s chose no candidate; %s decides", name, FALLBACK)
+                rank = None
+        return PLACEMENTS[FALLBACK](fleet, demand, scope, rng) if rank is None else rank
+
+    return choose

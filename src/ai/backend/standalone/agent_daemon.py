@@ -1,0 +1,122 @@
+"""An agent of the embedded cluster, wired. It imports nothing of the manager, which each agent would keep in memory."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.main import Agent, load_runtime
+from ai.backend.infra.config_store import GLOBAL, ConfigScope, ScopeKind, SQLiteConfigStore
+from ai.backend.infra.database import Database
+from ai.backend.infra.rpc.endpoints import AgentEndpoint
+from ai.backend.standalone.agent_files import merged, own_settings
+from ai.backend.standalone.layout import Layout
+from ai.backend.standalone.options import DEFAULT_MOCK
+
+PLUGIN_CONFIGURATION = "config/plugins/accelerator"
+DEFAULT_RESOURCE_GROUP = "default"
+
+
+class AgentDaemon:
+    """One agent, configured from the shared configuration at its start."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        agent_id: str,
+        endpoint: AgentEndpoint,
+        *,
+        runtime: str,
+        mock: str | None,
+        config: str | None = None,
+    ) -> None:
+        self._runtime = runtime
+        self._config = config
+        self._layout = layout
+        self._agent_id = agent_id
+        self._endpoint = endpoint
+        self._mock = mock
+        self._agent: Agent | None = None
+
+    async def start(self) -> None:
+        data_dir = self._layout.agent(self._agent_id)
+        shared = await plugin_configuration(self._layout, self._agent_id)
+        ours = agent_settings(self._agent_id, data_dir, runtime=self._runtime, mock=self._mock, shared=shared)
+        settings = AgentSettings.model_validate(merged(ours, own_settings(self._config, self._agent_id)))
+        self._agent = Agent(settings, load_runtime(settings), self._endpoint.reports)
+        await self._agent.start()
+        await self._endpoint.start(self._agent.commands)
+
+    async def stop(self) -> None:
+        await self._endpoint.stop()
+        if self._agent is not None:
+            await self._agent.stop()
+
+
+async def plugin_configuration(layout: Layout, agent_id: str) -> dict[str, dict[str, str]]:
+    """Settings of accelerator plugins by name, from ``config/plugins/accelerator/<name>/<key>`` (spec 03-06).
+
+    What is set for the node wins over what is set for its resource group and for all.
+    """
+    database = Database(f"sqlite+aiosqlite:///{layout.database}", pool_size=1)
+    try:
+        store = SQLiteConfigStore(database)
+        await store.setup()
+        scopes = (
+            GLOBAL,
+            ConfigScope(ScopeKind.RESOURCE_GROUP, DEFAULT_RESOURCE_GROUP),
+            ConfigScope(ScopeKind.NODE, agent_id),
+        )
+        entries = await store.get_prefix(PLUGIN_CONFIGURATION, scopes=scopes)
+    finally:
+        await database.close()
+    found: dict[str, dict[str, str]] = {}
+    for path, value in entries.items():
+        name, _, key = path.removeprefix(PLUGIN_CONFIGURATION + "/").partition("/")
+        if name and key and "/" not in key:
+            found.setdefault(name, {})[key.replace("_", "-")] = value
+    return found
+
+
+def agent_settings(
+    agent_id: str, data_dir: Path, *, runtime: str, mock: str | None, shared: Mapping[str, Mapping[str, str]]
+) -> dict[str, Any]:
+    """The ``agent.toml`` of an embedded agent.
+
+    Args:
+        agent_id: its name.
+        data_dir: where it keeps its things.
+        runtime: name of its runtime.
+        mock: a declaration file, ``default``, or None for no mock devices.
+        shared: see :func:`plugin_configuration`. The mock plugin listens to the slot name that its file declares.
+    """
+    plugins: dict[str, Any] = {name: dict(settings) for name, settings in shared.items()}
+    allowed: list[str] = []
+    if mock is not None:
+        allowed.append("ai.backend.accelerator.mock")
+        own: dict[str, Any] = {"state-path": str(data_dir / "mock-hardware.json")}
+        default = {"default-devices": 2, "control-path": str(data_dir / "mock-control.toml")}
+        own |= default if mock == DEFAULT_MOCK else {"config-path": mock}
+        plugins["mock"] = {**shared.get("mock", {}), **shared.get(_declared_slot(mock), {}), **own}
+    return {
+        "agent": {
+            "id": agent_id,
+            "resource-group": DEFAULT_RESOURCE_GROUP,
+            "data-dir": str(data_dir),
+            "runtime": runtime,
+            "allow-compute-plugins": allowed,
+        },
+        "plugins": plugins,
+    }
+
+
+def _declared_slot(mock: str) -> str:
+    if mock == DEFAULT_MOCK:
+        return "mock"
+    try:
+        return str(tomllib.loads(Path(mock).read_text()).get("slot_name", "mock"))
+    except (OSError, ValueError):
+        return "mock"  # the plugin itself says what is wrong with the file

@@ -1,0 +1,116 @@
+"""The manager of the embedded cluster, wired."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping
+
+from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.config_store import SQLiteConfigStore
+from ai.backend.infra.database import Database
+from ai.backend.infra.http.server import make_runner, serve_on
+from ai.backend.infra.rpc.endpoints import ManagerEndpoint
+from ai.backend.manager.api.app import build_app
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.main import Manager
+from ai.backend.standalone.credentials import Keys, read_env_file, write_env_file
+from ai.backend.standalone.instance import ClusterFile
+from ai.backend.standalone.layout import Layout
+from ai.backend.standalone.storage_daemon import HOST, shared_configuration
+
+log = logging.getLogger(__name__)
+_DEFAULT_USERS = {"admin@local": "administrator", "user@local": "user"}
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; the caller owns it.
+
+    Raises:
+        Conflict: the port is taken or the address is not ours.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(1024)
+        sock.setblocking(False)
+    except OSError as e:
+        sock.close()
+        raise Conflict(f"Cannot listen on {host}:{port}: {e.strerror}. Name another one with --port.") from None
+    return sock
+
+
+class ManagerDaemon:
+    """Manager and its HTTP server on the embedded database.
+
+    ``start`` returns once requests are served; sessions left half-way by a former life go on at once.
+    """
+
+    def __init__(self, layout: Layout, endpoint: ManagerEndpoint, sock: socket.socket, *, cluster: ClusterFile) -> None:
+        self._layout = layout
+        self._endpoint = endpoint
+        self._sock = sock
+        self._cluster = cluster
+        self.database = Database(f"sqlite+aiosqlite:///{layout.database}")
+        self.bus = Bus()
+        settings = ManagerSettings(data_dir=layout.database.parent)
+        self.manager = Manager(settings, self.database, self.bus, endpoint)
+        self._runner = make_runner(build_app(self.manager, readiness=self._readiness))
+
+    async def start(self) -> None:
+        await self.manager.migrate()
+        await self._tell_of_storage()
+        await self._bootstrap()
+        await self.manager.start()
+        await self._endpoint.start(self.manager.reports)
+        await serve_on(self._runner, self._sock)
+
+    async def _tell_of_storage(self) -> None:
+        entries = shared_configuration(self._layout, self._cluster)
+        if not entries:
+            return
+        store = SQLiteConfigStore(self.database)
+        await store.setup()
+        await store.put_many(entries)
+        if await store.get("volumes/default_host") is None:
+            await store.put_many({"volumes/default_host": HOST})
+
+    async def _bootstrap(self) -> None:
+        """Default identities, and env files with their keys, written again if they were lost."""
+        identity = self.manager.services.identity
+        await identity.bootstrap(vfolder_hosts=[HOST] if self._cluster.storage_port else [])
+        files = {"admin@local": self._layout.admin_env, "user@local": self._layout.user_env}
+        for email, path in files.items():
+            pair = await identity.main_keypair(email)
+            if pair is None:
+                log.warning("%s has no active keypair any more; %s is left as it is", email, path)
+                continue
+            keys = Keys(access_key=pair.access_key, secret_key=pair.secret_key)
+            write_env_file(path, endpoint=self._cluster.endpoint, keys=keys, who=_DEFAULT_USERS[email])
+
+    async def _readiness(self) -> Mapping[str, bool]:
+        # One that is only connected has not said what it has: whoever asked for its devices would hear of none.
+        return {"agents": bool(self._endpoint.agents.keys() & set(self.manager.reports.registered))}
+
+    async def stop(self) -> None:
+        """Serve no more, end the loops, leave sessions alone. Safe after a failed start."""
+        await self._runner.cleanup()
+        await self._endpoint.stop()
+        await self.manager.stop()
+        await self.database.close()
+        self._sock.close()
+
+
+def keys_of(layout: Layout) -> tuple[Keys, Keys]:
+    """The user's and the administrator's keys.
+
+    Raises:
+        Unavailable: the env files are not there (yet).
+    """
+    user, admin = read_env_file(layout.user_env), read_env_file(layout.admin_env)
+    if user is None or admin is None:
+        raise Unavailable(f"The cluster wrote no keys to {layout.root}.")
+    return user, admin

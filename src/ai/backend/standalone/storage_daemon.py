@@ -1,0 +1,99 @@
+"""The storage proxy of the embedded cluster: one volume in the data directory."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from ai.backend.infra.atomic_write import write_atomically
+from ai.backend.infra.settings import load_settings
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.standalone.instance import ClusterFile
+from ai.backend.standalone.layout import Layout
+from ai.backend.storage.config.settings import StorageSettings
+from ai.backend.storage.main import StorageProxy
+
+PROXY = "local"
+VOLUME = "volume1"
+HOST = f"{PROXY}:{VOLUME}"
+"""How users name the volume."""
+_SECRET_BYTES = 32
+
+
+def secret(layout: Layout, name: str) -> str:
+    """A secret of the cluster, made the first time."""
+    path = layout.keys / f"storage-{name}.secret"
+    if not path.exists():
+        write_atomically(path, secrets.token_hex(_SECRET_BYTES).encode())
+    return path.read_text().strip()
+
+
+def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]:
+    """What the manager must know to reach the proxy (spec 03-02); nothing if the cluster has none."""
+    if not cluster.storage_port:
+        return {}
+    place = f"volumes/proxies/{PROXY}"
+    return {
+        f"{place}/client_api": cluster.storage_url,
+        f"{place}/manager_api": f"http://127.0.0.1:{cluster.storage_manager_port}",
+        f"{place}/secret": secret(layout, "manager"),
+        f"{place}/ssl_verify": "false",
+    }
+
+
+def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
+    """Its settings. As root, files belong to the user that sessions run as.
+
+    What a ``storage-proxy.toml`` in the data directory says besides (more volumes, ``[artifacts]``) is added.
+
+    Raises:
+        InvalidInput: that file cannot be used.
+    """
+    runtime = ProcessRuntimeSettings.model_validate({})
+    owner = {"user": runtime.kernel_uid, "group": runtime.kernel_gid} if os.geteuid() == 0 else {}
+    ours = {
+        "storage-proxy": {"node-id": PROXY, "secret": secret(layout, "tokens"), **owner},
+        "api": {
+            "client": {
+                "service-addr": {"host": cluster.host, "port": cluster.storage_port},
+                "public-url": cluster.storage_url,
+            },
+            "manager": {
+                "service-addr": {"host": "127.0.0.1", "port": cluster.storage_manager_port},
+                "secret": secret(layout, "manager"),
+            },
+        },
+        "volume": {VOLUME: {"backend": "vfs", "path": str(volume_path(layout))}},
+    }
+    own = layout.root / "storage-proxy.toml"
+    if own.exists():
+        return load_settings(StorageSettings, name="storage-proxy", path=own, fixed=ours)
+    return StorageSettings.model_validate(ours)
+
+
+def volume_path(layout: Layout) -> Path:
+    return layout.root / "volumes" / VOLUME
+
+
+class StorageDaemon:
+    """The proxy on its two sockets; None binds the ports that the cluster file names."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        cluster: ClusterFile,
+        client: socket.socket | None = None,
+        manager: socket.socket | None = None,
+    ) -> None:
+        volume_path(layout).parent.mkdir(mode=0o700, exist_ok=True)  # sessions see folders by mounts alone
+        self._proxy = StorageProxy(settings(layout, cluster))
+        self._client = client
+        self._manager = manager
+
+    async def start(self) -> None:
+        await self._proxy.start(client=self._client, manager=self._manager)
+
+    async def stop(self) -> None:
+        await self._proxy.stop()
