@@ -1,90 +1,16 @@
-"""Commands about the cluster: agents, keypairs, the manager, resource slots."""
+"""Commands about the cluster: keypairs, the manager, resource slots."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from ai.backend.cli.calling import call
+from ai.backend.cli.calling import call, slot_displays
 from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import decoded, readable_amount
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
-
-_AGENT_COLUMNS = (
-    ("id", "Agent"), ("status", "Status"), ("scaling_group", "Resource Group"), ("used", "Used / Available"),
-    ("runtime", "Runtime"), ("enforced", "Enforced"), ("watched", "Watched Only"), ("none", "Not Limited"),
-)  # fmt: skip
-
-
-def describe_agent(agent: dict[str, Any]) -> dict[str, Any]:
-    """An agent with its slots and the enforcement of its limits in words."""
-    available, occupied = decoded(agent.get("available_slots")) or {}, decoded(agent.get("occupied_slots")) or {}
-    enforcement: dict[str, str] = decoded(agent.get("enforcement")) or {}
-
-    def names(level: str) -> list[str]:
-        return [limit for limit, how in enforcement.items() if how == level]
-
-    def amount(slot: str, value: Any) -> str:
-        return readable_amount(slot, value)
-
-    used = [f"{slot} {amount(slot, occupied.get(slot, 0))}/{amount(slot, total)}" for slot, total in available.items()]
-    return {
-        **agent,
-        "used": ", ".join(used),
-        "runtime": " ".join(str(agent[key]) for key in ("runtime", "tier") if agent.get(key)),
-        "enforced": names("enforced"),
-        "watched": names("watched"),
-        "none": names("none"),
-    }
-
-
-@click.command("list", cls=Leaf)
-@click.option("-s", "--status", default="ALIVE", show_default=True, help="Only agents of this status.")
-@click.option("--scaling-group", "--resource-group", "scaling_group", help="Only agents of this resource group.")
-def agent_list(status: str, scaling_group: str | None) -> None:
-    """List agents with their resources, and which limits they really enforce."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        items: list[dict[str, Any]] = []
-        while True:
-            page = await api.Agent.paginated_list(status.upper(), scaling_group, page_offset=len(items))
-            items += page.items
-            if not page.items or len(items) >= page.total_count:
-                break
-        if screen.is_json:
-            screen.json({"count": len(items), "items": items})
-        elif not items:
-            screen.say(
-                f"There is no agent with status {status}, or these keys are not an administrator's (env-admin.sh)."
-            )
-        else:
-            screen.table([describe_agent(item) for item in items], _AGENT_COLUMNS)
-
-    call(screen, work)
-
-
-@click.command("info", cls=Leaf)
-@click.argument("agent_id")
-def agent_info(agent_id: str) -> None:
-    """Show the agent AGENT_ID."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> int:
-        found = await api.Agent.detail(agent_id)
-        if found is None:
-            screen.error(f"there is no agent {agent_id}; `backend.ai admin agent list` names them", code="not-found")
-            return 1
-        if screen.is_json:
-            screen.json(found)
-        else:
-            screen.facts((name.replace("_", " "), decoded(value)) for name, value in describe_agent(found).items())
-        return 0
-
-    call(screen, work)
 
 
 @click.command("info", cls=Leaf)
@@ -138,11 +64,41 @@ def query_slots() -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        slots = await api.Resource.list_slots()
+        slots, displays = await api.Resource.list_slots(), await slot_displays(api)
         if screen.is_json:
             screen.json(slots)
         else:
-            screen.facts(slots.items())
+            columns = (
+                ("slot", "Slot"), ("type", "Type"), ("human_readable_name", "Name"), ("display_unit", "Unit"),
+                ("description", "Description"),
+            )  # fmt: skip
+            screen.table(
+                [{**displays.get(slot, {}), "slot": slot, "type": kind} for slot, kind in slots.items()], columns
+            )
+
+    call(screen, work)
+
+
+@click.command("variants", cls=Leaf)
+@click.option("--resource-group", "--scaling-group", "resource_group", help="Only devices of this resource group.")
+def variants(resource_group: str | None) -> None:
+    """List what a session may require of its devices (--variant of `run` and `start`), and how many there are."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found = await api.Resource.variant_properties(resource_group)
+        if screen.is_json:
+            screen.json(found)
+        elif found:
+            meets = {"exact": "this value", "minimum": "this or an older one", "compatible": "this or a part of it"}
+            rows = [{**one, "meets": meets.get(one["match_mode"])} for one in found]
+            columns = (
+                ("property", "Property"), ("meets", "Meets a Requirement of"), ("device_names", "Devices"),
+                ("devices", "Healthy, by Resource Group"),
+            )  # fmt: skip
+            screen.table(rows, columns)
+        else:
+            screen.say("No device here states anything that a session could require.")
 
     call(screen, work)
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from ai.backend.cli.output import Screen
+from ai.backend.cli.output import Screen, SlotDisplays
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -46,6 +46,16 @@ def report(screen: Screen, error: Exception) -> None:
         screen.error(f"{error}{hint}", code=error.code, status=error.status)
     else:
         screen.error(str(error) or type(error).__name__)
+
+
+async def slot_displays(api: AsyncSession) -> SlotDisplays:
+    """How quantities of slots are shown; nothing where the server does not tell."""
+    from ai.backend.client.exceptions import BackendError
+
+    try:
+        return await api.Resource.slot_details()
+    except BackendError:
+        return {}
 
 
 def call(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from ai.backend.common.artifacts import REFERENCE
+
 if TYPE_CHECKING:
     from ai.backend.client.func.creation import CreateOptions
 
@@ -22,6 +24,24 @@ def pair(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise click.BadParameter(f"{text!r} is not KEY=VALUE")
     return key, value
+
+
+def parse_mount(text: str) -> tuple[str, str, str]:
+    """Folder, target and permission of ``FOLDER[:PATH[:ro|rw]]`` or ``source=FOLDER[,target=PATH][,perm=ro|rw]``; what
+    begins with ``artifact:`` is an artifact, ``artifact:NAME[@VERSION]``, in the place of the folder."""
+    if "=" not in text:
+        scheme = REFERENCE if text.startswith(REFERENCE) else ""
+        folder, _, rest = text.removeprefix(scheme).partition(":")
+        folder = folder and scheme + folder
+        target, _, permission = rest.partition(":")
+        given = {"source": folder, "target": target, "perm": permission}
+    else:
+        given = dict(part.strip().partition("=")[::2] for part in text.split(","))
+        if given.pop("type", "bind") != "bind" or set(given) - {"source", "target", "perm"}:
+            raise click.BadParameter(f"{text!r} is not source=FOLDER[,target=PATH][,perm=ro|rw]")
+    if not given.get("source") or given.get("perm", "") not in ("", "ro", "rw", "wd"):
+        raise click.BadParameter(f"{text!r} is not FOLDER[:PATH[:ro|rw]]")
+    return given["source"], given.get("target", ""), given.get("perm", "")
 
 
 def made_up_name() -> str:
@@ -37,6 +57,7 @@ class Creation:
     tag: str | None = None
     type_: str = "interactive"
     resources: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[str, ...] = ()
     resource_opts: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[str, ...] = ()
@@ -57,21 +78,18 @@ class Creation:
 
     def options(self, *, enqueue_only: bool = False, max_wait: int = 0) -> CreateOptions:
         """Arguments for ``get_or_create``; a name is made up where none was given."""
-        names, mount_map = [], {}
-        for mount in self.mounts:
-            folder, _, target = mount.partition(":")
-            names.append(folder)
-            if target:
-                mount_map[folder] = target
+        mounts = [parse_mount(mount) for mount in self.mounts]
         return {
             "name": self.name or made_up_name(),
             "tag": self.tag,
             "type_": self.type_,
             "resources": self.resources,
+            "variant_requirements": self.variants,
             "resource_opts": self.resource_opts,
             "envs": self.env,
-            "mounts": names,
-            "mount_map": mount_map,
+            "mounts": [folder for folder, _, _ in mounts],
+            "mount_map": {folder: target for folder, target, _ in mounts if target},
+            "mount_options": {folder: {"permission": perm} for folder, _, perm in mounts if perm},
             "cluster_size": self.cluster_size,
             "cluster_mode": self.cluster_mode,
             "domain_name": self.domain,
@@ -119,12 +137,28 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         help="A resource, such as cpu=1, mem=256m or mock.device=1. Repeat for more.",
     ),
     click.option(
+        "--variant",
+        "variants",
+        multiple=True,
+        metavar="NS::FEATURE::VALUE",
+        help="What its devices must be, such as nvidia::compute_capability::8.0 or cuda::model::NAME. Repeat for more; "
+        "`backend.ai resource variants` lists what there is.",
+    ),
+    click.option(
         "--resource-opts", type=pair, multiple=True, callback=_mapping, metavar="K=V", help="Such as shmem=64m."
     ),
     click.option(
         "-e", "--env", type=pair, multiple=True, callback=_mapping, metavar="K=V", help="An environment variable."
     ),
-    click.option("-m", "--mount", "mounts", multiple=True, metavar="FOLDER[:PATH]", help="A virtual folder to mount."),
+    click.option(
+        "-m",
+        "--mount",
+        "mounts",
+        multiple=True,
+        metavar="FOLDER[:PATH[:ro|rw]]",
+        help="A virtual folder to mount, at /home/work/FOLDER or PATH. Repeat for more; also written "
+        "source=FOLDER,target=PATH,perm=ro. artifact:NAME[@VERSION][:PATH] mounts an artifact.",
+    ),
     click.option("--cluster-size", type=click.IntRange(1), default=1, show_default=True, help="How many kernels."),
     click.option(
         "--cluster-mode",

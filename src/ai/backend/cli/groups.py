@@ -6,6 +6,8 @@ from ai.backend.cli.lazy import Entry, LazyGroup
 from ai.backend.cli.main import SESSION_COMMANDS
 
 _ADMIN = "ai.backend.cli.admin_commands:"
+_AGENTS = "ai.backend.cli.agent_commands:"
+_QUOTA = "ai.backend.cli.quota_commands:"
 _LIST = Entry("ai.backend.cli.list_command:session_list", "List sessions.")
 
 _TOP = {name: entry for name, entry in SESSION_COMMANDS.items() if name not in {"ps", "start", "rm"}}
@@ -23,16 +25,28 @@ admin = LazyGroup(
         "agent": Entry("ai.backend.cli.groups:admin_agent", "Agents: their resources, and which limits they enforce."),
         "keypair": Entry("ai.backend.cli.groups:admin_keypair", "Keypairs."),
         "session": Entry("ai.backend.cli.groups:admin_session", "Sessions of all users."),
+        "artifact": Entry("ai.backend.cli.artifact_admin:admin_artifact", "Where artifacts come from."),
         "manager": Entry("ai.backend.cli.groups:admin_manager", "The manager."),
         "etcd": Entry("ai.backend.cli.groups:admin_etcd", "The shared configuration."),
+        "vfolder": Entry("ai.backend.cli.vfolder_admin:vfolder", "Folders of all users."),
+        "storage": Entry("ai.backend.cli.vfolder_admin:storage", "The volumes of the storage proxies."),
+        "permission": Entry("ai.backend.cli.vfolder_admin:permission", "What may be done on a storage host."),
+        "quota-scope": Entry(_QUOTA + "quota_scope", "How much a user or a project may keep on a storage host."),
+        "domain": Entry(_QUOTA + "domain", "Domains."),
+        "group": Entry(_QUOTA + "group", "Groups, also called projects."),
+        "keypair-resource-policy": Entry(_QUOTA + "keypair_policy", "Resource policies of keypairs."),
+        "user-resource-policy": Entry(_QUOTA + "user_policy", "Storage limits of users."),
+        "project-resource-policy": Entry(_QUOTA + "project_policy", "Storage limits of groups."),
     },
 )
 admin_agent = LazyGroup(
     "agent",
     help="Agents.",
     entries={
-        "list": Entry(_ADMIN + "agent_list", "List agents."),
-        "info": Entry(_ADMIN + "agent_info", "Show an agent."),
+        "list": Entry(_AGENTS + "agent_list", "List agents."),
+        "info": Entry(_AGENTS + "agent_info", "Show an agent and its devices."),
+        "operations": Entry(_AGENTS + "agent_operations", "Show what can be done with devices of an agent."),
+        "operate": Entry(_AGENTS + "agent_operate", "Partition, switch, program or attach a device."),
     },
 )
 admin_keypair = LazyGroup(
@@ -66,6 +80,7 @@ resource = LazyGroup(
     help="Resource slots and presets.",
     entries={
         "query-slots": Entry(_ADMIN + "query_slots", "List the resource slots of the cluster."),
+        "variants": Entry(_ADMIN + "variants", "List what --variant can ask for."),
         "presets": Entry(_ADMIN + "presets", "List resource presets."),
     },
 )

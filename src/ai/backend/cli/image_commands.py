@@ -1,6 +1,6 @@
 """`backend.ai image`: root file systems as images of the process runtime, on the computer of the agent.
 
-The agent finds new images at its next look around, some seconds later.
+The agent finds new images at its next look, a second later (its setting ``intervals.images``).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
         _fail(error)
     if screen.is_json:
         screen.json(made)
-    screen.note("agents that run look for new images now and then (their setting intervals.inventory, 15 s)")
+    screen.note("agents that run have it within a second or two")
 
 
 @click.command("list", cls=Leaf)

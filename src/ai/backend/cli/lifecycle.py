@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ai.backend.cli.output import decoded, describe_slots
+from ai.backend.cli.output import cell, decoded, describe_slots
 from ai.backend.client.config import get_config
 from ai.backend.client.early import EarlyReply, send_early
 from ai.backend.client.exceptions import BackendError
@@ -134,6 +134,27 @@ def reason(found: Mapping[str, Any]) -> str:
     return "; ".join(texts)
 
 
+def describe_failures(status_data: Any) -> str:
+    """``mock big-0: it fell off the bus; ...`` for every device of a session that has failed."""
+    data = decoded(status_data)
+    failed = data.get("unhealthy_devices") if isinstance(data, Mapping) else None
+    return "; ".join(
+        cell(f"{device.get('device_name')} {device.get('device_id')}: {device.get('reason') or 'no reason is known'}")
+        for device in failed or ()
+        if isinstance(device, Mapping)
+    )
+
+
+def describe_troubles(containers: Iterable[Mapping[str, Any]]) -> str:
+    """``cuda.post_terminate given-up: in use; ...`` for what plugins did not do for the kernels in their time."""
+    found = []
+    for container in containers:
+        data = decoded(container.get("status_data"))
+        hooks = data.get("hooks") if isinstance(data, Mapping) else None
+        found += [cell(f"{call} {t.get('state')}: {t.get('message')}") for call, t in sorted((hooks or {}).items())]
+    return "; ".join(found)
+
+
 def describe_history(history: Mapping[str, str | None]) -> str:
     """``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``, from the times of the statuses."""
     known = sorted((datetime.fromisoformat(when), name.upper()) for name, when in history.items() if when)
@@ -152,7 +173,8 @@ def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
         for kind, devices in (decoded(container.get("attached_devices")) or {}).items():
             if kind not in {"cpu", "mem"}:
                 bound.setdefault(kind, []).extend(
-                    f"{device.get('model_name') or 'device'} ({device.get('device_id')})" for device in devices
+                    f"{cell(device.get('model_name') or 'device')} ({cell(device.get('device_id'))})"
+                    for device in devices
                 )
     return "; ".join(f"{kind}: {', '.join(devices)}" for kind, devices in sorted(bound.items()))
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.calling import call
+from ai.backend.cli.calling import call, slot_displays
 from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import decoded, describe_slots
+from ai.backend.cli.output import SlotDisplays, decoded, describe_slots
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -50,6 +50,7 @@ FIELDS = {
     "starts_at": "Starts At",
     "scheduled_at": "Scheduled At",
     "startup_command": "Startup Command",
+    "variant_requirements": "Variant Requirements",
     "resource_opts": "Resource Options",
     "scaling_group": "Resource Group",
     "service_ports": "Service Ports",
@@ -113,10 +114,10 @@ async def fetch(
             return items, page.total_count
 
 
-def described_slots(item: Mapping[str, Any]) -> dict[str, str]:
+def described_slots(item: Mapping[str, Any], displays: SlotDisplays) -> dict[str, str]:
     """The fields that are JSON texts of amounts, in words."""
     found = {name: decoded(item.get(name)) for name in ("occupying_slots", "resource_opts")}
-    return {name: describe_slots(slots) for name, slots in found.items() if isinstance(slots, Mapping)}
+    return {name: describe_slots(slots, displays) for name, slots in found.items() if isinstance(slots, Mapping)}
 
 
 def _list(name: str) -> click.Command:
@@ -170,7 +171,8 @@ def _list(name: str) -> click.Command:
             elif not items:
                 screen.say("There are no sessions here. `backend.ai start python` starts one.")
             else:
-                rows = [{**item, **described_slots(item)} for item in items]
+                displays = await slot_displays(api) if "occupying_slots" in fields else {}
+                rows = [{**item, **described_slots(item, displays)} for item in items]
                 screen.table(rows, [(name, FIELDS[name]) for name in fields])
                 if total > offset + len(items):
                     screen.note(f"{total - offset - len(items)} more: use --all")

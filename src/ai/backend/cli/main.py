@@ -23,6 +23,7 @@ SESSION_COMMANDS = {
     "ps": Entry("ai.backend.cli.list_command:ps", "List sessions."),
     "info": Entry(_SESSION + "info", "Show what is known about a session."),
     "logs": Entry(_SESSION + "logs", "Print the console log of a session."),
+    "top": Entry("ai.backend.cli.top_command:top", "Show what the processes of a session use."),
     "rm": Entry(_SESSION + "rm", "Terminate sessions, or cancel pending ones."),
     "restart": Entry(_SESSION + "restart", "Restart sessions in place."),
     "rename": Entry(_SESSION + "rename", "Give a session another name."),
@@ -42,13 +43,22 @@ ENTRIES = {
     "admin": Entry("ai.backend.cli.groups:admin", "Agents, keypairs and all users' sessions."),
     "keypair": Entry("ai.backend.cli.groups:keypair", "Your own keypair."),
     "resource": Entry("ai.backend.cli.groups:resource", "Resource slots and presets."),
+    "vfolder": Entry("ai.backend.cli.vfolder_commands:vfolder", "Virtual folders: make, share and fill them."),
+    "quota": Entry("ai.backend.cli.quota_commands:quota", "Show what you keep on storage hosts, and may keep."),
+    "artifact": Entry(
+        "ai.backend.cli.artifact_commands:artifact", "Models, packages and images that sessions can mount."
+    ),
     "image": Entry("ai.backend.cli.image_commands:image", "Root file systems as images of the process runtime."),
+    "accelerator": Entry(
+        "ai.backend.cli.accelerator_commands:accelerator", "Accelerator plugins and devices of this node."
+    ),
     "config": Entry("ai.backend.cli.config_command:config", "Show the configuration in force."),
     "completion": Entry("ai.backend.cli.completion_command:completion", "Print a completion script for a shell."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "standalone room"),
     "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "standalone room"),
     "mgr": Entry("ai.backend.manager.main:main", "The manager daemon.", "manager"),
     "ag": Entry("ai.backend.agent.main:main", "The agent daemon.", "agent"),
+    "storage": Entry("ai.backend.storage.main:main", "The storage proxy daemon.", "storage proxy"),
 }
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ai.backend.cli.calling import call
+from ai.backend.cli.calling import call, slot_displays
 from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import decoded, describe_slots, readable_time
+from ai.backend.cli.output import SlotDisplays, decoded, describe_slots, readable_time
 
 if TYPE_CHECKING:
     from ai.backend.client.func.session import AsyncComputeSession
@@ -20,10 +20,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 INFO_FIELDS = (
     "name", "id", "type", "status", "status_info", "status_data", "result", "image", "tag", "domain_name", "group_name",
     "user_email", "access_key", "scaling_group", "agent_ids", "cluster_mode", "cluster_size", "occupying_slots",
-    "resource_opts", "mounts", "startup_command", "service_ports", "created_at", "status_changed", "terminated_at",
-    "status_history",
+    "variant_requirements", "resource_opts", "mounts", "startup_command", "service_ports", "created_at",
+    "status_changed", "terminated_at", "status_history",
 )  # fmt: skip
-CONTAINER_FIELDS = ("id", "cluster_hostname", "status", "agent", "container_id", "occupied_slots", "attached_devices")
+CONTAINER_FIELDS = (
+    "id", "cluster_hostname", "status", "status_data", "agent", "container_id", "occupied_slots", "attached_devices",
+)  # fmt: skip
 _ENCODED = frozenset({"occupying_slots", "resource_opts", "service_ports"})
 
 owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session it is; for administrators.")
@@ -47,14 +49,20 @@ def info(session: str, owner: str | None) -> None:
         if screen.is_json:
             screen.json({name: decoded(value) for name, value in found.items()})
         else:
-            screen.facts(describe_info(found))
+            screen.facts(describe_info(found, await slot_displays(api)))
 
     call(screen, work)
 
 
-def describe_info(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def describe_info(found: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, Any]]:
     """A session's facts in the order of a person's interest; what is empty is left out."""
-    from ai.backend.cli.lifecycle import describe_devices, describe_history, reason
+    from ai.backend.cli.lifecycle import (
+        describe_devices,
+        describe_failures,
+        describe_history,
+        describe_troubles,
+        reason,
+    )
 
     titles = {"id": "session id", "agent_ids": "agents", "scaling_group": "resource group", "access_key": "owner"}
     for name in INFO_FIELDS:
@@ -62,7 +70,7 @@ def describe_info(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if name in {"status_data", "status_info", "status_history"} or value in (None, "", [], {}):
             continue
         if name in {"occupying_slots", "resource_opts"}:
-            value = describe_slots(value)
+            value = describe_slots(value, displays)
         elif name == "service_ports":
             value = [port.get("name") for port in value]
         yield titles.get(name, name.replace("_", " ")), value
@@ -70,6 +78,8 @@ def describe_info(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     more = {
         "why": reason(found),
         "devices": describe_devices(containers),
+        "failed devices": describe_failures(found.get("status_data")),
+        "plugins": describe_troubles(containers),
         "life cycle": describe_history(decoded(found.get("status_history")) or {}),
     }
     yield from ((name, text) for name, text in more.items() if text)

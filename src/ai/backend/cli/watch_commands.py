@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.output import cell
 from ai.backend.cli.session_commands import owner_option
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def events(session: str, scope: str, follow: bool, owner: str | None) -> None:
                 print(json.dumps({"event": event.name, "data": event.data}), flush=True)
             else:
                 known = [f"{name}={value}" for name, value in event.data.items() if value not in (None, "", {}, [])]
-                print(f"{event.name:<20} {' '.join(known)}", flush=True)
+                print(f"{event.name:<20} {cell(' '.join(known))}", flush=True)
             if event.name in _ENDS and session != "*" and not follow:
                 return
 
@@ -62,15 +64,15 @@ def watch(session: str, max_wait: float, owner: str | None) -> None:
         await handle.resolve_id()
         stream = handle.events("session")
         pending = asyncio.ensure_future(anext(stream, None))
-        code: int | None = None
         last = ""
         try:
             while True:
-                found = await handle.detail(("status", "result")) or {}
+                found = await handle.detail(("status", "result", "containers { role exit_code }")) or {}
                 if found.get("status") != last:
                     last = str(found.get("status"))
                     screen.note(last)
                 if last in FINAL:
+                    code = _exit_code(found)
                     ok = last == "TERMINATED" and found.get("result") != "FAILURE"
                     if screen.is_json:
                         screen.json(
@@ -81,11 +83,7 @@ def watch(session: str, max_wait: float, owner: str | None) -> None:
                     return code if code else 0 if ok else 1
                 await asyncio.wait({pending}, timeout=2.0)
                 if pending.done():
-                    event = pending.result()
-                    if event is not None and event.name in {"session_success", "session_failure"}:
-                        exit_code = event.data.get("exitCode")
-                        code = int(exit_code) if exit_code is not None else int(event.name == "session_failure")
-                    if event is not None:
+                    if pending.result() is not None:
                         pending = asyncio.ensure_future(anext(stream, None))
                     else:
                         await asyncio.sleep(0.5)
@@ -101,3 +99,13 @@ def watch(session: str, max_wait: float, owner: str | None) -> None:
             return 124
 
     call(screen, work)
+
+
+def _exit_code(session: Mapping[str, Any]) -> int | None:
+    """Of the program of a batch session; None where it had none or did not come to its end."""
+    if session.get("result") not in ("SUCCESS", "FAILURE"):
+        return None
+    containers: list[Mapping[str, Any]] = session.get("containers") or []
+    main: Mapping[str, Any] = next((one for one in containers if one.get("role") == "main"), {})
+    code = main.get("exit_code")
+    return int(code) if code is not None else None

@@ -44,7 +44,8 @@ class BackendAPIError(BackendError):
         text = str(self.data.get("msg") or self.data.get("detail") or self.data["title"])
         fields = self.data.get("data")
         if self.code == "invalid-api-params" and isinstance(fields, Mapping) and fields:
-            untold = [f"{name}: {why}" for name, why in fields.items() if f"{name}: {why}" not in text]
+            plain = [f"{name}: {why}" for name, why in fields.items() if not isinstance(why, Mapping | list)]
+            untold = [told for told in plain if told not in text]
             text += f" ({'; '.join(untold)})" if untold else ""
         return f"{text} [{self.status} {self.code}]"
 

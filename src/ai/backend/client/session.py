@@ -3,7 +3,9 @@
     with Session() as api_session:                 async with AsyncSession() as api_session:
         api_session.ComputeSession.get_or_create(...)    await api_session.ComputeSession.get_or_create(...)
 
-Both have the same areas: ComputeSession, System, Auth, Manager, Agent, KeyPair, Resource, BackgroundTask, Admin.
+Both have the same areas: ComputeSession, VFolder, Artifact, System, Auth, Manager, Agent, KeyPair, Resource,
+BackgroundTask, Admin; for superadmins QuotaScope, Storage, Domain, Group, KeypairResourcePolicy, UserResourcePolicy and
+ProjectResourcePolicy.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ from typing import Any, Self, Unpack
 from uuid import UUID
 
 from ai.backend.client.config import APIConfig, get_config
+from ai.backend.client.faces import Domain, Group, KeypairResourcePolicy, QuotaScope, Storage, StoragePolicy
 from ai.backend.client.func.admin import AsyncAdmin
+from ai.backend.client.func.artifact import AsyncArtifacts
 from ai.backend.client.func.bgtask import AsyncBackgroundTask
+from ai.backend.client.func.bounds import AsyncDomain, AsyncGroup, AsyncKeypairResourcePolicy, AsyncStoragePolicy
 from ai.backend.client.func.creation import CreateOptions
 from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions
+from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
 from ai.backend.client.func.system import (
     AsyncAgent,
     AsyncAuth,
@@ -29,6 +35,7 @@ from ai.backend.client.func.system import (
     AsyncResource,
     AsyncSystem,
 )
+from ai.backend.client.func.vfolder import AsyncVFolder, AsyncVFolders
 from ai.backend.client.portal import Facade, Portal, blocking, iterating
 from ai.backend.client.streams import ExecuteStream, PtyStream
 from ai.backend.client.transport import Transport
@@ -48,6 +55,15 @@ class AsyncSession:
         self.Auth = AsyncAuth(self.transport)
         self.Manager = AsyncManager(self.transport)
         self.EtcdConfig = AsyncEtcdConfig(self.transport)
+        self.VFolder = AsyncVFolders(self.transport)
+        self.Artifact = AsyncArtifacts(self.transport)
+        self.QuotaScope = AsyncQuotaScope(self.transport)
+        self.Storage = AsyncStorage(self.transport)
+        self.Domain = AsyncDomain(self.transport)
+        self.Group = AsyncGroup(self.transport)
+        self.KeypairResourcePolicy = AsyncKeypairResourcePolicy(self.transport)
+        self.UserResourcePolicy = AsyncStoragePolicy(self.transport, "user")
+        self.ProjectResourcePolicy = AsyncStoragePolicy(self.transport, "project")
         self.Agent = AsyncAgent(self.transport)
         self.KeyPair = AsyncKeyPair(self.transport)
         self.Resource = AsyncResource(self.transport)
@@ -207,6 +223,87 @@ class EtcdConfig(Facade[AsyncEtcdConfig]):
     delete = blocking(AsyncEtcdConfig.delete)
 
 
+class VFolder(Facade[AsyncVFolder]):
+    """The blocking face of a folder's handle."""
+
+    info = blocking(AsyncVFolder.info)
+    rename = blocking(AsyncVFolder.rename)
+    update_options = blocking(AsyncVFolder.update_options)
+    delete = blocking(AsyncVFolder.delete)
+    get_id = blocking(AsyncVFolder.get_id)
+    restore = blocking(AsyncVFolder.restore)
+    purge = blocking(AsyncVFolder.purge)
+    clone = blocking(AsyncVFolder.clone)
+    invite = blocking(AsyncVFolder.invite)
+    share = blocking(AsyncVFolder.share)
+    unshare = blocking(AsyncVFolder.unshare)
+    leave = blocking(AsyncVFolder.leave)
+    list_files = blocking(AsyncVFolder.list_files)
+    iterate_files = iterating(AsyncVFolder.iterate_files)
+    mkdir = blocking(AsyncVFolder.mkdir)
+    rename_file = blocking(AsyncVFolder.rename_file)
+    move_file = blocking(AsyncVFolder.move_file)
+    delete_files = blocking(AsyncVFolder.delete_files)
+    request_upload = blocking(AsyncVFolder.request_upload)
+    request_download = blocking(AsyncVFolder.request_download)
+    upload = blocking(AsyncVFolder.upload)
+    download = blocking(AsyncVFolder.download)
+    download_archive = blocking(AsyncVFolder.download_archive)
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+
+class VFolders(Facade[AsyncVFolders]):
+    """``api_session.VFolder`` of a blocking session."""
+
+    create = blocking(AsyncVFolders.create)
+    list = blocking(AsyncVFolders.list)
+    paginated_list = blocking(AsyncVFolders.paginated_list)
+    list_hosts = blocking(AsyncVFolders.list_hosts)
+    list_all_hosts = blocking(AsyncVFolders.list_all_hosts)
+    list_allowed_types = blocking(AsyncVFolders.list_allowed_types)
+    delete_by_id = blocking(AsyncVFolders.delete_by_id)
+    invitations = blocking(AsyncVFolders.invitations)
+    sent_invitations = blocking(AsyncVFolders.sent_invitations)
+    accept_invitation = blocking(AsyncVFolders.accept_invitation)
+    delete_invitation = blocking(AsyncVFolders.delete_invitation)
+    update_invitation = blocking(AsyncVFolders.update_invitation)
+    list_shared = blocking(AsyncVFolders.list_shared)
+    update_shared = blocking(AsyncVFolders.update_shared)
+    change_ownership = blocking(AsyncVFolders.change_ownership)
+
+    def __call__(self, name: str | UUID) -> VFolder:
+        return VFolder(self._portal, self._inner(name))
+
+
+class Artifacts(Facade[AsyncArtifacts]):
+    """``api_session.Artifact`` of a blocking session."""
+
+    list = blocking(AsyncArtifacts.list)
+    iterate = iterating(AsyncArtifacts.iterate)
+    info = blocking(AsyncArtifacts.info)
+    delete = blocking(AsyncArtifacts.delete)
+    revision = blocking(AsyncArtifacts.revision)
+    import_revisions = blocking(AsyncArtifacts.import_revisions)
+    upload = blocking(AsyncArtifacts.upload)
+    cancel = blocking(AsyncArtifacts.cancel)
+    cleanup = blocking(AsyncArtifacts.cleanup)
+    wait = blocking(AsyncArtifacts.wait)
+    files = blocking(AsyncArtifacts.files)
+    presign = blocking(AsyncArtifacts.presign)
+    ticket = blocking(AsyncArtifacts.ticket)
+    download = blocking(AsyncArtifacts.download)
+    registries = blocking(AsyncArtifacts.registries)
+    registry = blocking(AsyncArtifacts.registry)
+    add_registry = blocking(AsyncArtifacts.add_registry)
+    change_registry = blocking(AsyncArtifacts.change_registry)
+    remove_registry = blocking(AsyncArtifacts.remove_registry)
+    scan = blocking(AsyncArtifacts.scan)
+    storages = blocking(AsyncArtifacts.storages)
+
+
 class Agent(Facade[AsyncAgent]):
     paginated_list = blocking(AsyncAgent.paginated_list)
     detail = blocking(AsyncAgent.detail)
@@ -219,6 +316,8 @@ class KeyPair(Facade[AsyncKeyPair]):
 
 class Resource(Facade[AsyncResource]):
     list_slots = blocking(AsyncResource.list_slots)
+    slot_details = blocking(AsyncResource.slot_details)
+    variant_properties = blocking(AsyncResource.variant_properties)
     list_presets = blocking(AsyncResource.list_presets)
     check_presets = blocking(AsyncResource.check_presets)
 
@@ -245,6 +344,15 @@ class Session:
         self.Auth = Auth(self.portal, inner.Auth)
         self.Manager = Manager(self.portal, inner.Manager)
         self.EtcdConfig = EtcdConfig(self.portal, inner.EtcdConfig)
+        self.VFolder = VFolders(self.portal, inner.VFolder)
+        self.Artifact = Artifacts(self.portal, inner.Artifact)
+        self.QuotaScope = QuotaScope(self.portal, inner.QuotaScope)
+        self.Storage = Storage(self.portal, inner.Storage)
+        self.Domain = Domain(self.portal, inner.Domain)
+        self.Group = Group(self.portal, inner.Group)
+        self.KeypairResourcePolicy = KeypairResourcePolicy(self.portal, inner.KeypairResourcePolicy)
+        self.UserResourcePolicy = StoragePolicy(self.portal, inner.UserResourcePolicy)
+        self.ProjectResourcePolicy = StoragePolicy(self.portal, inner.ProjectResourcePolicy)
         self.Agent = Agent(self.portal, inner.Agent)
         self.KeyPair = KeyPair(self.portal, inner.KeyPair)
         self.Resource = Resource(self.portal, inner.Resource)

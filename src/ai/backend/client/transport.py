@@ -53,7 +53,9 @@ class Transport:
             await self._http.close()
             self._http = None
 
-    def _session(self) -> aiohttp.ClientSession:
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The HTTP session underneath, for requests that go elsewhere and are not signed."""
         if self._http is None:
             raise RuntimeError("the API session is not open: use it in a `with` block, or call open() first")
         return self._http
@@ -88,7 +90,7 @@ class Transport:
         raise AssertionError("unreachable")
 
     async def _send(self, call: Call) -> aiohttp.ClientResponse:
-        http = self._session()
+        http = self.session
         failure: Exception | None = None
         attempts = ROUNDS if len(self.config.endpoints) == 1 else ROUNDS * len(self.config.endpoints)
         for attempt in range(attempts):
@@ -125,7 +127,7 @@ class Transport:
             BackendAPIError: the server refused the upgrade.
             EndpointUnreachable: no endpoint answered.
         """
-        http = self._session()
+        http = self.session
         failure: Exception | None = None
         socket: aiohttp.ClientWebSocketResponse | None = None
         for _ in range(len(self.config.endpoints)):

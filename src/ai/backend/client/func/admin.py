@@ -8,7 +8,7 @@ from typing import Any
 
 from ai.backend.client.exceptions import BackendAPIError, UnusableReply
 from ai.backend.client.transport import Transport
-from ai.backend.client.wire import Call
+from ai.backend.client.wire import Call, new_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class AsyncAdmin:
             BackendAPIError: the server refused it, or answered with GraphQL errors (code ``graphql-error``).
         """
         body = {"query": query, "variables": dict(variables or {})}
-        repeatable = not query.lstrip().startswith("mutation")
-        call = Call(method="POST", path="/admin/gql", json=body, repeatable=repeatable)
+        token = new_token() if query.lstrip().startswith("mutation") else None
+        call = Call(method="POST", path="/admin/gql", json=body, repeatable=True, token=token)
         answer = (await self._transport.request(call)).object()
         errors = answer.get("errors")
         if errors:

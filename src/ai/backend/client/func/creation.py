@@ -13,8 +13,11 @@ from ai.backend.client.wire import Call, new_token
 class CreateOptions(TypedDict, total=False):
     """Parameters of a new session beyond its image (client wire contract 2.1.1).
 
-    ``resources`` maps slots to quantities, such as ``{"cpu": 1, "mem": "256m"}``. ``max_wait`` is in seconds, zero
-    waits without limit. ``client_token`` is the older word for ``name``. ``bootstrap_script`` is the script itself.
+    ``resources`` maps slots to quantities, such as ``{"cpu": 1, "mem": "256m"}``. ``variant_requirements`` say what the
+    devices must be, such as ``["nvidia::compute_capability::8.0"]``. ``mounts`` are names or ids of virtual folders,
+    ``mount_map`` says where one is seen, ``mount_options`` maps one to ``{"permission": "ro"}``. ``max_wait`` is in
+    seconds, zero waits without limit. ``client_token`` is the older word for ``name``. ``bootstrap_script`` is the
+    script itself.
     """
 
     name: str | None
@@ -29,9 +32,11 @@ class CreateOptions(TypedDict, total=False):
     callback_url: str | None
     mounts: Sequence[str] | None
     mount_map: Mapping[str, str] | None
+    mount_options: Mapping[str, Mapping[str, str | None]] | None
     envs: Mapping[str, str] | None
     startup_command: str | None
     resources: Mapping[str, str | int | float] | None
+    variant_requirements: Sequence[str] | None
     resource_opts: Mapping[str, str | int | bool] | None
     cluster_size: int
     cluster_mode: str
@@ -55,6 +60,10 @@ def _creation_body(config: APIConfig, image: str, name: str, options: CreateOpti
         "scalingGroup": options.get("scaling_group"),
         "preopen_ports": [str(port) for port in options.get("preopen_ports") or ()],
     }
+    if options.get("mount_options"):
+        creation["mount_options"] = {name: dict(one) for name, one in (options["mount_options"] or {}).items()}
+    if options.get("variant_requirements"):
+        creation["variant_requirements"] = list(options["variant_requirements"] or ())
     if options.get("assign_agent"):
         creation["agentList"] = list(options["assign_agent"] or ())
     return {

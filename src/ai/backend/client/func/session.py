@@ -89,6 +89,11 @@ class AsyncComputeSession:
         result = answer.get("result")
         return str(result.get("logs") or "") if isinstance(result, dict) else ""
 
+    async def processes(self) -> list[dict[str, Any]]:
+        """The busiest processes now: ``kernel``, ``pid``, ``command`` and ``metrics`` by name."""
+        answer = (await self._transport.request(self._read("/processes"))).object()
+        return [dict(row) for row in answer.get("result") or []]
+
     async def status_history(self) -> dict[str, Any]:
         """Status to the time at which the session came to it, in ISO 8601, in order."""
         answer = (await self._transport.request(self._read("/status-history"))).object()
@@ -152,7 +157,7 @@ class AsyncComputeSession:
 
         Call it again with its ``runId`` until ``status`` is ``finished``: with mode ``continue`` (or its alias
         ``continued``) and no code, or with mode ``input`` and the user's answer after ``waiting-input``.
-        It is not repeated on a broken connection, because code may have side effects.
+        On a broken connection it is sent again with the same client token, so that the code runs once.
         """
         mode = _MODES.get(mode, mode)
         if mode not in {"query", "batch", "continue", "input"}:
@@ -160,8 +165,7 @@ class AsyncComputeSession:
         body: dict[str, Any] = {"mode": mode, "code": code or "", "runId": run_id or uuid.uuid4().hex[:16]}
         if mode == "batch":
             body["options"] = batch_options(opts)
-        call = Call(method="POST", path=self._path(), params=self._owner(), json=body)
-        result = (await self._transport.request(call)).object().get("result")
+        result = (await self._transport.request(self._change("POST", body=body))).object().get("result")
         if not isinstance(result, dict):
             raise UnusableReply("the server's answer has no result")
         return result

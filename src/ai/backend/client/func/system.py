@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from ai.backend.client.exceptions import UnusableReply
 from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
@@ -27,6 +28,7 @@ AGENT_FIELDS = (
     "tier",
     "enforcement",
     "compute_plugins",
+    "devices",
 )
 KEYPAIR_FIELDS = (
     "user_id",
@@ -150,6 +152,22 @@ class AsyncAgent(_Area):
         found = (await AsyncAdmin(self._transport).query(query, {"agent_id": agent_id})).get("agent")
         return dict(found) if found else None
 
+    async def device_options(self, agent_id: str, device_name: str) -> dict[str, Any]:
+        """What a superadmin can do with the devices of a plugin: ``actions``, ``profiles``, ``images``, ..."""
+        return await self._get(_operations(agent_id, device_name))
+
+    async def operate_device(
+        self, agent_id: str, device_name: str, action: str, device_id: str, argument: str = ""
+    ) -> str:
+        """Do one of these actions to a device that nobody uses; the id of the device, or of what was made of it."""
+        body = {"action": action, "device_id": device_id, "argument": argument}
+        call = Call(method="POST", path=_operations(agent_id, device_name), json=body)
+        return str((await self._transport.request(call)).object()["device_id"])
+
+
+def _operations(agent_id: str, device_name: str) -> str:
+    return f"/resource/agents/{quote(agent_id, safe='')}/devices/{quote(device_name, safe='')}/operations"
+
 
 class AsyncKeyPair(_Area):
     """Keypairs."""
@@ -186,6 +204,15 @@ class AsyncResource(_Area):
     async def list_slots(self) -> dict[str, str]:
         """Every known slot and how its quantity reads: ``count``, ``bytes`` or ``unique``."""
         return await self._get("/config/resource-slots")
+
+    async def slot_details(self) -> dict[str, dict[str, Any]]:
+        """Every known slot with what its plugin says about showing it: names, unit, number format."""
+        return await self._get("/config/resource-slots/details")
+
+    async def variant_properties(self, scaling_group: str | None = None) -> list[dict[str, Any]]:
+        """What ``variant_requirements`` may ask for, with how many ``devices`` of each resource group are so."""
+        params = {"scaling_group": scaling_group} if scaling_group else {}
+        return list((await self._get("/resource/variant-properties", **params)).get("variant_properties", ()))
 
     async def list_presets(self) -> dict[str, Any]:
         return await self._get("/resource/presets")

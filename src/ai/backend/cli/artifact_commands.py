@@ -1,0 +1,144 @@
+"""`backend.ai artifact`: what everybody does with artifacts (spec 03-17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ai.backend.cli.artifact_group import STATUS, TYPE, artifact, command, size_of, tell
+from ai.backend.cli.calling import call
+from ai.backend.cli.lazy import screen_of
+from ai.backend.cli.transfer_bar import TransferBar, readable_size
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+__all__ = ["artifact"]
+_COLUMNS = [
+    ("name", "Name"),
+    ("version", "Version"),
+    ("type", "Type"),
+    ("registry", "Registry"),
+    ("status", "Status"),
+    ("size", "Size"),
+]
+
+
+@command("list")
+@click.option("-t", "--type", "artifact_type", type=TYPE, help="Only this type.")
+@click.option("-r", "--registry", metavar="NAME", help="Only what comes from this registry.")
+@click.option("-s", "--status", type=STATUS, help="Only artifacts with a revision in this status.")
+@click.option("--search", metavar="TEXT", help="Only names with this in them.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Artifacts on a page.")
+@click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Where the page begins.")
+def list_(**wanted: Any) -> None:
+    """List artifacts with their revisions. Most users see what is available only."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        page = await api.Artifact.list(**wanted)
+        if screen.is_json:
+            screen.json(page)
+            return
+        rows = [
+            {**item, **revision, "size": size_of(revision)} for item in page["items"] for revision in item["revisions"]
+        ]
+        if rows:
+            screen.table(rows, _COLUMNS)
+        shown = len(page["items"])
+        if not shown:
+            screen.note("there are no such artifacts")
+        elif wanted["offset"] + shown < page["total_count"]:
+            screen.note(f"{shown} of {page['total_count']} artifacts; go on with --offset {wanted['offset'] + shown}")
+
+    call(screen, work)
+
+
+@command("info")
+@click.argument("name")
+@click.option("--readme", is_flag=True, help="Print its README only.")
+def info(name: str, readme: bool) -> None:
+    """Show an artifact and its revisions. NAME may be its id."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found = await api.Artifact.info(name)
+        if screen.is_json:
+            screen.json(found)
+            return
+        if readme:
+            tell(screen, None, (found["readme"] or "").rstrip())
+            return
+        screen.facts(
+            [
+                ("Name", found["name"]),
+                ("Type", found["type"]),
+                ("Registry", f"{found['registry']} ({found['registry_type']})"),
+                ("Description", found["description"]),
+                ("ID", found["id"]),
+                ("Scanned", found["scanned_at"]),
+            ]
+        )
+        rows = [{**revision, "size": size_of(revision)} for revision in found["revisions"]]
+        columns = [
+            ("version", "Version"), ("status", "Status"), ("size", "Size"), ("file_count", "Files"),
+            ("is_outdated", "Outdated"), ("status_info", "Note"), ("id", "ID"),
+        ]  # fmt: skip
+        if rows:
+            screen.table(rows, columns)
+
+    call(screen, work)
+
+
+@command("files")
+@click.argument("revision")
+def files(revision: str) -> None:
+    """List the files of an available REVISION, written NAME[@VERSION]."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found = await api.Artifact.files(revision)
+        if screen.is_json:
+            screen.json(found)
+            return
+        rows = [{**file, "size": readable_size(file["size"])} for file in found]
+        screen.table(rows, [("size", "Size"), ("sha256", "SHA-256"), ("path", "Path")])
+
+    call(screen, work)
+
+
+@command("download")
+@click.argument("revision")
+@click.argument("paths", nargs=-1)
+@click.option(
+    "-b", "--base-dir", type=click.Path(file_okay=False), default=".", show_default=True, help="Where to put."
+)
+@click.option("-j", "--parallel", type=click.IntRange(1, 32), default=4, show_default=True, help="Files at a time.")
+def download(revision: str, paths: tuple[str, ...], base_dir: str, parallel: int) -> None:
+    """Fetch files of an available REVISION, all of them if no PATHS are named. What was broken off goes on."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        with TransferBar(screen) as bar:
+            written = await api.Artifact.download(
+                revision, paths, basedir=base_dir, parallel=parallel, progress=bar.update
+            )
+        told = [str(path) for path in written]
+        tell(screen, {"downloaded": told}, "\n".join(f"downloaded {path}" for path in told))
+
+    call(screen, work)
+
+
+@command("presign")
+@click.argument("revision")
+@click.argument("paths", nargs=-1)
+def presign(revision: str, paths: tuple[str, ...]) -> None:
+    """Print URLs by which anybody can fetch files of an available REVISION, until they expire."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found = await api.Artifact.presign(revision, paths)
+        tell(screen, found, "\n".join(str(file["url"]) for file in found))
+
+    call(screen, work)

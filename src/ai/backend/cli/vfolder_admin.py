@@ -1,0 +1,197 @@
+"""`backend.ai admin vfolder`, `admin storage` and `admin permission`: folders of all users, and the volumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ai.backend.cli.calling import call
+from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
+from ai.backend.cli.transfer_bar import readable_size
+from ai.backend.cli.vfolder_commands import list_folders
+from ai.backend.cli.vfolder_group import PERMISSION, show, tell
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+vfolder = LazyGroup("vfolder", help="Folders of all users.")
+storage = LazyGroup("storage", help="The volumes of the storage proxies.")
+permission = LazyGroup("permission", help="What may be done on a storage host.")
+
+
+@vfolder.command("list", cls=Leaf)
+@click.option("-a", "--list-all", is_flag=True, hidden=True, help="As it is anyhow; the published command has it.")
+@click.option("--trash", is_flag=True, help="Those that were deleted and can be restored.")
+def list_all_folders(list_all: bool, trash: bool) -> None:
+    """List the folders of all users."""
+    list_folders(True, trash)
+
+
+@vfolder.command("list-hosts", cls=Leaf)
+def list_hosts() -> None:
+    """List all storage hosts of the cluster."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        hosts = await api.VFolder.list_all_hosts()
+        tell(screen, hosts, "\n".join(hosts["allowed"]))
+
+    call(screen, work)
+
+
+@vfolder.command("change-vfolder-ownership", cls=Leaf)
+@click.argument("vfolder_id")
+@click.argument("user_email")
+def change_ownership(vfolder_id: str, user_email: str) -> None:
+    """Give the folder VFOLDER_ID to the user USER_EMAIL. Its files stay where they are."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        await api.VFolder.change_ownership(vfolder_id, user_email)
+        tell(screen, {"vfolder": vfolder_id, "owner": user_email}, f"{vfolder_id} is now of {user_email}")
+
+    call(screen, work)
+
+
+@vfolder.command("perf-metric", cls=Leaf)
+@click.argument("vfolder_host")
+def perf_metric(vfolder_host: str) -> None:
+    """Show what the volume VFOLDER_HOST has read and written."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        metric = await api.Storage.performance_metric(vfolder_host)
+        if screen.is_json:
+            screen.json(metric)
+        else:
+            screen.facts(metric.items())
+
+    call(screen, work)
+
+
+@vfolder.command("list-mounts", cls=Leaf)
+def list_mounts() -> None:
+    """Show what the volumes of each storage proxy lie on."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        told = await api.Storage.list_mounts()
+        lines = [f"{proxy}: {line}" for proxy, node in told["storage_proxy"].items() for line in node["mounts"]]
+        tell(screen, told, "\n".join(lines))
+
+    call(screen, work)
+
+
+@vfolder.command("update-shared-vf-permission", cls=Leaf)
+@click.argument("vfolder_id")
+@click.argument("user_id")
+@click.option("-p", "--permission", "perm", type=PERMISSION, required=True, help="What they may do.")
+def update_shared(vfolder_id: str, user_id: str, perm: str) -> None:
+    """Change what the user USER_ID may do with the folder VFOLDER_ID."""
+    _set_share(vfolder_id, user_id, perm)
+
+
+@vfolder.command("remove-shared-vf-permission", cls=Leaf)
+@click.argument("vfolder_id")
+@click.argument("user_id")
+def remove_shared(vfolder_id: str, user_id: str) -> None:
+    """End the share of the user USER_ID in the folder VFOLDER_ID."""
+    _set_share(vfolder_id, user_id, None)
+
+
+def _set_share(vfolder_id: str, user_id: str, perm: str | None) -> None:
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        await api.VFolder.update_shared(vfolder_id, user_id, perm)
+        done = "changed" if perm is not None else "ended"
+        tell(screen, {"vfolder": vfolder_id, "user": user_id, "perm": perm}, f"the share is {done}")
+
+    call(screen, work)
+
+
+@vfolder.command("shared-vfolder-info", cls=Leaf)
+@click.argument("vfolder_id")
+def shared_info(vfolder_id: str) -> None:
+    """Show who shares the folder VFOLDER_ID."""
+    _show_shares(vfolder_id)
+
+
+@vfolder.command("list-shared-vfolders", cls=Leaf)
+def list_shared() -> None:
+    """List who shares your folders."""
+    _show_shares(None)
+
+
+def _show_shares(vfolder_id: str | None) -> None:
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found = await api.VFolder.list_shared(vfolder_id)
+        rows = [{**one, "email": one["shared_to"]["email"], "user": one["shared_to"]["uuid"]} for one in found]
+        columns = [("vfolder_name", "Folder"), ("email", "Shared with"), ("perm", "Permission"), ("user", "User ID")]
+        show(screen, rows, columns, "nobody shares them")
+
+    call(screen, work)
+
+
+@storage.command("list", cls=Leaf)
+@click.option("--filter", "filter_", help="Such as 'backend == \"xfs\"'.")
+@click.option("--order", help="Such as id or -id.")
+def storage_list(filter_: str | None, order: str | None) -> None:
+    """List the volumes."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found = await api.Storage.paginated_list(page_size=100, filter=filter_, order=order)
+        rows = [{**one, "capabilities": ", ".join(one["capabilities"])} for one in found.items]
+        columns = [("id", "Host"), ("backend", "Backend"), ("path", "Path"), ("capabilities", "Capabilities")]
+        show(screen, rows, columns, "there are no volumes")
+
+    call(screen, work)
+
+
+@storage.command("info", cls=Leaf)
+@click.argument("vfolder_host")
+def storage_info(vfolder_host: str) -> None:
+    """Show one volume."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found: dict[str, Any] | None = await api.Storage.detail(vfolder_host)
+        if found is None:
+            screen.fail(f"there is no volume {vfolder_host}")
+        elif screen.is_json:
+            screen.json(found)
+        else:
+            screen.facts(_spread(found))
+
+    call(screen, work)
+
+
+def _spread(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """A line for each fact, also for those of the documents among them; bytes as people read them."""
+    for name, value in found.items():
+        inner = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
+        if isinstance(inner, dict):
+            yield from _spread(inner)
+        elif "bytes" in name and isinstance(inner, int):
+            yield name.replace("_bytes", "").replace("_", " "), readable_size(inner)
+        else:
+            yield name.replace("_", " "), inner
+
+
+@permission.command("list", cls=Leaf)
+def permission_list() -> None:
+    """List the permissions that --vfolder-host-perms takes."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found = await api.Admin.query("{ vfolder_host_permissions { vfolder_host_permission_list } }")
+        words = list(found["vfolder_host_permissions"]["vfolder_host_permission_list"])
+        tell(screen, {"vfolder_host_permission_list": words}, "\n".join(words))
+
+    call(screen, work)

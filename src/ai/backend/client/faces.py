@@ -1,0 +1,55 @@
+"""The blocking faces of what administrators use."""
+
+from __future__ import annotations
+
+from ai.backend.client.func.bounds import AsyncDomain, AsyncGroup, AsyncKeypairResourcePolicy, AsyncStoragePolicy
+from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
+from ai.backend.client.portal import Facade, blocking
+
+
+class QuotaScope(Facade[AsyncQuotaScope]):
+    """``api_session.QuotaScope`` of a blocking session."""
+
+    get = blocking(AsyncQuotaScope.get)
+    set = blocking(AsyncQuotaScope.set)
+    unset = blocking(AsyncQuotaScope.unset)
+
+
+class Storage(Facade[AsyncStorage]):
+    """``api_session.Storage`` of a blocking session."""
+
+    paginated_list = blocking(AsyncStorage.paginated_list)
+    detail = blocking(AsyncStorage.detail)
+    performance_metric = blocking(AsyncStorage.performance_metric)
+    list_mounts = blocking(AsyncStorage.list_mounts)
+
+
+class Domain(Facade[AsyncDomain]):
+    """``api_session.Domain`` of a blocking session."""
+
+    create = blocking(AsyncDomain.create)
+    update = blocking(AsyncDomain.update)
+
+
+class Group(Facade[AsyncGroup]):
+    """``api_session.Group`` of a blocking session."""
+
+    create = blocking(AsyncGroup.create)
+    update = blocking(AsyncGroup.update)
+
+
+class KeypairResourcePolicy(Facade[AsyncKeypairResourcePolicy]):
+    """``api_session.KeypairResourcePolicy`` of a blocking session."""
+
+    create = blocking(AsyncKeypairResourcePolicy.create)
+    update = blocking(AsyncKeypairResourcePolicy.update)
+    delete = blocking(AsyncKeypairResourcePolicy.delete)
+
+
+class StoragePolicy(Facade[AsyncStoragePolicy]):
+    """``UserResourcePolicy`` and ``ProjectResourcePolicy`` of a blocking session."""
+
+    list = blocking(AsyncStoragePolicy.list)
+    create = blocking(AsyncStoragePolicy.create)
+    update = blocking(AsyncStoragePolicy.update)
+    delete = blocking(AsyncStoragePolicy.delete)

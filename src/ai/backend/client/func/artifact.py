@@ -1,0 +1,319 @@
+"""Artifacts: models, packages and images of registries (spec 03-17; docs/howto/import-models.md).
+
+await api.Artifact.import_revisions(["google/gemma@main"])
+await api.Artifact.wait(["google/gemma@main"])
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ai.backend.client.exceptions import BackendClientError, EndpointUnreachable
+from ai.backend.client.transfer import PARALLEL, Progress, Ticket, Transfers, collect, in_parallel, inside
+from ai.backend.client.transport import Transport
+from ai.backend.client.wire import Call, new_token, segment
+
+_PAGE = 100
+_FIRST_POLL_S, _LAST_POLL_S = 0.1, 2.0
+_WATCHED = 16
+_PATIENCE_S = 120.0
+"""How long a manager that does not answer is waited for."""
+_ON_ITS_WAY = frozenset({"PULLING", "PULLED"})
+
+Step = Callable[[Mapping[str, Any]], None]
+"""Told a revision each time that it was looked at."""
+
+
+def _change(method: str, path: str, body: Mapping[str, Any] | None = None) -> Call:
+    """A change that may be sent again: the client token tells the server that it is the same one."""
+    return Call(
+        method=method, path=path, json=dict(body) if body is not None else None, repeatable=True, token=new_token()
+    )
+
+
+def _read(path: str, /, **params: Any) -> Call:
+    told = {name: str(value) for name, value in params.items() if value is not None}
+    return Call(method="GET", path=path, params=told or None, repeatable=True)
+
+
+def _ask(path: str, body: Mapping[str, Any]) -> Call:
+    """A question that is posted: repeated, it is answered anew."""
+    return Call(method="POST", path=path, json=dict(body), repeatable=True)
+
+
+def _given(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class AsyncArtifacts:
+    """``api_session.Artifact``. ``ref`` is the id of a revision, or ``ARTIFACT[@VERSION]`` with the name or id of an
+    artifact; without a version it means the only one, else ``main``, else ``latest``."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def _do(self, call: Call) -> dict[str, Any]:
+        reply = await self._transport.request(call)
+        return reply.object() if reply.body else {}
+
+    def _transfers(self) -> Transfers:
+        return Transfers(self._transport.session, verify=not self._transport.config.skip_sslcert_validation)
+
+    async def _revisions(self, path: str, body: Mapping[str, Any]) -> Sequence[dict[str, Any]]:
+        return list((await self._do(_change("POST", path, body)))["revisions"])
+
+    # ---- artifacts ----
+
+    async def list(
+        self,
+        *,
+        artifact_type: str | None = None,
+        registry: str | None = None,
+        status: str | None = None,
+        search: str | None = None,
+        limit: int = 20,
+        offset: int = 0,
+    ) -> dict[str, Any]:
+        """A page of ``items``, by name, and the ``total_count``; most users see what is available only."""
+        query = {"artifact_type": artifact_type, "registry": registry, "status": status, "search": search}
+        return await self._do(_read("/artifacts", **query, limit=limit, offset=offset))
+
+    async def iterate(self, /, **wanted: Any) -> AsyncIterator[dict[str, Any]]:
+        """Every artifact, page by page; takes what :meth:`list` takes."""
+        offset = 0
+        while True:
+            page = await self.list(**wanted, limit=_PAGE, offset=offset)
+            for item in page["items"]:
+                yield item
+            offset += _PAGE
+            if offset >= page["total_count"]:
+                return
+
+    async def info(self, artifact: str) -> dict[str, Any]:
+        """One artifact, by name or id, with its revisions and its README."""
+        return await self._do(_read(f"/artifacts/{segment(artifact)}"))
+
+    async def delete(self, artifact: str) -> None:
+        """Forget it until the next scan; refused while files of it are here."""
+        await self._do(_change("DELETE", f"/artifacts/{segment(artifact)}"))
+
+    # ---- revisions ----
+
+    async def revision(self, ref: str) -> dict[str, Any]:
+        """One revision, with the ``progress`` of its import."""
+        return await self._do(_read(f"/artifacts/revisions/{segment(ref)}"))
+
+    async def import_revisions(self, refs: Sequence[str], *, delegate: bool = False) -> Sequence[dict[str, Any]]:
+        """Have revisions imported, for superadmins; returns at once. ``delegate``: the other installation that they
+        come from is to import first what it has not."""
+        return await self._revisions("/artifacts/import", {"revisions": [*refs], "delegate": delegate})
+
+    async def cancel(self, refs: Sequence[str]) -> Sequence[dict[str, Any]]:
+        """End imports that are under way."""
+        return await self._revisions("/artifacts/cancel", {"revisions": [*refs]})
+
+    async def cleanup(self, refs: Sequence[str]) -> Sequence[dict[str, Any]]:
+        """Remove the files and keep what is known; refused while a session mounts one."""
+        return await self._revisions("/artifacts/cleanup", {"revisions": [*refs]})
+
+    async def wait(self, refs: Sequence[str], *, progress: Step | None = None) -> Sequence[dict[str, Any]]:
+        """Until imports are over; a manager that is restarted meanwhile is waited for.
+
+        Raises:
+            BackendClientError: one of them did not become available; the message has the reasons.
+        """
+        found = await in_parallel((self._wait(ref, progress) for ref in refs), _WATCHED)
+        failed = [r for r in found if r["status"] != "AVAILABLE"]
+        if failed:
+            reasons = [f"{r['artifact']}@{r['version']}: {r['status_info'] or r['status']}" for r in failed]
+            raise BackendClientError("; ".join(reasons))
+        return found
+
+    async def _wait(self, ref: str, progress: Step | None) -> dict[str, Any]:
+        pause, silent_since = _FIRST_POLL_S, None
+        while True:
+            try:
+                found = await self.revision(ref)
+            except EndpointUnreachable:
+                silent_since = silent_since or time.monotonic()
+                if time.monotonic() - silent_since > _PATIENCE_S:
+                    raise
+                await asyncio.sleep(_LAST_POLL_S)
+                continue
+            silent_since = None
+            if progress is not None:
+                progress(found)
+            if found["status"] not in _ON_ITS_WAY:
+                return found
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LAST_POLL_S)
+
+    async def upload(
+        self,
+        registry: str,
+        name: str,
+        version: str,
+        files: Sequence[str | os.PathLike[str]],
+        *,
+        artifact_type: str = "MODEL",
+        description: str = "",
+        basedir: str | os.PathLike[str] | None = None,
+        parallel: int = PARALLEL,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Make a revision of files and directories, each at its path relative to ``basedir`` (the working directory);
+        the revision, whose import then goes on by itself: see :meth:`wait`.
+
+        Args:
+            registry: a local one.
+        """
+        found, _ = await asyncio.to_thread(collect, files, basedir, True)
+        local = dict(found)
+        told = await asyncio.to_thread(lambda: [_announced(path, file) for path, file in found])
+        body = {"registry": registry, "artifact_type": artifact_type, "name": name, "version": version}
+        answer = await self._do(_ask("/artifacts/upload", {**body, "description": description, "files": told}))
+        sizes = {file["path"]: file["size"] for file in told}
+        transfers = self._transfers()
+        await in_parallel(
+            (
+                transfers.put(one["path"], one["url"], local[one["path"]], sizes[one["path"]], progress=progress)
+                for one in answer["files"]
+            ),
+            parallel,
+        )
+        return dict(answer["revision"])
+
+    # ---- files ----
+
+    async def files(self, ref: str) -> Sequence[dict[str, Any]]:
+        """``path``, ``size`` and ``sha256`` of every file of an available revision."""
+        return list((await self._do(_read(f"/artifacts/revisions/{segment(ref)}/files")))["files"])
+
+    async def presign(self, ref: str, paths: Sequence[str] = ()) -> Sequence[dict[str, Any]]:
+        """As :meth:`files`, with a ``url`` by which anybody can fetch the file for a while; no paths mean all."""
+        answer = await self._do(_ask(f"/artifacts/revisions/{segment(ref)}/presign", {"paths": [*paths]}))
+        return list(answer["files"])
+
+    async def ticket(self, ref: str) -> str:
+        """A URL by which another installation can fetch the revision."""
+        return str((await self._do(_ask(f"/artifacts/revisions/{segment(ref)}/ticket", {})))["ticket"])
+
+    async def download(
+        self,
+        ref: str,
+        paths: Sequence[str] = (),
+        *,
+        basedir: str | os.PathLike[str] | None = None,
+        parallel: int = PARALLEL,
+        progress: Progress | None = None,
+    ) -> Sequence[Path]:
+        """Fetch files of an available revision (no paths: all) into ``basedir``; what was written.
+
+        Raises:
+            BackendClientError: a file came, but it is not what the archive has.
+        """
+        base = Path(basedir or ".")
+        known = {file["path"]: file for file in await self.files(ref)}
+        missing = [path for path in paths if path not in known]
+        if missing:
+            raise BackendClientError(f"{ref} has no file {missing[0]}")
+        transfers = self._transfers()
+
+        async def one(path: str) -> Path:
+            async def ticket() -> Ticket:
+                [file] = await self.presign(ref, [path])
+                return Ticket(str(file["url"]))
+
+            target = inside(base, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            await transfers.download(path, target, ticket, progress=progress)
+            if await asyncio.to_thread(_digest, target) != known[path]["sha256"]:
+                raise BackendClientError(f"{target} is not what the archive has: fetch it again")
+            return target
+
+        return await in_parallel((one(path) for path in paths or known), parallel)
+
+    # ---- registries ----
+
+    async def registries(self) -> Sequence[dict[str, Any]]:
+        """Where artifacts come from; for superadmins and monitors, as all of the following."""
+        return list((await self._transport.request(_read("/artifact-registries"))).json())
+
+    async def registry(self, name: str) -> dict[str, Any]:
+        return await self._do(_read(f"/artifact-registries/{segment(name)}"))
+
+    async def add_registry(
+        self,
+        name: str,
+        type_: str,
+        url: str = "",
+        *,
+        credentials: Mapping[str, str] | None = None,
+        storages: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """``type_``: ``huggingface`` (credentials: ``token``), ``reservoir`` (``access_key``, ``secret_key``), or
+        ``local``, which has no URL and takes uploads.
+        ``storages``: stage (``download``, ``verify``, ``archive``) -> ``proxy:storage``."""
+        body = {"name": name, "type": type_, "url": url}
+        body |= _given(credentials=credentials, storages=storages)
+        return await self._do(_change("POST", "/artifact-registries", body))
+
+    async def change_registry(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        credentials: Mapping[str, str] | None = None,
+        storages: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        """Change what is not None."""
+        body = _given(url=url, credentials=credentials, storages=storages)
+        return await self._do(_change("PATCH", f"/artifact-registries/{segment(name)}", body))
+
+    async def remove_registry(self, name: str) -> None:
+        """With all that was found in it; refused while files of it are here."""
+        await self._do(_change("DELETE", f"/artifact-registries/{segment(name)}"))
+
+    async def scan(
+        self,
+        registry: str,
+        *,
+        artifact_type: str | None = None,
+        search: str | None = None,
+        author: str | None = None,
+        names: Sequence[str] = (),
+        limit: int = 100,
+        closely: bool = True,
+        delegate_to: str | None = None,
+    ) -> str:
+        """Look what a registry has; the id of the background task.
+
+        Args:
+            names: only these artifacts.
+            closely: look for sizes, all versions and READMEs too, which takes a hub's time for each artifact.
+            delegate_to: a registry of the other installation, which it is to scan first.
+        """
+        body = {"names": [*names], "limit": limit, "closely": closely}
+        body |= _given(artifact_type=artifact_type, search=search, author=author, remote_registry=delegate_to)
+        operation = "delegate-scan" if delegate_to is not None else "scan"
+        answer = await self._do(_change("POST", f"/artifact-registries/{segment(registry)}/{operation}", body))
+        return str(answer["bgtask_id"])
+
+    async def storages(self) -> Sequence[dict[str, Any]]:
+        """Storages that a stage of an import can use."""
+        return list((await self._transport.request(_read("/artifact-storages"))).json())
+
+
+def _announced(path: str, local: Path) -> dict[str, Any]:
+    return {"path": path, "size": local.stat().st_size, "sha256": _digest(local)}
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,415 @@
+"""Virtual folders (spec 03-08, 03-12; client wire contract 2.5).
+
+folder = api.VFolder("mydata")
+await folder.upload(["bigdata.csv"])
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+from uuid import UUID
+
+from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
+from ai.backend.client.transfer import (
+    CHUNK,
+    PARALLEL,
+    Progress,
+    Ticket,
+    Transfers,
+    UploadNote,
+    collect,
+    in_parallel,
+    inside,
+    state_directory,
+)
+from ai.backend.client.transport import Transport
+from ai.backend.client.wire import Call, new_token, segment
+
+LIST_FIELDS = (
+    "id", "name", "status", "host", "usage_mode", "permission", "ownership_type", "user", "group", "creator",
+    "cloneable", "created_at", "last_used",
+)  # fmt: skip
+_PAGE = 1_000
+
+
+def _change(method: str, path: str, body: Mapping[str, Any] | None = None) -> Call:
+    """A change that may be sent again: the client token tells the server that it is the same one."""
+    return Call(
+        method=method, path=path, json=dict(body) if body is not None else None, repeatable=True, token=new_token()
+    )
+
+
+def _read(path: str, /, **params: Any) -> Call:
+    told = {name: str(value) for name, value in params.items() if value is not None}
+    return Call(method="GET", path=path, params=told or None, repeatable=True)
+
+
+class AsyncVFolder:
+    """A handle of one folder, by name or id. Making one asks the server nothing."""
+
+    def __init__(self, transport: Transport, name: str | UUID) -> None:
+        self._transport = transport
+        self.name = str(name)
+
+    def _path(self, rest: str = "") -> str:
+        return f"/folders/{segment(self.name)}{rest}"
+
+    async def _do(self, call: Call) -> dict[str, Any]:
+        reply = await self._transport.request(call)
+        return reply.object() if reply.body else {}
+
+    # ---- the folder ----
+
+    async def info(self) -> dict[str, Any]:
+        """What it is, and how much is in it."""
+        return await self._do(_read(self._path()))
+
+    async def rename(self, new_name: str) -> None:
+        await self._do(_change("POST", self._path("/rename"), {"new_name": new_name}))
+        self.name = new_name
+
+    async def update_options(
+        self, *, cloneable: bool | None = None, permission: str | None = None, usage_mode: str | None = None
+    ) -> None:
+        """Change what is not None."""
+        given = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
+        body = {name: value for name, value in given.items() if value is not None}
+        await self._do(_change("POST", self._path("/update-options"), body))
+
+    async def delete(self) -> None:
+        """Move it into the trash. It is refused while a session mounts the folder."""
+        await self._do(_change("DELETE", self._path()))
+
+    async def get_id(self) -> UUID:
+        """Its id, also if it is in the trash."""
+        return UUID(str((await self._do(_read("/folders/_/id", name=self.name)))["id"]))
+
+    async def restore(self) -> None:
+        """Take it out of the trash."""
+        folder_id = await self.get_id()
+        await self._do(_change("POST", "/folders/restore-from-trash-bin", {"id": str(folder_id)}))
+
+    async def purge(self) -> None:
+        """Remove it from the trash for ever, with its files."""
+        await self._do(_change("POST", "/folders/purge", {"id": str(await self.get_id())}))
+
+    async def clone(
+        self,
+        target_name: str,
+        target_host: str | None = None,
+        *,
+        permission: str = "rw",
+        usage_mode: str = "general",
+        cloneable: bool = False,
+    ) -> dict[str, Any]:
+        """Make a folder with the same files; ``bgtask_id`` names the background task that fills it."""
+        body = {
+            "target_name": target_name,
+            "target_host": target_host,
+            "permission": permission,
+            "usage_mode": usage_mode,
+            "cloneable": cloneable,
+        }
+        return await self._do(_change("POST", self._path("/clone"), body))
+
+    # ---- others ----
+
+    async def invite(self, perm: str, emails: Sequence[str]) -> list[str]:
+        """Offer it to other users; those who were not invited before."""
+        answer = await self._do(_change("POST", self._path("/invite"), {"perm": perm, "emails": list(emails)}))
+        return list(answer.get("invited_ids") or ())
+
+    async def share(self, perm: str, emails: Sequence[str]) -> list[str]:
+        """Say what single members of a group may do with the group's folder."""
+        body = {"permission": perm, "emails": list(emails)}
+        return list((await self._do(_change("POST", self._path("/share"), body))).get("shared_emails") or ())
+
+    async def unshare(self, emails: Sequence[str]) -> list[str]:
+        """Back to what all members may do."""
+        answer = await self._do(_change("DELETE", self._path("/unshare"), {"emails": list(emails)}))
+        return list(answer.get("unshared_emails") or ())
+
+    async def leave(self, shared_user_uuid: str | None = None) -> None:
+        """Give up a share."""
+        await self._do(_change("POST", self._path("/leave"), {"shared_user_uuid": shared_user_uuid}))
+
+    # ---- files ----
+
+    async def list_files(self, path: str = ".") -> list[dict[str, Any]]:
+        """The entries of a directory: ``name``, ``type``, ``size``, ``mode``, ``created``, ``modified``."""
+        return [item async for item in self.iterate_files(path)]
+
+    async def iterate_files(self, path: str = ".") -> AsyncIterator[dict[str, Any]]:
+        """As :meth:`list_files`, page by page, however large the directory is."""
+        cursor: str | None = None
+        while True:
+            answer = await self._do(_read(self._path("/files"), path=path, limit=_PAGE, cursor=cursor))
+            for item in answer.get("items") or json.loads(answer.get("files") or "[]"):
+                yield dict(item)
+            cursor = answer.get("cursor")
+            if cursor is None:
+                return
+
+    async def mkdir(
+        self, path: str | Sequence[str], *, parents: bool = False, exist_ok: bool = False
+    ) -> dict[str, Any]:
+        """Make directories: ``success`` and ``failed``, each a list of ``item`` and ``msg``.
+
+        Raises:
+            BackendAPIError: none of them could be made.
+        """
+        body = {"path": path if isinstance(path, str) else list(path), "parents": parents, "exist_ok": exist_ok}
+        return dict((await self._do(_change("POST", self._path("/mkdir"), body))).get("results") or {})
+
+    async def rename_file(self, target_path: str, new_name: str) -> None:
+        body = {"target_path": target_path, "new_name": new_name}
+        await self._do(_change("POST", self._path("/rename-file"), body))
+
+    async def move_file(self, src: str, dst: str) -> None:
+        """Into ``dst`` if that is a directory."""
+        await self._do(_change("POST", self._path("/move-file"), {"src": src, "dst": dst}))
+
+    async def delete_files(self, files: Sequence[str], *, recursive: bool = False) -> None:
+        await self._do(_change("DELETE", self._path("/delete-files"), {"files": list(files), "recursive": recursive}))
+
+    # ---- transfers ----
+
+    async def request_upload(self, path: str, size: int) -> Ticket:
+        """Where a file of that size is to be sent by tus; one of size 0 is there already."""
+        answer = await self._do(_change("POST", self._path("/request-upload"), {"path": path, "size": size}))
+        return self._ticket(answer)
+
+    async def request_download(self, path: str, *, archive: bool = False) -> Ticket:
+        """Where a file is to be fetched, or with ``archive`` a directory as a zip."""
+        body = {"path": path, "archive": archive}
+        return self._ticket(await self._do(_change("POST", self._path("/request-download"), body)))
+
+    def _ticket(self, answer: Mapping[str, Any]) -> Ticket:
+        return Ticket(str(answer["url"]), str(answer["token"]))
+
+    def _transfers(self) -> Transfers:
+        return Transfers(self._transport.session, verify=not self._transport.config.skip_sslcert_validation)
+
+    async def upload(
+        self,
+        files: Sequence[str | os.PathLike[str]],
+        *,
+        basedir: str | os.PathLike[str] | None = None,
+        dst_dir: str | None = None,
+        recursive: bool = False,
+        chunk_size: int = CHUNK,
+        parallel: int = PARALLEL,
+        resume: bool = True,
+        progress: Progress | None = None,
+    ) -> list[str]:
+        """Put files into the folder, each at its path relative to ``basedir`` (the working directory); their paths.
+
+        A transfer that breaks goes on where it broke; with ``resume`` also in the next run of the program. Files that
+        are there are replaced.
+
+        Raises:
+            BackendClientError: a file is missing, is a directory without ``recursive``, or is outside of ``basedir``.
+            BackendAPIError: the server refuses.
+        """
+        found, directories = await asyncio.to_thread(collect, files, basedir, recursive)
+        prefix = PurePosixPath(dst_dir or "")
+        wanted = sorted({str(prefix / d) for d in directories} | ({str(prefix)} if dst_dir else set()))
+        wanted = [path for path in wanted if path != "."]
+        for start in range(0, len(wanted), _PAGE):
+            await self.mkdir(wanted[start : start + _PAGE], parents=True, exist_ok=True)
+        folder_id = str((await self.info())["id"]) if resume else ""
+        transfers = self._transfers()
+
+        async def one(remote: str, local: Path) -> str:
+            path = str(prefix / remote)
+            with local.open("rb") as file:
+                told = os.fstat(file.fileno())
+                await transfers.upload(
+                    path,
+                    file,
+                    told.st_size,
+                    lambda: self.request_upload(path, told.st_size),
+                    note=self._note(folder_id, path, local, told) if resume else None,
+                    chunk_size=chunk_size,
+                    progress=progress,
+                )
+            return path
+
+        return await in_parallel((one(remote, local) for remote, local in found), parallel)
+
+    def _note(self, folder_id: str, path: str, local: Path, told: os.stat_result) -> UploadNote:
+        """The same for the same file, unchanged, to the same place."""
+        identity = {
+            "endpoint": str(self._transport.config.endpoint),
+            "folder": folder_id,
+            "path": path,
+            "file": str(local.resolve()),
+            "size": told.st_size,
+            "mtime": told.st_mtime_ns,
+        }
+        return UploadNote(state_directory(), identity)
+
+    async def download(
+        self,
+        paths: Sequence[str],
+        *,
+        basedir: str | os.PathLike[str] | None = None,
+        recursive: bool = False,
+        parallel: int = PARALLEL,
+        progress: Progress | None = None,
+    ) -> list[Path]:
+        """Fetch files into ``basedir`` (the working directory), each at its path in the folder; what was written.
+
+        Raises:
+            BackendAPIError: there is no such file, or a directory without ``recursive``.
+        """
+        base = Path(basedir or ".")
+        wanted = [path.strip("/") for path in paths]
+        if recursive:
+            wanted = [file for path in wanted for file in await self._files_below(path, base)]
+        transfers = self._transfers()
+
+        async def one(path: str) -> Path:
+            target = inside(base, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            await transfers.download(path, target, lambda: self.request_download(path), progress=progress)
+            return target
+
+        return await in_parallel((one(path) for path in wanted), parallel)
+
+    async def download_archive(
+        self, path: str, target: str | os.PathLike[str], *, progress: Progress | None = None
+    ) -> Path:
+        """Fetch a directory as one zip."""
+        await self._transfers().download(
+            path, Path(target), lambda: self.request_download(path, archive=True), progress=progress
+        )
+        return Path(target)
+
+    async def _files_below(self, path: str, base: Path) -> list[str]:
+        """Every file at or below a path; makes the directories, the empty ones too."""
+        if path not in ("", "."):
+            parent, _, name = path.rpartition("/")
+            entries = [e async for e in self.iterate_files(parent or ".") if e["name"] == name]
+            if not entries or entries[0]["type"] != "DIRECTORY":
+                return [path]
+        inside(base, path).mkdir(parents=True, exist_ok=True)
+        found: list[str] = []
+        async for entry in self.iterate_files(path or "."):
+            below = str(PurePosixPath(path) / entry["name"])
+            found += await self._files_below(below, base) if entry["type"] == "DIRECTORY" else [below]
+        return found
+
+
+class AsyncVFolders:
+    """``api_session.VFolder``: finds and makes folders. Call it with a name or id for a handle."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __call__(self, name: str | UUID) -> AsyncVFolder:
+        return AsyncVFolder(self._transport, name)
+
+    async def _object(self, call: Call) -> dict[str, Any]:
+        return (await self._transport.request(call)).object()
+
+    async def create(
+        self,
+        name: str,
+        host: str | None = None,
+        *,
+        group: str | None = None,
+        usage_mode: str = "general",
+        permission: str = "rw",
+        cloneable: bool = False,
+        quota: str | int | None = None,
+        unmanaged_path: str | None = None,
+    ) -> dict[str, Any]:
+        """A new folder of the caller, or of a group (name or id); ``quota`` in bytes, or as ``10g``. An
+        ``unmanaged_path`` is a directory of the nodes, for superadmins where the manager's settings open it."""
+        body = {
+            "name": name,
+            "host": host,
+            "group": group,
+            "usage_mode": usage_mode,
+            "permission": permission,
+            "cloneable": cloneable,
+            "quota": quota,
+            "unmanaged_path": unmanaged_path,
+        }
+        return await self._object(_change("POST", "/folders", body))
+
+    async def list(self, list_all: bool = False, *, trash: bool = False) -> Sequence[dict[str, Any]]:
+        """Folders that the caller may use; ``list_all`` is for superadmins, ``trash`` shows what was deleted."""
+        told = {"all": "true" if list_all else None, "trash": "true" if trash else None}
+        return list((await self._transport.request(_read("/folders", **told))).json())
+
+    async def paginated_list(
+        self,
+        group: str | None = None,
+        *,
+        root: str = "vfolder_list",
+        fields: Sequence[str] = LIST_FIELDS,
+        page_offset: int = 0,
+        page_size: int = 20,
+        filter: str | None = None,  # noqa: A002  # the name of the argument on the wire
+        order: str | None = None,
+    ) -> PaginatedResult:
+        """One page by GraphQL; ``root`` may be ``vfolder_own_list``, ``vfolder_invited_list`` or
+        ``vfolder_project_list`` too."""
+        arguments = {"group_id": ("UUID", group), "filter": ("String", filter), "order": ("String", order)}
+        return await AsyncAdmin(self._transport).fetch_page(
+            root, fields, arguments, page_offset=page_offset, page_size=page_size
+        )
+
+    async def list_hosts(self) -> dict[str, Any]:
+        """``default`` and ``allowed`` storage hosts."""
+        return await self._object(_read("/folders/_/hosts"))
+
+    async def list_all_hosts(self) -> dict[str, Any]:
+        """Those of the whole cluster, for superadmins."""
+        return await self._object(_read("/folders/_/all_hosts"))
+
+    async def list_allowed_types(self) -> Sequence[str]:
+        return list((await self._transport.request(_read("/folders/_/allowed_types"))).json())
+
+    async def delete_by_id(self, folder_id: UUID | str) -> None:
+        """Move a folder into the trash."""
+        await self._transport.request(_change("DELETE", "/folders", {"id": str(folder_id)}))
+
+    async def invitations(self) -> Sequence[dict[str, Any]]:
+        """Invitations that the caller has not answered."""
+        return list((await self._object(_read("/folders/invitations/list")))["invitations"])
+
+    async def sent_invitations(self) -> Sequence[dict[str, Any]]:
+        """Invitations of the caller's that are not answered."""
+        return list((await self._object(_read("/folders/invitations/list-sent")))["invitations"])
+
+    async def accept_invitation(self, inv_id: str) -> None:
+        await self._object(_change("POST", "/folders/invitations/accept", {"inv_id": inv_id}))
+
+    async def delete_invitation(self, inv_id: str) -> None:
+        """Decline it, or take one's own back."""
+        await self._object(_change("DELETE", "/folders/invitations/delete", {"inv_id": inv_id}))
+
+    async def update_invitation(self, inv_id: str, perm: str) -> None:
+        """Change what an invitation of the caller's offers."""
+        await self._object(_change("POST", f"/folders/invitations/update/{segment(inv_id)}", {"perm": perm}))
+
+    async def change_ownership(self, vfolder: UUID | str, user_email: str) -> None:
+        """Give a user's folder to another user; for superadmins."""
+        body = {"vfolder": str(vfolder), "user_email": user_email}
+        await self._object(_change("POST", "/folders/_/change-ownership", body))
+
+    async def list_shared(self, vfolder_id: str | None = None) -> Sequence[dict[str, Any]]:
+        """Who shares the caller's folders."""
+        return list((await self._object(_read("/folders/_/shared", vfolder_id=vfolder_id)))["shared"])
+
+    async def update_shared(self, vfolder: str, user: str, perm: str | None) -> None:
+        """Change, or with None end, a share."""
+        await self._object(_change("POST", "/folders/_/shared", {"vfolder": vfolder, "user": user, "perm": perm}))

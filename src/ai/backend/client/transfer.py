@@ -1,0 +1,388 @@
+"""Large files between this computer and a storage proxy: tus uploads and ranged downloads that go on where they broke.
+
+Source: tus 1.0.0 (https://tus.io), RFC 9110 14 (ranges), docs/reference/storage-proxy-api.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+import aiohttp
+from yarl import URL
+
+from ai.backend.client.exceptions import BackendAPIError, BackendClientError, EndpointUnreachable
+from ai.backend.client.wire import problem
+
+CHUNK = 16 * 1024 * 1024
+PARALLEL = 4
+_READ = 1024 * 1024
+_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+_TUS = {"Tus-Resumable": "1.0.0"}
+_AGAIN = frozenset({423, 429, 500, 502, 503, 504})
+_GONE = frozenset({401, 403, 404, 410})
+
+Progress = Callable[[str, int, int], None]
+"""Told the path, the bytes done and the bytes there are."""
+TicketSource = Callable[[], Awaitable["Ticket"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Where the storage proxy takes or gives one file; a presigned URL needs no token."""
+
+    url: str
+    token: str = ""
+
+    @property
+    def target(self) -> URL:
+        if not self.token:
+            return URL(self.url, encoded=True)  # every byte of it is signed
+        return URL(self.url).update_query(token=self.token)
+
+
+def state_directory() -> Path:
+    """Where unfinished uploads are noted."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "backend.ai" / "uploads"
+
+
+class UploadNote:
+    """Remembers the ticket of an upload on disk, so that the next run of a program can go on with it.
+
+    ``identity`` says which upload it is: cluster, folder, path, and the local file with its size and time.
+    """
+
+    def __init__(self, directory: Path, identity: Mapping[str, Any]) -> None:
+        digest = sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        self._path = directory / f"{digest[:40]}.json"
+
+    def read(self) -> Ticket | None:
+        try:
+            return Ticket(**json.loads(self._path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, ticket: Ticket) -> None:
+        """Best effort: without it the next run begins anew."""
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                json.dump(asdict(ticket), file)
+
+    def forget(self) -> None:
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> BackendAPIError:
+    return problem(response.status, response.reason or "", await response.read())
+
+
+async def _pause(failures: int, error: Exception) -> None:
+    """Wait before the next try. Raises EndpointUnreachable after the last."""
+    if failures >= len(_PAUSES):
+        why = str(error) or type(error).__name__
+        raise EndpointUnreachable(f"the storage proxy cannot be reached: {why}") from error
+    await asyncio.sleep(_PAUSES[failures])
+
+
+class Transfers:
+    """Uploads and downloads over one HTTP session."""
+
+    def __init__(self, http: aiohttp.ClientSession, *, verify: bool = True) -> None:
+        self._http = http
+        self._verify = verify
+
+    # ---- uploads ----
+
+    async def upload(
+        self,
+        path: str,
+        file: BinaryIO,
+        size: int,
+        tickets: TicketSource,
+        *,
+        note: UploadNote | None = None,
+        chunk_size: int = CHUNK,
+        progress: Progress | None = None,
+    ) -> None:
+        """Send ``size`` bytes of a file; goes on with the upload that ``note`` knows of.
+
+        Raises:
+            BackendAPIError: the storage proxy refuses.
+            EndpointUnreachable: it does not answer, also not after several tries.
+            BackendClientError: the file is shorter than it was.
+        """
+        ticket = note.read() if note is not None and size else None
+        offset = await self._offset(ticket) if ticket is not None else None
+        if ticket is None or offset is None:
+            ticket, offset = await tickets(), 0
+            if note is not None and size:
+                note.write(ticket)
+        while offset < size:
+            if progress is not None:
+                progress(path, offset, size)
+            chunk = await asyncio.to_thread(_read_at, file, offset, min(chunk_size, size - offset))
+            if not chunk:
+                raise BackendClientError(f"{path} became shorter while it was sent")
+            offset = await self._patch(ticket, offset, chunk)
+        if progress is not None:
+            progress(path, size, size)
+        if note is not None:
+            note.forget()
+
+    async def _patch(self, ticket: Ticket, offset: int, chunk: bytes) -> int:
+        """Send one chunk; where the upload goes on."""
+        headers = {**_TUS, "Upload-Offset": str(offset), "Content-Type": "application/offset+octet-stream"}
+        failures = 0
+        while True:
+            failure: Exception
+            try:
+                async with self._http.patch(
+                    ticket.target, data=io.BytesIO(chunk), headers=headers, ssl=self._verify, allow_redirects=False
+                ) as response:
+                    if response.status == 204:
+                        return int(response.headers["Upload-Offset"])
+                    failure = await _refusal(response)
+                    if response.status != 409 and response.status not in _AGAIN:
+                        raise failure
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                failure = error
+            await _pause(failures, failure)
+            failures += 1
+            # How much has come of what was sent only the proxy knows.
+            there = await self._offset(ticket)
+            if there is None:
+                raise failure
+            if there != offset:
+                return there
+
+    async def _offset(self, ticket: Ticket) -> int | None:
+        """How many bytes the proxy has; None if it does not know the upload any more."""
+        failures = 0
+        while True:
+            try:
+                async with self._http.head(ticket.target, headers=_TUS, ssl=self._verify) as response:
+                    if response.status in (200, 204):
+                        return int(response.headers["Upload-Offset"])
+                    if response.status in _GONE:
+                        return None
+                    failure: Exception = await _refusal(response)
+                    if response.status not in _AGAIN:
+                        raise failure
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                failure = error
+            await _pause(failures, failure)
+            failures += 1
+
+    async def put(self, path: str, url: str, local: Path, size: int, *, progress: Progress | None = None) -> None:
+        """Send a whole file to a presigned URL, from the beginning at each try.
+
+        Raises:
+            BackendAPIError: it is refused.
+            EndpointUnreachable: nobody answers, also not after several tries.
+        """
+        failures = 0
+        while True:
+            failure: Exception
+            try:
+                async with self._http.put(
+                    URL(url, encoded=True),
+                    data=_parts(path, local, size, progress),
+                    headers={"Content-Length": str(size)},
+                    ssl=self._verify,
+                    allow_redirects=False,
+                ) as response:
+                    if response.status in (200, 201, 204):
+                        return
+                    failure = await _refusal(response)
+                    if response.status not in _AGAIN:
+                        raise failure
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                failure = error
+            await _pause(failures, failure)
+            failures += 1
+
+    # ---- downloads ----
+
+    async def download(
+        self, path: str, target: Path, tickets: TicketSource, *, progress: Progress | None = None
+    ) -> None:
+        """Fetch a file; ``target`` is there once it is whole, replacing what was there.
+
+        What has come is kept beside it and completed by the next call, if the file is still the same one.
+
+        Raises:
+            BackendAPIError: the storage proxy refuses.
+            EndpointUnreachable: it does not answer, also not after several tries.
+        """
+        partial = Partial(target)
+        failures = 0
+        while True:
+            ticket = await tickets()  # anew each time: the old one may have expired meanwhile
+            before = partial.size
+            try:
+                await self._fetch(path, ticket, partial, progress)
+                break
+            except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                # Who gets on, though slowly, is not given up.
+                failures = 0 if partial.size > before else failures
+                await _pause(failures, error)
+                failures += 1
+        partial.publish()
+
+    async def _fetch(self, path: str, ticket: Ticket, partial: Partial, progress: Progress | None) -> None:
+        offset, known = partial.size, partial.version
+        headers = {"Range": f"bytes={offset}-", "If-Range": known} if offset and known else {}
+        async with self._http.get(ticket.target, headers=headers, ssl=self._verify) as response:
+            if response.status == 416 and headers:
+                partial.drop()
+                raise aiohttp.ClientPayloadError("the file became shorter")
+            if response.status in _AGAIN:
+                raise aiohttp.ClientPayloadError(f"the storage proxy answers {response.status}")
+            if response.status not in (200, 206):
+                raise await _refusal(response)
+            done = offset if response.status == 206 else 0
+            total = done + int(response.headers.get("Content-Length") or 0)
+            with partial.opened(response.headers.get("ETag", ""), goes_on=response.status == 206) as file:
+                async for chunk in response.content.iter_chunked(_READ):
+                    await asyncio.to_thread(file.write, chunk)
+                    done += len(chunk)
+                    if progress is not None:
+                        progress(path, done, max(total, done))
+                file.flush()
+                await asyncio.to_thread(os.fsync, file.fileno())
+        if progress is not None:
+            progress(path, done, done)
+
+
+class Partial:
+    """What has come of a download, hidden beside its target, with the version (ETag) of the file that it is of."""
+
+    def __init__(self, target: Path) -> None:
+        self._target = target
+        self._part = target.with_name(f".{target.name}.part")
+        self._mark = target.with_name(f".{target.name}.part-of")
+
+    @property
+    def size(self) -> int:
+        """Bytes that are there."""
+        try:
+            return self._part.stat().st_size
+        except OSError:
+            return 0
+
+    @property
+    def version(self) -> str:
+        """Empty if it is not known."""
+        try:
+            return self._mark.read_text()
+        except OSError:
+            return ""
+
+    def opened(self, version: str, *, goes_on: bool) -> BinaryIO:
+        """For writing, at its end or from its beginning."""
+        if not goes_on:
+            self.drop()
+        self._mark.write_text(version)
+        return self._part.open("ab")
+
+    def drop(self) -> None:
+        """Begin anew."""
+        self._mark.unlink(missing_ok=True)
+        self._part.unlink(missing_ok=True)
+
+    def publish(self) -> None:
+        """It is whole."""
+        self._part.replace(self._target)
+        self._mark.unlink(missing_ok=True)
+
+
+async def _parts(path: str, local: Path, size: int, progress: Progress | None) -> AsyncIterator[bytes]:
+    """A file in pieces, exactly ``size`` bytes of it."""
+    done = 0
+    with local.open("rb") as file:
+        while done < size:
+            part = await asyncio.to_thread(file.read, min(_READ, size - done))
+            if not part:
+                raise BackendClientError(f"{local} became shorter while it was sent")
+            done += len(part)
+            if progress is not None:
+                progress(path, done, size)
+            yield part
+
+
+def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
+    file.seek(offset)
+    return file.read(size)
+
+
+async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[Any]:
+    """All results in order, ``parallel`` at a time; the first failure ends the rest."""
+    slots = asyncio.Semaphore(max(1, parallel))
+    waiting = list(works)
+
+    async def in_turn(work: Awaitable[Any]) -> Any:
+        async with slots:
+            return await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(in_turn(work)) for work in waiting]
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from None
+    finally:
+        for work in waiting:
+            if asyncio.iscoroutine(work):
+                work.close()  # those whose turn never came
+    return [task.result() for task in tasks]
+
+
+def inside(base: Path, path: str) -> Path:
+    """Where a file of that path goes; never outside of ``base``, whatever a server says its name is."""
+    parts = PurePosixPath(path).parts
+    if ".." in parts or path.startswith("/") or "\0" in path:
+        raise BackendClientError(f"{path!r} would be written outside of {base}")
+    return base.joinpath(*parts)
+
+
+def collect(
+    files: Sequence[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None, recursive: bool
+) -> tuple[list[tuple[str, Path]], list[str]]:
+    """Paths in the folder with their local files, and directories to be made."""
+    base = Path(basedir or Path.cwd())
+    root = base.resolve()
+    found: dict[str, Path] = {}
+    directories: set[str] = set()
+    for given in files:
+        path = Path(given) if Path(given).is_absolute() else base / given
+        # The directory is resolved, the last part is not: a link is sent under its own name.
+        local = path.parent.resolve() / path.name if path.name not in ("", "..") else path.resolve()
+        if not local.is_relative_to(root):
+            raise BackendClientError(f"{given} is outside of {base}")
+        if local.is_dir():
+            if not recursive:
+                raise BackendClientError(f"{given} is a directory: upload it with recursive")
+            directories.add(local.relative_to(root).as_posix())
+            for directory, names, leaves in os.walk(local):
+                here = Path(directory)
+                directories |= {(here / name).relative_to(root).as_posix() for name in names}
+                found |= {(here / leaf).relative_to(root).as_posix(): here / leaf for leaf in leaves}
+        elif local.is_file():
+            found[local.relative_to(root).as_posix()] = local
+        else:
+            raise BackendClientError(f"{given} is no regular file")
+    for name in (*found, *directories):
+        if not name.isprintable() and any("\ud800" <= c <= "\udfff" for c in name):
+            raise BackendClientError(f"{os.fsencode(name)!r} is no name in UTF-8")
+    parents = {PurePosixPath(path).parent.as_posix() for path in found}
+    return sorted(found.items()), sorted((directories | parents) - {"."})
