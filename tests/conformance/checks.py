@@ -1,7 +1,7 @@
 """What the published client must be able to do, one check a command.
 
 A check is judged by what the client prints and by the server's state as our own SDK sees it, never by exit codes. Run
-it with :func:`run_check`, which raises AssertionError, and nothing else, when the server is at fault.
+it with :func:`tests.conformance.catalogue.run_check`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _RESOURCE_OPTIONS = ("-r", "cpu=1", "-r", "mem=128m")
 
 @dataclass(frozen=True)
 class Scene:
-    """The published client on one side, the server's state on the other."""
+    """The published client on one side, the server's state on the other: as its user sees it, and an administrator."""
 
     client: Published
     server: Session
+    admin: Session | None = None
 
     def living(self) -> dict[str, dict[str, Any]]:
         """Name to fields of every session that is alive."""
@@ -234,16 +235,3 @@ def check_rename(scene: Scene) -> None:
             assert "conf-old" not in scene.living()
         finally:
             scene.remove("conf-new")
-
-
-CHECKS: dict[str, Callable[[Scene], None]] = {
-    name.removeprefix("check_"): check for name, check in globals().items() if name.startswith("check_")
-}
-
-
-def run_check(name: str, scene: Scene) -> None:
-    """Run a check; whatever is missing in what the client says or in the server's state makes it fail."""
-    try:
-        CHECKS[name](scene)
-    except (LookupError, ValueError, BackendAPIError) as error:
-        raise AssertionError(f"{name}: {type(error).__name__}: {error}") from error

@@ -38,6 +38,19 @@ def server(keys: dict[str, str]) -> Iterator[Session]:
         yield session
 
 
+@pytest.fixture(scope="session")
+def admin(cluster: Cluster) -> Iterator[Session]:
+    """Our own SDK with the administrator's keys."""
+    environment = cluster.environment(admin=True)
+    config = APIConfig(
+        endpoint=environment["BACKEND_ENDPOINT"],
+        access_key=environment["BACKEND_ACCESS_KEY"],
+        secret_key=environment["BACKEND_SECRET_KEY"],
+    )
+    with Session(config=config) as session:
+        yield session
+
+
 @pytest.fixture
-def scene(published_python: Path, keys: dict[str, str], server: Session, tmp_path: Path) -> Scene:
-    return Scene(Published(published_python, keys["BACKEND_ENDPOINT"], keys, tmp_path), server)
+def scene(published_python: Path, keys: dict[str, str], server: Session, admin: Session, tmp_path: Path) -> Scene:
+    return Scene(Published(published_python, keys["BACKEND_ENDPOINT"], keys, tmp_path), server, admin)

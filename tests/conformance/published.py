@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.support.forked import ForkedPopen, ForkServer
 from tests.support.skips import is_ci
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
@@ -23,17 +26,20 @@ def ensure_published() -> Path:
     venv = Path(os.environ.get("BACKENDAI_CONFORMANCE_VENV") or DEFAULT_VENV)
     python = venv / "bin" / "python"
     stamp = venv / ".requirements"
-    if stamp.exists() and stamp.read_text() == REQUIREMENTS.read_text():
-        return python
-    try:
-        _make(venv, python)
-    except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        reason = f"binary: the published client cannot be installed: {str(said).strip()[-200:]}"
-        if is_ci():
-            pytest.fail(reason)
-        pytest.skip(reason)
-    stamp.write_text(REQUIREMENTS.read_text())
+    venv.parent.mkdir(parents=True, exist_ok=True)
+    with venv.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be making it
+        if stamp.exists() and stamp.read_text() == REQUIREMENTS.read_text():
+            return python
+        try:
+            _make(venv, python)
+        except (OSError, subprocess.SubprocessError) as error:
+            said = getattr(error, "stderr", None) or str(error)
+            reason = f"binary: the published client cannot be installed: {str(said).strip()[-200:]}"
+            if is_ci():
+                pytest.fail(reason)
+            pytest.skip(reason)
+        stamp.write_text(REQUIREMENTS.read_text())
     return python
 
 
@@ -49,6 +55,12 @@ def _make(venv: Path, python: Path) -> None:
         base = sys.executable if sys.version_info[:2] == (3, 11) else "python3.11"
         run(base, "-m", "venv", "--clear", venv)
         run(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r", REQUIREMENTS)
+
+
+@cache
+def _server(python: Path) -> ForkServer:
+    """Forks of an interpreter that has imported what the client imports, but nothing of the client itself."""
+    return ForkServer(str(python), ["ai.backend.cli.__main__"], forget=["ai."])
 
 
 @dataclass(frozen=True)
@@ -86,10 +98,11 @@ class Published:
             "NO_COLOR": "1",
         }
 
-    def popen(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [self.python.with_name("backend.ai"), *arguments],
-            stdin=subprocess.DEVNULL,
+    def popen(self, *arguments: str, has_input: bool = False) -> subprocess.Popen[str]:
+        return ForkedPopen(
+            [self.python, self.python.with_name("backend.ai"), *arguments],
+            server=_server(self.python),
+            stdin=subprocess.PIPE if has_input else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -97,11 +110,11 @@ class Published:
             env=self.environment(),
         )
 
-    def __call__(self, *arguments: str, timeout_s: float | None = None) -> Said:
+    def __call__(self, *arguments: str, timeout_s: float | None = None, input_: str | None = None) -> Said:
         """Run a command to its end. One that hangs, as this client does after some broken replies, says nothing."""
-        process = self.popen(*arguments)
+        process = self.popen(*arguments, has_input=input_ is not None)
         try:
-            out, err = process.communicate(timeout=timeout_s or self.timeout_s)
+            out, err = process.communicate(input_, timeout=timeout_s or self.timeout_s)
         except subprocess.TimeoutExpired:
             process.kill()
             out, err = process.communicate()

@@ -7,7 +7,9 @@ import pytest
 
 from ai.backend.client.session import Session
 from tests.conformance.broken import Answer, Breakage, broken_server
-from tests.conformance.checks import Scene, run_check
+from tests.conformance.catalogue import run_check
+from tests.conformance.checks import Scene
+from tests.conformance.folder_admin_checks import COVERED
 from tests.conformance.published import Published
 
 pytestmark = pytest.mark.timeout(180)
@@ -32,6 +34,20 @@ def _reverse_items(answer: Answer) -> None:
     for root in value["data"].values():
         if isinstance(root, dict) and "items" in root:
             root["items"] = [dict(reversed(item.items())) for item in root["items"]]
+    answer.set_json(value)
+
+
+def _nothing_listed(answer: Answer) -> None:
+    value = answer.json()
+    for root in value["data"].values():
+        if isinstance(root, dict) and "items" in root:
+            root.update(items=[], total_count=0)
+    answer.set_json(value)
+
+
+def _without_kinds(answer: Answer) -> None:
+    value = answer.json()
+    value["items"] = [{"name": item["name"]} for item in value["items"]]
     answer.set_json(value)
 
 
@@ -100,16 +116,42 @@ BREAKAGES = [
     Breakage("events without their reason", "events", "/events/session", line=_wrong_reason),
     Breakage("a restart that never happens", "restart", "/session/[^/]*", "PATCH", swallow=(204, "")),
     Breakage("a rename that never happens", "rename", "/session/.*/rename", swallow=(204, "")),
+    Breakage("a folder that is never made", "vfolder_create", "/folders", "POST", swallow=(201, '{"name": "x"}')),
+    Breakage("a folder list of another shape", "vfolder_list", "/admin/gql", spoil=_reverse_items),
+    Breakage("hosts without a default", "vfolder_hosts", "/folders/_/hosts", spoil=_rename("default", "main")),
+    Breakage("a folder without its type", "vfolder_info", "/folders/[^/]*", "GET", spoil=_rename("type", "kind")),
+    Breakage("a deletion that never happens", "vfolder_delete", "/folders/[^/]*", "DELETE", swallow=(204, "")),
+    Breakage("a ticket without its token", "vfolder_upload", ".*/request-upload", spoil=_rename("token", "jwt")),
+    Breakage("a ticket without its address", "vfolder_download", ".*/request-download", spoil=_rename("url", "uri")),
+    Breakage("files that are no text", "vfolder_files", "/folders/.*/files", spoil=_unwrap_files),
+    Breakage("a clone without its task", "vfolder_clone", "/folders/.*/clone", spoil=_as_text),
+    Breakage(
+        "a share that never happens", "vfolder_share", "/folders/.*/share", swallow=(201, '{"shared_emails": []}')
+    ),
+    Breakage("a model list without its filter", "model", "/admin/gql", spoil=_nothing_listed),
+    Breakage("items of a directory without kinds", "model", "/folders/.*/files", spoil=_without_kinds),
+    Breakage("mounts under another name", "admin_vfolder_list", ".*/mounts", spoil=_rename("manager", "node")),
+    Breakage("an owner who never changes", "admin_vfolder_owner", ".*/change-ownership", swallow=(200, "{}")),
+    Breakage("shares under another name", "admin_vfolder_shares", ".*/shared", "GET", spoil=_rename("shared", "all")),
+    Breakage("a change of a share that is lost", "admin_vfolder_shares", ".*/shared", "POST", swallow=(200, "{}")),
+    Breakage("volumes in another order of keys", "admin_storage", "/admin/gql", spoil=_nothing_listed),
+    Breakage("mutations that change nothing", "admin_host_permissions", "/admin/gql", spoil=_refuse_graphql),
+    Breakage("a list of volumes without a count", "admin_storage", "/admin/gql", spoil=_refuse_graphql),
+    Breakage("no folder in any list", "vfolder_share", "/admin/gql", spoil=_nothing_listed),
+    Breakage("a leave that never happens", "vfolder_invite", "/folders/.*/leave", swallow=(200, "{}")),
+    Breakage("an option that is not kept", "vfolder_options", ".*/update-options", swallow=(201, "{}")),
+    Breakage("a directory that is never made", "vfolder_mkdir", "/folders/.*/mkdir", swallow=(201, "{}")),
+    Breakage("a folder that keeps its name", "vfolder_rename", "/folders/[^/]*/rename", swallow=(201, "{}")),
     Breakage("a removal that never happens", "rm", "/session/[^/]*", "DELETE", swallow=(200, '{"stats": {}}')),
 ]
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES, ids=lambda one: f"{one.check}: {one.name}")
 def test_a_broken_server_fails_its_check(
-    breakage: Breakage, published_python: Path, keys: dict[str, str], server: Session, tmp_path: Path
+    breakage: Breakage, published_python: Path, keys: dict[str, str], server: Session, admin: Session, tmp_path: Path
 ) -> None:
     with broken_server(keys["BACKEND_ENDPOINT"], breakage) as endpoint:
-        scene = Scene(Published(published_python, endpoint, keys, tmp_path, timeout_s=_HANG_S), server)
+        scene = Scene(Published(published_python, endpoint, keys, tmp_path, timeout_s=_HANG_S), server, admin)
         with pytest.raises(AssertionError):
             run_check(breakage.check, scene)
 
@@ -120,3 +162,7 @@ def test_the_proxy_itself_breaks_nothing(
 ) -> None:
     with broken_server(keys["BACKEND_ENDPOINT"], None) as endpoint:
         run_check(name, Scene(Published(published_python, endpoint, keys, tmp_path), server))
+
+
+def test_every_check_of_folders_has_been_seen_to_fail() -> None:
+    assert {*COVERED.values()} <= {breakage.check for breakage in BREAKAGES}

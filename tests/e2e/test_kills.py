@@ -6,6 +6,7 @@ no process, control group, directory, slot or row of it is left.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 import threading
@@ -22,6 +23,7 @@ from ai.backend.manager.services.crash_points import CRASH_POINTS as MANAGER_POI
 from tests.support import audit
 from tests.support.cluster import wait_until
 from tests.support.daemons import AGENT, MANAGER, SeparateCluster
+from tests.support.signed_http import RawClient, RawReply
 
 AGENT_POINTS = (
     "create.accept.after",
@@ -185,6 +187,59 @@ def test_killed_during_a_restart(cluster: SeparateCluster, victim: str) -> None:
         cluster.wait_ready()
         asked.join(60)
         end_and_audit(cluster, name)
+
+
+def send(cluster: SeparateCluster, token: str, path: str, body: dict[str, object]) -> RawReply | None:
+    """Post with a client token; None if the manager died under it."""
+    env = cluster.environment()
+    client = RawClient(port=cluster.port, access_key=env["BACKEND_ACCESS_KEY"], secret_key=env["BACKEND_SECRET_KEY"])
+    headers = {"X-BackendAI-Client-Token": token}
+    try:
+        return asyncio.run(client.request("POST", path, json=body, headers=headers))
+    except (OSError, EOFError):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("point", "status", "problem"), [("before-keep-answer", 409, "outcome-unknown"), ("after-keep-answer", 200, "")]
+)
+def test_code_runs_once_though_the_manager_is_killed(
+    cluster: SeparateCluster, point: str, status: int, problem: str
+) -> None:
+    """The step has run and its client has no answer: a repetition of its token must not run it again."""
+    name = f"kill-{uuid4().hex[:10]}"
+    start(cluster, name, wait=True)
+    output(cluster, name, "n = 0")
+    cluster.restart_armed(MANAGER, point)
+    step: dict[str, object] = {"mode": "query", "code": "n += 1; print('n', n)", "runId": "once"}
+    assert send(cluster, name, f"/session/{name}", step) is None
+    assert cluster.wait_killed(MANAGER), f"the manager never came to {point}\n{cluster.logs()}"
+    cluster.start_daemon(MANAGER)
+    cluster.wait_ready()
+    for _ in range(2):
+        again = send(cluster, name, f"/session/{name}", step)
+        assert again is not None
+        assert (again.status, again.problem if problem else "") == (status, problem), again.body
+        if not problem:
+            assert again.json()["result"]["console"] == [["stdout", "n 1\n"]]
+    assert output(cluster, name, "print(n)") == "1"
+    end_and_audit(cluster, name)
+
+
+def test_a_creation_whose_answer_was_lost_gives_the_same_session(cluster: SeparateCluster) -> None:
+    """Also without a name: the token is kept in the transaction that makes the session."""
+    token = uuid4().hex
+    body: dict[str, object] = {"image": "python", "tag": token, "config": {"resources": {"cpu": 1, "mem": "128m"}}}
+    cluster.restart_armed(MANAGER, "after-commit-create")
+    assert send(cluster, token, "/session", body) is None
+    assert cluster.wait_killed(MANAGER)
+    cluster.start_daemon(MANAGER)
+    cluster.wait_ready()
+    replies = [send(cluster, token, "/session", body) for _ in range(2)]
+    rows = audit.rows(cluster.layout.database, "SELECT id, name FROM sessions WHERE tag = ?", token)
+    assert len(rows) == 1
+    assert [r and r.json()["sessionId"] for r in replies] == [rows[0]["id"]] * 2
+    end_and_audit(cluster, str(rows[0]["name"]))
 
 
 def test_everything_killed_at_once(cluster: SeparateCluster) -> None:

@@ -98,6 +98,8 @@ def test_a_batch_session_ends_with_its_result(cluster: Cluster, program: str, re
         return found[0] if found else None
 
     assert wait_until(ended, what="the end of the batch session")["result"] == result
+    watched = cluster.run("watch", session)
+    assert watched.returncode == (4 if result == "FAILURE" else 0), "also when it has ended before"
 
 
 def test_what_does_not_fit_says_why(cluster: Cluster) -> None:

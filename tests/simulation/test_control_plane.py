@@ -1,11 +1,13 @@
-"""The machines and the planner under lost, repeated and reordered messages and crashes, with hundreds of seeds.
+"""The machines and the planner under lost, repeated and reordered messages and crashes, with a thousand seeds.
 
-After every step nothing is taken twice and every state is sound. Once the faults stop, every session comes to rest, no
-agent holds what nobody counts on, and after the last session is destroyed nothing is left anywhere.
+After every step nothing is taken twice and every state is sound; every pass of the scheduler, under each of its
+policies in turn, places or explains every session. Once the faults stop, every session comes to rest, no agent holds
+what nobody counts on, and after the last session is destroyed nothing is left anywhere.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from decimal import Decimal
 
@@ -17,6 +19,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode, SessionStatus, SessionType, SlotType
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.lifecycle.events import KernelObserved, SessionDestroyRequested, SessionRestartRequested
+from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
 from ai.backend.simulator.network import NO_FAULTS, Faults, World
 from ai.backend.simulator.sim_agent import SimAgent
 from ai.backend.simulator.sim_manager import SimManager
@@ -45,7 +48,7 @@ def plugin(name: str, slot: str, count: int, *, quantum: str = "1", kind: str = 
 class Cluster:
     """Three agents, a manager, and users who do as the dice say."""
 
-    def __init__(self, seed: int, faults: Faults) -> None:
+    def __init__(self, seed: int, faults: Faults, policy: Policy | None = None) -> None:
         self.world = World(seed, faults)
         self.agents: dict[AgentId, SimAgent] = {}
         self.manager: SimManager
@@ -53,7 +56,7 @@ class Cluster:
         for n in range(3):
             agent_id = AgentId(f"i-{n}")
             self.agents[agent_id] = SimAgent(self.world, agent_id, plugins, self._report)
-        self.manager = SimManager(self.world, self.agents)
+        self.manager = SimManager(self.world, self.agents, policy)
         self.users = random.Random(seed + 1)
         self.created = 0
 
@@ -102,12 +105,20 @@ class Cluster:
         )
 
 
-@pytest.mark.parametrize("block", range(8))
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "1000"))
+"""``SIMULATION_SEEDS=100000 ./check simulation`` for a long night."""
+BLOCKS = 8
+POLICIES = [Policy(order=order, placement=placement) for order in ORDERS for placement in PLACEMENTS]
+
+
+@pytest.mark.timeout(max(120, SEEDS))
+@pytest.mark.parametrize("block", range(BLOCKS))
 def test_the_control_plane_comes_to_rest_and_leaves_nothing(block: int) -> None:
+    """Every tenth seed is followed for long, the others briefly."""
     seen: set[SessionStatus] = set()
-    for seed in range(block * 25, block * 25 + 25):
-        cluster = Cluster(seed, Faults())
-        cluster.run(400, users=True)
+    for seed in range(block, SEEDS, BLOCKS):
+        cluster = Cluster(seed, Faults(), POLICIES[seed % len(POLICIES)])
+        cluster.run(400 if seed // BLOCKS % 10 == 0 else 60, users=True)
         cluster.settle()
         seen |= {s.status for s in cluster.manager.sessions.values()}
         cluster.manager.destroy_all()

@@ -163,7 +163,9 @@ class FakeRuntime(AbstractRuntime):
         self.exits: dict[WorkloadKey, WorkloadExit] = {}
         self.calls: list[tuple[str, str]] = []
         self.ready = True
+        self.images = ["python"]
         self.create_error: Exception | None = None
+        self.list_gate: asyncio.Event | None = None
         self.create_gate: asyncio.Event | None = None
         self.removed_keeping_home: list[WorkloadKey] = []
         self._events: asyncio.Queue[WorkloadExited] = asyncio.Queue()
@@ -184,7 +186,7 @@ class FakeRuntime(AbstractRuntime):
         )
 
     async def list_images(self) -> Sequence[RuntimeImage]:
-        return [RuntimeImage(name="python", architecture="x86_64")]
+        return [RuntimeImage(name=name, architecture="x86_64") for name in self.images]
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         self.calls.append(("create", str(spec.key)))
@@ -233,7 +235,11 @@ class FakeRuntime(AbstractRuntime):
         return self._view(key) if key in self.specs else None
 
     async def list_workloads(self) -> Sequence[WorkloadView]:
-        return [self._view(key) for key in self.specs]
+        """What is there now, told once ``list_gate`` opens."""
+        views = [self._view(key) for key in self.specs]
+        if self.list_gate is not None:
+            await self.list_gate.wait()
+        return views
 
     async def open_channel(self, key: WorkloadKey, *, epoch: int, last_seq: int = 0) -> RunnerChannel:
         runner = self.runners.get(key)

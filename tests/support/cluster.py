@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.forked import OURS, ForkedPopen
+
 START_TIMEOUT_S = 60.0
 
 
@@ -47,8 +49,11 @@ class Cluster:
     ``start`` waits until it serves; ``kill`` is SIGKILL to the one process (or to one daemon of a separate cluster).
     """
 
-    def __init__(self, data_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, data_dir: Path, *options: str, env: Mapping[str, str] | None = None, python: str = sys.executable
+    ) -> None:
         self.data_dir = data_dir
+        self.python = python
         self.options = options
         self.port = free_port()
         self.env = dict(env or {})
@@ -61,11 +66,11 @@ class Cluster:
         return {**base, **(read_env(file) if file.exists() else {}), "COLUMNS": "200", "NO_COLOR": "1"}
 
     def start(self, *, env: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "ai.backend.cli.main", "up", "--data-dir", str(self.data_dir)]
+        command = [self.python, "-m", "ai.backend.cli.main", "up", "--data-dir", str(self.data_dir)]
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         output = (self.data_dir.parent / f"{self.data_dir.name}.up.log").open("ab")
         with output:
-            self.process = subprocess.Popen(
+            self.process = self._popen(
                 [*command, "--port", str(self.port), *self.options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -74,6 +79,11 @@ class Cluster:
                 start_new_session=True,
             )
         wait_until(self._serves, timeout_s=START_TIMEOUT_S, what=f"serving ({output.name})")
+
+    @property
+    def _popen(self) -> type[subprocess.Popen[Any]]:
+        """Forked, where it is this interpreter: most tests are not about how a command starts."""
+        return ForkedPopen if self.python == OURS.python else subprocess.Popen
 
     def _serves(self) -> bool:
         assert self.process is not None
@@ -127,17 +137,21 @@ class Cluster:
         input_: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """One `backend.ai` command with the user's (or admin's) keys."""
-        done = subprocess.run(
-            [sys.executable, "-m", "ai.backend.cli.main", *arguments],
-            capture_output=True,
+        with self._popen(
+            [self.python, "-m", "ai.backend.cli.main", *arguments],
+            stdin=subprocess.DEVNULL if input_ is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=timeout_s,
             env=self.environment(admin=admin),
             cwd=self.data_dir.parent,
-            input=input_,
-            stdin=subprocess.DEVNULL if input_ is None else None,
-            check=False,
-        )
+        ) as process:
+            try:
+                out, err = process.communicate(input_, timeout_s)
+            except BaseException:
+                process.kill()
+                raise
+        done = subprocess.CompletedProcess(process.args, process.returncode, out, err)
         if check and done.returncode != 0:
             raise AssertionError(
                 f"{' '.join(arguments)} -> {done.returncode}\n{done.stdout}\n{done.stderr}\n{self.log()}"
@@ -150,9 +164,11 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(data_dir: Path, *options: str, env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+def running_cluster(
+    data_dir: Path, *options: str, env: Mapping[str, str] | None = None, python: str = sys.executable
+) -> Iterator[Cluster]:
     """Started, and at the end stopped with every session gone."""
-    cluster = Cluster(data_dir, *options, env=env)
+    cluster = Cluster(data_dir, *options, env=env, python=python)
     cluster.start()
     try:
         yield cluster

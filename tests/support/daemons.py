@@ -13,6 +13,8 @@ from ai.backend.standalone.instance import ClusterFile, write_cluster_file
 from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.supervise import daemon_command
 from tests.support.cluster import Cluster, free_port, wait_until
+from tests.support.forked import ForkedPopen
+from tests.support.migrated import migrated
 
 MANAGER = "manager"
 AGENT = "i-local"
@@ -30,13 +32,16 @@ class SeparateCluster(Cluster):
             ClusterFile(port=self.port, rpc_port=free_port(), agents=1, separate=True, mock="default"),
         )
         make_keys(self.layout, [AGENT])
-        self.daemons: dict[str, subprocess.Popen[bytes]] = {}
+        migrated(self.layout.database)
+        self.daemons: dict[str, ForkedPopen] = {}
 
-    def start_daemon(self, name: str, *, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-        arguments = [MANAGER] if name == MANAGER else ["agent", name]
+    def command(self, name: str) -> list[str]:
+        return daemon_command(self.data_dir, *([MANAGER] if name == MANAGER else ["agent", name]))
+
+    def start_daemon(self, name: str, *, env: Mapping[str, str] | None = None) -> ForkedPopen:
         with (self.layout.logs / f"{name}.out").open("ab") as output:
-            process = subprocess.Popen(
-                daemon_command(self.data_dir, *arguments),
+            process = ForkedPopen(
+                self.command(name),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

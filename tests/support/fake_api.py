@@ -44,6 +44,8 @@ class FakeSession:
     log: str = ""
     interrupted: asyncio.Event = field(default_factory=asyncio.Event)
     restarts: int = 0
+    result: str = "UNDEFINED"
+    exit_code: int | None = None
     history: dict[str, str] = field(default_factory=dict)
 
     def fields(self) -> dict[str, Any]:
@@ -56,7 +58,7 @@ class FakeSession:
             "status": self.status,
             "status_info": self.status_info,
             "status_data": None,
-            "result": "UNDEFINED",
+            "result": self.result,
             "access_key": ACCESS_KEY,
             "group_name": self.body.get("group"),
             "domain_name": self.body.get("domain"),
@@ -64,7 +66,15 @@ class FakeSession:
             "occupying_slots": json.dumps(self.body["config"].get("resources") or {}),
             "agent_ids": ["i-fake"],
             "status_history": json.dumps(self.history),
-            "containers": [{"id": self.id, "attached_devices": json.dumps(DEVICES), "cluster_hostname": "main1"}],
+            "containers": [
+                {
+                    "id": self.id,
+                    "role": "main",
+                    "exit_code": self.exit_code,
+                    "attached_devices": json.dumps(DEVICES),
+                    "cluster_hostname": "main1",
+                }
+            ],
         }
 
 
@@ -110,6 +120,7 @@ class FakeApi:
                 web.get("/session/{s}/download", self._download),
                 web.get("/session/{s}/files", self._list_files),
                 web.get("/session/{s}/logs", self._logs),
+                web.get("/session/{s}/processes", self._processes),
                 web.get("/session/{s}/status-history", self._history),
                 web.get("/stream/session/{s}/execute", self._stream),
                 web.get("/events/session", self._session_events),
@@ -234,6 +245,14 @@ class FakeApi:
         self._of(request)
         code = (await request.json())["code"]
         return self._json(request, {"result": [name for name in ("print", "printf") if name.startswith(code)]})
+
+    async def _processes(self, request: web.Request) -> web.Response:
+        self._of(request)
+        metrics = {
+            "cpu_util": {"current": "12.5", "capacity": "100", "pct": "12.50", "unit_hint": "percent"},
+            "mem": {"current": "3145728", "capacity": None, "pct": "0.00", "unit_hint": "bytes"},
+        }
+        return self._json(request, {"result": [{"kernel": "main1", "pid": 7, "command": "a b", "metrics": metrics}]})
 
     async def _logs(self, request: web.Request) -> web.Response:
         return self._json(request, {"result": {"logs": self._of(request).log}})

@@ -21,6 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import docker_engine
+from tests.support.quota_disk import why_no_quota_disk
+
 ACCEPTED_IN_CI = ("machine:", "capability:")
 
 
@@ -69,13 +72,32 @@ def _cgroups() -> str | None:
     return "machine: no cgroup hierarchy with a memory controller is writable"
 
 
+def _nvidia() -> str | None:
+    """Probe by doing: the library loads and sees a device."""
+    command = ["nvidia-smi", "--list-gpus"]
+    if shutil.which(command[0]) is None:
+        return "machine: no NVIDIA driver here"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    found = done.returncode == 0 and "GPU" in done.stdout
+    return None if found else f"machine: no usable NVIDIA GPU: {(done.stdout + done.stderr).strip()[:200]}"
+
+
+def _xfs() -> str | None:
+    """Root, the program that makes the file system, and a kernel that mounts it with project quotas."""
+    return _root() or _program("mkfs.xfs", "xfsprogs")() or why_no_quota_disk()
+
+
 PROBES: dict[str, Callable[[], str | None]] = {
     "bwrap": _program("bwrap", "bubblewrap"),
     "gcc": _program("gcc", "gcc"),
     "git": _program("git", "git"),
+    "openssl": _program("openssl", "openssl"),
     "root": _root,
     "isolation": _user_namespaces,
     "cgroups": _cgroups,
+    "nvidia": _nvidia,
+    "docker": docker_engine.why_not,
+    "xfs": _xfs,
 }
 
 

@@ -43,7 +43,7 @@ def examples(page: str) -> Iterator[Example]:
             if command:
                 yield Example(started, "\n".join(command), "\n".join(expected))
             command, expected, started = [line[2:]], [], number
-        elif inside and line.startswith("> ") and command and not expected:
+        elif inside and (line.startswith("> ") or line == ">") and command and not expected:
             command.append(line[2:])
         elif inside and command:
             expected.append(line)

@@ -13,9 +13,9 @@ import pytest_asyncio
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.main import Agent
-from ai.backend.agent.services.plugins import PluginSource
 from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, KernelObservation, KernelSpec
+from ai.backend.plugin.loading import PluginSource
 from tests.support.agent_fakes import FakeManager, FakePlugin, FakeRuntime, fake_plugin
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,25 @@ def test_what_would_spoil_a_line_is_refused(tmp_path: Path, key: str, value: byt
     with pytest.raises(ValueError, match="one line"):
         journal.put(key, value)
     assert reopened(tmp_path / "j") == {}
+
+
+def test_values_are_found_after_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are in the file alone, whose lines move when it is rewritten."""
+    monkeypatch.setattr(module, "_SMALL", 300)
+    dice = random.Random(7)
+    journal = Journal(tmp_path / "j")
+    expected = journal.open()
+    for number in range(400):
+        key = dice.choice("abcdef")
+        if dice.random() < 0.3:
+            journal.delete(key)
+            expected.pop(key, None)
+        else:
+            expected[key] = str(number).encode() * dice.randint(1, 20)
+            journal.put(key, expected[key])
+        if dice.random() < 0.05:
+            journal.close()
+        if dice.random() < 0.05:
+            assert journal.open() == expected
+        assert {k: journal.get(k) for k in "abcdef" if journal.get(k) is not None} == expected
+    assert reopened(tmp_path / "j") == expected

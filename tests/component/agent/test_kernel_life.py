@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
+from ai.backend.agent.services.flag import Flag
+from ai.backend.agent.services.kernel_lifecycle.steps import post_create
 from ai.backend.common.errors import (
     Conflict,
     CreationDeferred,
@@ -138,7 +144,7 @@ async def test_a_failing_hook_leaves_nothing(
     ended = await bench.until(spec, status)
     assert ended.reason is reason
     assert str(error) in (ended.message or "")
-    assert good.journal == ["cpu.pre_create", "cpu.pre_terminate", "cpu.post_terminate"]
+    assert good.journal == ["cpu.pre_create", "cpu.post_terminate"]
     assert bench.runtime.specs == {}
     await bench.run(agent, slots={"cpu": "4"})
 
@@ -232,6 +238,22 @@ async def test_a_termination_is_deferred_until_its_deadline(bench: Bench) -> Non
     assert plugin.journal.count("cpu.pre_terminate") >= 3
 
 
+async def test_a_clock_that_is_set_moves_no_deadline(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Back by a day at each look."""
+    plugin = fake_plugin("cpu", hook_errors={"pre_terminate": TerminationDeferred("saving", retry_after=0.05)})
+    bench.plugins = [plugin]
+    bench.options = {"kernel-lifecycles": {"termination-deferral": 0.3}}
+    agent = await bench.start()
+    spec = await bench.run(agent)
+    days = itertools.count()
+    wall = SimpleNamespace(time=lambda: time.time() - next(days) * 86400.0)
+    monkeypatch.setattr(post_create, "time", wall)
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
+    async with asyncio.timeout(3):
+        await bench.until(spec, S.TERMINATED)
+    assert plugin.journal.count("cpu.pre_terminate") >= 3
+
+
 async def test_a_forced_destruction_does_not_wait(bench: Bench) -> None:
     plugin = fake_plugin("cpu", hook_errors={"pre_terminate": TerminationDeferred("saving", retry_after=60)})
     bench.plugins = [plugin]
@@ -284,10 +306,11 @@ async def test_statistics_reach_the_manager(bench: Bench) -> None:
     agent = await bench.start()
     spec = await bench.run(agent)
     async with asyncio.timeout(5):
-        while not any(report.kernels.get(spec.kernel_id) for report in bench.manager.stats):
+        while not any(report.of_kernel(spec.kernel_id) for report in bench.manager.stats):
             bench.manager.news.clear()
             await bench.manager.news.wait()
-    metrics = bench.manager.stats[-1].kernels[spec.kernel_id]
+    metrics = bench.manager.stats[-1].of_kernel(spec.kernel_id)
+    assert metrics is not None
     assert metrics["mem"] == {
         "current": "50",
         "capacity": "200",
@@ -298,3 +321,58 @@ async def test_statistics_reach_the_manager(bench: Bench) -> None:
     assert metrics["fake_util"]["current"] == "5"
     await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
     assert (await bench.until(spec, S.TERMINATED)).last_stat == metrics
+
+
+async def test_little_is_kept_of_a_kernel_that_has_ended(bench: Bench) -> None:
+    """Enough to answer late commands alike, also after a restart of the agent."""
+    agent = await bench.start()
+    spec = await bench.run(agent, environ={"A": "x" * 1000})
+    bench.runtime.die(next(iter(bench.runtime.specs)), WorkloadExit(code=7))
+    first = await bench.until(spec, S.TERMINATED)
+    destroy = DestroyKernel(kernel_id=spec.kernel_id, attempt=1)
+    for life in range(2):
+        assert agent._supervisor is not None
+        assert spec.kernel_id not in agent._supervisor.kernels
+        record = agent._supervisor._around.records.get(spec.kernel_id)
+        assert len(msgspec.json.encode(record)) < 2000
+        await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+        told = len(bench.manager.observations)
+        await agent.commands.destroy_kernel(destroy)
+        async with asyncio.timeout(5):
+            while len(bench.manager.observations) == told:
+                await bench.manager.next_heartbeat()
+        again = bench.manager.observations[-1]
+        assert (again.status, again.reason, again.exit_code) == (first.status, first.reason, 7), life
+        await agent.stop()
+        agent = await bench.start()
+
+
+async def test_a_flag_is_an_event() -> None:
+    flag = Flag()
+    first, second = asyncio.create_task(flag.wait()), asyncio.create_task(flag.wait())
+    await asyncio.sleep(0)
+    second.cancel()
+    await asyncio.wait({second})
+    flag.set()
+    flag.clear()
+    await first
+    assert not flag.is_set()
+    third = asyncio.create_task(flag.wait())
+    await asyncio.sleep(0)
+    assert not third.done()
+    flag.set()
+    await third
+    await flag.wait()
+    assert flag._event is None
+
+
+async def test_a_new_image_is_told_at_once(bench: Bench) -> None:
+    """Not only with the next look at the devices."""
+    bench.options = {"intervals": {"inventory": 3600.0, "images": 0.05}}
+    await bench.start()
+    assert [i.name for i in (await _heartbeat(bench)).images] == ["python"]
+    bench.runtime.images.append("debian:12")
+    async with asyncio.timeout(5):
+        while (told := [i.name for i in bench.manager.heartbeats[-1].images]) == ["python"]:
+            await bench.manager.next_heartbeat()
+    assert told == ["python", "debian:12"]

@@ -3,115 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
 from ai.backend.agent.services.crash_points import CRASH_POINTS
-from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, Execute, KernelSpec, RestartKernel, RunResult
-from ai.backend.common.wire.link import AgentCommands
-from ai.backend.infra.rpc.keys import AgentKeyDirectory, generate_keypair
-from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
 from tests.component.agent.conftest import Bench
-from tests.support.agent_fakes import FakeManager
+from tests.support.agent_node import Node
 from tests.support.audit import leftovers
 
 S = KernelStatus
 CREATE = [point for point in CRASH_POINTS if point.startswith("create.")]
 DESTROY = [point for point in CRASH_POINTS if point.startswith("destroy.")]
 RESTART = [point for point in CRASH_POINTS if point.startswith("restart.")]
-START = "from ai.backend.agent.main import main; main()"
-
-
-class Node:
-    """An agent process and its manager. ``start(crash_at=...)`` makes it kill itself there."""
-
-    def __init__(self, directory: Path) -> None:
-        self.data_dir = directory / "data"
-        self.manager = FakeManager()
-        self._config = directory / "agent.toml"
-        self._log = directory / "agent.log"
-        manager_keys, keys = generate_keypair(), generate_keypair(directory / "agent.key")
-        bound = AgentKeyDirectory(directory / "agents")
-        bound.allow("i-test", keys.public)
-        address = f"ipc://{directory}/manager.sock"
-        self._endpoint = ZmqManagerEndpoint(bind=address, keypair=manager_keys, agent_keys=bound, lost_after_s=3.0)
-        self._config.write_text(
-            f"""
-            [agent]
-            id = "i-test"
-            data-dir = "{self.data_dir}"
-            [link]
-            manager-addr = "{address}"
-            manager-key = "{manager_keys.public}"
-            keypair-file = "{directory}/agent.key"
-            [intervals]
-            heartbeat = 0.2
-            sync = 0.5
-            [kernel-lifecycles]
-            stop-grace = 0.5
-            """
-        )
-        self.process: asyncio.subprocess.Process | None = None
-
-    @property
-    def commands(self) -> AgentCommands:
-        return self._endpoint.agent("i-test")
-
-    async def open(self) -> None:
-        await self._endpoint.start(self.manager)
-
-    async def start(self, *, crash_at: str = "") -> None:
-        with self._log.open("ab") as log:
-            self.process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-c",
-                START,
-                "start-server",
-                "-f",
-                str(self._config),
-                env={**os.environ, "BACKENDAI_CRASH_POINT": crash_at},
-                stdout=log,
-                stderr=log,
-            )
-
-    async def has_died(self) -> None:
-        assert self.process is not None
-        async with asyncio.timeout(30):
-            assert await self.process.wait() == -signal.SIGKILL, self._log.read_text()[-3000:]
-
-    async def insist(self, call: Callable[[], Awaitable[object]]) -> object:
-        """Call as the manager does: again while nobody is there."""
-        async with asyncio.timeout(30):
-            while True:
-                try:
-                    return await call()
-                except Unavailable:
-                    await asyncio.sleep(0.05)
-
-    async def give_one(self, call: Callable[[], Awaitable[object]]) -> None:
-        """One command, whose answer may die with the agent."""
-        with suppress(BackendError):
-            await call()
-
-    async def until(self, kernel_id: str, attempt: int, status: KernelStatus) -> None:
-        await self.manager.wait_for(
-            lambda o: (o.kernel_id, o.attempt, o.status) == (kernel_id, attempt, status), timeout_s=30
-        )
-
-    async def close(self) -> None:
-        if self.process is not None and self.process.returncode is None:
-            self.process.send_signal(signal.SIGTERM)
-            await self.process.wait()
-        await self._endpoint.stop()
 
 
 @pytest_asyncio.fixture

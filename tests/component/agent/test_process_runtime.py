@@ -227,9 +227,10 @@ async def test_statistics_are_measured(real: RealBench) -> None:
     agent = await real.start()
     spec = await real.run(agent)
     async with asyncio.timeout(10):
-        while not any(r.kernels.get(spec.kernel_id, {}).get("mem") for r in real.manager.stats):
+        while not any((r.of_kernel(spec.kernel_id) or {}).get("mem") for r in real.manager.stats):
             real.manager.news.clear()
             await real.manager.news.wait()
-    metrics = real.manager.stats[-1].kernels[spec.kernel_id]
+    metrics = real.manager.stats[-1].of_kernel(spec.kernel_id)
+    assert metrics is not None
     assert float(metrics["mem"]["current"]) > 0
     assert {"cpu_used", "cpu_util"} <= metrics.keys()

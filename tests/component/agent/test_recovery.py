@@ -11,6 +11,7 @@ from ai.backend.agent.main import Agent
 from ai.backend.common.errors import Conflict, RunError, Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, Execute, KernelSpec, RestartKernel
+from ai.backend.plugin.accelerator import TerminationDeferred
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadSpec
 from tests.component.agent.conftest import Bench
 
@@ -129,9 +130,12 @@ async def test_a_creation_that_keeps_ending_the_agent_is_given_up(bench: Bench) 
 async def test_a_destruction_under_way_is_finished(bench: Bench) -> None:
     agent = await bench.start()
     spec = await bench.run(agent)
+    bench.plugins[0].hook_errors["pre_terminate"] = TerminationDeferred("saving", retry_after=60)
     await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
-    await agent.stop()  # at its first await, which is the first thing it does
+    await bench.until(spec, S.TERMINATING)
+    await agent.stop()
     assert len(bench.runtime.specs) == 1
+    bench.plugins[0].hook_errors.clear()
     await bench.start()
     assert (await bench.until(spec, S.TERMINATED)).reason is R.USER_REQUESTED
     assert bench.runtime.specs == {}
@@ -264,3 +268,13 @@ async def test_a_runner_that_is_slow_to_answer_is_not_given_up(bench: Bench) -> 
     runner.deaf = False
     await bench.manager.wait_for(lambda o: o.reason is R.RESUMING_AGENT_OPERATION)
     assert S.TERMINATING not in bench.statuses(spec)
+
+
+async def test_a_kernel_that_starts_while_the_runtime_is_asked_is_not_taken_for_lost(bench: Bench) -> None:
+    agent = await bench.start()
+    bench.runtime.list_gate = asyncio.Event()  # the next answer is from before the creation, and comes after it
+    await asyncio.sleep(0.15)
+    spec = await bench.run(agent)
+    bench.runtime.list_gate.set()
+    await asyncio.sleep(0.15)
+    assert bench.statuses(spec)[-1] is S.RUNNING

@@ -3,11 +3,13 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support import forked
 from tests.support.fake_api import ACCESS_KEY, SECRET_KEY, FakeApi, serving
 
 
@@ -41,9 +43,10 @@ class Shell:
         )
 
     async def __call__(self, *arguments: str, stdin: str = "", **env: str) -> Done:
-        process = await self.start(*arguments, **env)
-        out, err = await asyncio.wait_for(process.communicate(stdin.encode()), 40)
-        return Done(process.returncode or 0, out.decode(), err.decode())
+        command = [sys.executable, "-m", "ai.backend.cli.main", *arguments]
+        run = partial(forked.run, command, cwd=self.folder, env={**self.env, **env}, input_=stdin, timeout=40)
+        done = await asyncio.to_thread(run)
+        return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture

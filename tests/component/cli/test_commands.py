@@ -4,6 +4,8 @@ import asyncio
 import json
 import signal
 
+import pytest
+
 from tests.component.cli.conftest import Shell
 from tests.support.fake_api import ACCESS_KEY, FakeApi
 
@@ -155,6 +157,7 @@ async def test_the_life_of_a_session(shell: Shell, api: FakeApi) -> None:
     assert (shell.folder / "a.txt").read_text() == "content"
     await shell("run", "-q", "-t", "mine", "-c", 'print("x")', "python")
     assert (await shell("logs", "mine")).out == 'ran print("x")\n'
+    assert (await shell("top", "mine")).out.splitlines()[-1].split() == ["main1", "7", "12.5%", "3", "MiB", "a", "b"]
     assert (await shell("complete", "mine", "pri")).out == "print\nprintf\n"
     assert (await shell("restart", "mine")).out == "mine: restarted\n"
     assert (await shell("interrupt", "mine")).code == 0
@@ -182,6 +185,7 @@ async def test_json_everywhere(shell: Shell) -> None:
         "info mine",
         "status-history mine",
         "logs mine",
+        "top mine",
         "ls mine",
         "config",
         "keypair info",
@@ -227,3 +231,24 @@ async def test_a_first_try_that_breaks_is_made_again_as_the_same_creation(shell:
     assert len({one.headers["X-BackendAI-Client-Token"] for one in creations}) == 1
     assert len(creations) == 2
     assert len(api.sessions) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "result", "exit_code", "code"),
+    [
+        ("TERMINATED", "SUCCESS", 0, 0),
+        ("TERMINATED", "FAILURE", 3, 3),
+        ("TERMINATED", "FAILURE", None, 1),
+        ("TERMINATED", "UNDEFINED", 137, 0),
+        ("ERROR", "UNDEFINED", None, 1),
+        ("CANCELLED", "UNDEFINED", None, 1),
+    ],
+)
+async def test_watch_tells_the_result_of_what_has_ended(
+    shell: Shell, api: FakeApi, status: str, result: str, exit_code: int | None, code: int
+) -> None:
+    await shell("start", "-t", "ended", "python")
+    session = api.find("ended")
+    session.status, session.result, session.exit_code = status, result, exit_code
+    done = await shell("watch", session.id)
+    assert (done.code, done.out) == (code, f"{session.id}: {status}, {result}\n"), done.err

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
+from ai.backend.common.ids import AgentId
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.adapters.system import SystemClock
 from ai.backend.manager.config.settings import AgentSettings, ManagerSettings, SessionSettings
 from ai.backend.manager.main import Manager
 from ai.backend.manager.model.identity import Caller
+from ai.backend.manager.ports.world import Clock
 from tests.component.manager.fakes import FakeAgent
+from tests.support.migrated import migrated
+
+
+class SettableClock(SystemClock):
+    """The system's, but for what a test adds to both of its faces, in seconds."""
+
+    def __init__(self) -> None:
+        self.set_forward = self.passed = 0.0
+
+    def now(self) -> datetime:
+        return super().now() + timedelta(seconds=self.set_forward + self.passed)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed
 
 
 @dataclass
@@ -26,6 +44,7 @@ class Cluster:
     database: Database
     admin: Caller
     user: Caller
+    clock: SettableClock = field(default_factory=SettableClock)
 
     async def join(self, agent: FakeAgent) -> FakeAgent:
         endpoint = self.link.agent_endpoint(agent.agent_id)
@@ -37,6 +56,11 @@ class Cluster:
     async def leave(self, agent: FakeAgent) -> None:
         await self.link.agent_endpoint(agent.agent_id).stop()
 
+    def hush(self, agent: FakeAgent) -> None:
+        """The agent was last heard 100 s ago, by a manager that has been awake for longer."""
+        self.manager.reports.last_seen[AgentId(agent.agent_id)] -= 100
+        self.manager._sweep._awake_since -= 200
+
 
 SETTINGS = ManagerSettings(
     sessions=SessionSettings(retry_backoff_s=0.05, destroy_wait_s=5.0),
@@ -46,9 +70,11 @@ SETTINGS = ManagerSettings(
 Restart = Callable[[], Awaitable[Cluster]]
 
 
-async def start_manager(path: Path, link: MemoryLink, settings: ManagerSettings) -> tuple[Manager, Database]:
-    database = Database(f"sqlite+aiosqlite:///{path}")
-    manager = Manager(settings, database, Bus(), link.manager)
+async def start_manager(
+    path: Path, link: MemoryLink, settings: ManagerSettings, clock: Clock | None = None
+) -> tuple[Manager, Database]:
+    database = Database(f"sqlite+aiosqlite:///{migrated(path)}")
+    manager = Manager(settings, database, Bus(), link.manager, clock=clock)
     await manager.start()
     await link.manager.start(manager.reports)
     return manager, database
@@ -56,8 +82,8 @@ async def start_manager(path: Path, link: MemoryLink, settings: ManagerSettings)
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    link = MemoryLink()
-    manager, database = await start_manager(tmp_path / "manager.db", link, SETTINGS)
+    link, clock = MemoryLink(), SettableClock()
+    manager, database = await start_manager(tmp_path / "manager.db", link, SETTINGS, clock)
     made = await manager.services.identity.bootstrap()
     assert made.admin is not None
     assert made.user is not None
@@ -65,7 +91,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     user = await manager.services.identity.credentials(made.user.access_key)
     assert admin is not None
     assert user is not None
-    cluster = Cluster(manager=manager, link=link, database=database, admin=admin.caller, user=user.caller)
+    cluster = Cluster(manager, link, database, admin.caller, user.caller, clock)
     yield cluster
     await link.manager.stop()
     await cluster.manager.stop()

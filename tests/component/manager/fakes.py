@@ -8,13 +8,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ai.backend.common.errors import BackendError, NotFound
+from ai.backend.common.errors import BackendError, Conflict, NotFound
 from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus, RunStatus
 from ai.backend.common.wire.agent import (
     AgentReport,
     Complete,
     CreateKernels,
     DestroyKernel,
+    DeviceOperation,
+    DeviceOptions,
+    DeviceOptionsOf,
     DownloadFiles,
     Execute,
     FileListing,
@@ -24,8 +27,11 @@ from ai.backend.common.wire.agent import (
     KernelRef,
     KernelSpec,
     ListFiles,
+    ListProcesses,
     OpenPty,
+    OperateDevice,
     PluginReport,
+    ProcessInfo,
     ReadLogs,
     RestartKernel,
     RunResult,
@@ -219,6 +225,19 @@ class FakeAgent:
         if req.kernel_id not in self.kernels:
             raise NotFound("no such kernel")
         return self.logs
+
+    async def list_processes(self, req: ListProcesses) -> list[ProcessInfo]:
+        if req.kernel_id not in self.kernels:
+            raise NotFound("no such kernel")
+        return [ProcessInfo(pid=7, command="python main.py", metrics={"mem": {"current": "4096", "capacity": None}})]
+
+    async def operate_device(self, req: OperateDevice) -> DeviceOperation:
+        if req.device_id == "busy":
+            raise Conflict("the device busy is in use")
+        return DeviceOperation(device_id=f"{req.device_id}:{req.action}:{req.argument}")
+
+    async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions:
+        return DeviceOptions(actions=["reset"], devices=[f"{req.device_name}-0"])
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
         raise NotFound("no terminal here")

@@ -52,6 +52,18 @@ async def test_a_deferred_creation_is_placed_again(cluster: Cluster, agent: Fake
     assert seen == [1, 2]
 
 
+async def test_the_words_of_a_refusal_outlive_the_end_of_the_attempt(cluster: Cluster, agent: FakeAgent) -> None:
+    agent.refuse = lambda _: CreationDeferred("all licences are in use", retry_after=60)
+    queued = CreateSession(image="python", enqueue_only=True)
+    session = (await cluster.manager.services.sessions.create(cluster.user, queued)).session
+    told = "all licences are in use"
+    refused = await cluster.manager._writer.wait_until(session.id, lambda s: s.status_info == told, timeout_s=8)
+    assert refused is not None
+    await agent.tell(str(session.id), 1, KernelStatus.TERMINATED)
+    now = await cluster.manager.services.sessions.get(cluster.user, str(session.id))
+    assert (now.status, now.status_info, now.main.status_info) == (SessionStatus.PENDING, told, told)
+
+
 async def test_deferring_for_ever_ends_in_error(cluster: Cluster, agent: FakeAgent) -> None:
     agent.refuse = lambda _: CreationDeferred("later", retry_after=0.01)
     reply = await cluster.manager.services.sessions.create(cluster.user, PYTHON)
@@ -89,7 +101,7 @@ async def test_observations_are_applied_once(cluster: Cluster, agent: FakeAgent)
 async def test_a_lost_agent_degrades_and_is_given_up(cluster: Cluster, agent: FakeAgent) -> None:
     reply = await cluster.manager.services.sessions.create(cluster.user, PYTHON)
     sweep = cluster.manager._sweep
-    cluster.manager.reports.last_seen[agent.agent_id] -= 100  # type: ignore[index]  # an AgentId is text
+    cluster.hush(agent)
     await sweep.once()
     degraded = await cluster.manager.services.sessions.get(cluster.user, str(reply.session.id))
     assert degraded.status is SessionStatus.RUNNING_DEGRADED
@@ -97,7 +109,7 @@ async def test_a_lost_agent_degrades_and_is_given_up(cluster: Cluster, agent: Fa
     await sweep.once()
     back = await cluster.manager.services.sessions.get(cluster.user, str(reply.session.id))
     assert back.status is SessionStatus.RUNNING
-    cluster.manager.reports.last_seen[agent.agent_id] -= 100  # type: ignore[index]  # an AgentId is text
+    cluster.hush(agent)
     await sweep.once()
     await asyncio.sleep(0.35)
     await sweep.once()
@@ -116,7 +128,7 @@ async def test_a_session_starting_on_a_lost_agent_moves(cluster: Cluster, agent:
     await _until(cluster, queued.session, SessionStatus.PREPARING)
     other = await cluster.join(FakeAgent(agent_id="agent-2"))
     await cluster.leave(agent)
-    cluster.manager.reports.last_seen[agent.agent_id] -= 100  # type: ignore[index]  # an AgentId is text
+    cluster.hush(agent)
     await cluster.manager._sweep.once()
     moved = await _until(cluster, queued.session, SessionStatus.RUNNING)
     assert moved.main.agent == "agent-2"
@@ -143,7 +155,7 @@ async def test_a_kernel_that_the_agent_forgot_ends(cluster: Cluster, agent: Fake
 async def test_ending_on_a_dead_agent_is_given_up(cluster: Cluster, agent: FakeAgent) -> None:
     reply = await cluster.manager.services.sessions.create(cluster.user, PYTHON)
     await cluster.leave(agent)
-    cluster.manager.reports.last_seen[agent.agent_id] -= 100  # type: ignore[index]  # an AgentId is text
+    cluster.hush(agent)
     await cluster.manager._sweep.once()
     asked = asyncio.create_task(cluster.manager.services.sessions.destroy(cluster.user, str(reply.session.id)))
     await _until(cluster, reply.session, SessionStatus.TERMINATING)
@@ -260,5 +272,5 @@ async def test_agents_of_unknown_resource_groups_are_refused(cluster: Cluster) -
     assert (await cluster.manager._stores.agents.agents()) == []
     agent = await cluster.join(FakeAgent())
     assert [a.status for a in await cluster.manager._stores.agents.agents()] == [AgentStatus.ALIVE]
-    assert {s.slot_name for s in await cluster.manager.services.cluster.slot_types()} == {"cpu", "mem", "mock.device"}
+    assert {s.slot_name for s in cluster.manager.services.cluster.slot_types()} == {"cpu", "mem", "mock.device"}
     await agent.close()

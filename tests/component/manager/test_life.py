@@ -53,6 +53,9 @@ async def test_a_session_lives_and_ends(cluster: Cluster, agent: FakeAgent) -> N
         "kernel_terminating",
         "kernel_terminated",
     ]
+    reasons = {e.name.partition("_")[2]: e.payload["reason"] for e in events}
+    asked = dict.fromkeys(("enqueued", "scheduled", "preparing", "creating", "terminating"), "user-requested")
+    assert reasons == {**asked, "started": "new-container-started", "terminated": "user-requested"}
     history = await services.sessions.status_history(cluster.user, str(session.id))
     assert list(history)[:2] == ["preparing", "terminated"]
     assert None not in history.values()

@@ -1,6 +1,7 @@
 """An agent's process in miniature: runs the process runtime through one life of a workload, to be killed on the way.
 
-Usage: python driver.py STATE KERNEL_ID SETTINGS_JSON UNTIL   with UNTIL one of ready, stopped, removed.
+Usage: python driver.py STATE KERNEL_ID SETTINGS_JSON UNTIL [MOUNT_SOURCE CODE]   with UNTIL one of ready, stopped,
+removed. A source is mounted at /mnt/data, and the code is run.
 
 Prints a line of JSON per step. The environment variable BACKENDAI_CRASH_AT names the instruction to die at
 (``supervisor.crash_points``).
@@ -16,8 +17,9 @@ from uuid import UUID, uuid4
 
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.accelerator import WorkloadConfig
+from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
+from ai.backend.plugin.testing.runtime_contract import Talk
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 
@@ -27,12 +29,13 @@ def say(**what: object) -> None:
 
 
 async def main() -> None:
-    state, kernel_id, settings, until = sys.argv[1:5]
+    state, kernel_id, settings, until, *mounted = sys.argv[1:]
     runtime = ProcessRuntime(ProcessRuntimeSettings(**json.loads(settings)), Path(state))
     await runtime.setup()
     say(step="setup", tier=runtime.info().tier)
     key = WorkloadKey(kernel_id=KernelId(UUID(kernel_id)), attempt=1)
-    config = WorkloadConfig(cpu_limit=1.0, memory_limit_bytes=256 << 20)
+    mounts = [Mount(source=source, target="/mnt/data", read_only=False) for source in mounted[:1]]
+    config = WorkloadConfig(cpu_limit=1.0, memory_limit_bytes=256 << 20, mounts=tuple(mounts))
     try:
         await runtime.create(WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="python", config=config))
         channel = await runtime.open_channel(key, epoch=1)
@@ -40,6 +43,10 @@ async def main() -> None:
             if frame["t"] == "ready":
                 break
         say(step="ready", pids=await runtime.pids(key))
+        if mounted:
+            talk = Talk(channel, 20.0)
+            await talk.run(mounted[1])
+            say(step="ran", said=talk.text())
         if until in {"stopped", "removed"}:
             ended = await runtime.stop(key, grace_s=1.0)
             say(step="stopped", reason=ended.reason if ended else None)

@@ -10,9 +10,9 @@ from uuid import uuid4
 
 import pytest
 
+from ai.backend.plugin.node import cgroupfs
+from ai.backend.plugin.node.cgroups import CgroupV1, CgroupV2, GroupFiles, Limits, NoCgroups
 from ai.backend.runtime.process.cgroup_probe import CgroupMount, find_driver
-from ai.backend.runtime.process.cgroups import CgroupV1, CgroupV2, Limits, NoCgroups
-from ai.backend.runtime.process.supervisor import cgroupfs
 
 V2_FILES = {
     "cgroup.controllers": "cpuset cpu io memory pids",
@@ -23,7 +23,6 @@ USAGE_V2 = {
     "cpu.stat": "usage_usec 2500000\nuser_usec 1\n",
     "memory.current": "1000000\n",
     "memory.stat": "anon 600000\ninactive_file 300000\n",
-    "memory.peak": "1200000\n",
     "io.stat": "8:0 rbytes=100 wbytes=200 rios=1\n8:16 rbytes=1 wbytes=2 rios=1\n",
     "pids.current": "7\n",
 }
@@ -31,7 +30,6 @@ USAGE_V1 = {
     "cpuacct.usage": "2500000000\n",
     "memory.usage_in_bytes": "1000000\n",
     "memory.stat": "total_inactive_file 300000\n",
-    "memory.max_usage_in_bytes": "1200000\n",
     "blkio.throttle.io_service_bytes_recursive": "8:0 Read 101\n8:0 Write 202\n8:0 Total 303\nTotal 303\n",
     "pids.current": "7\n",
 }
@@ -108,15 +106,15 @@ def test_nothing_delegated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_usage_of_version_2(tmp_path: Path) -> None:
     fill(tmp_path, USAGE_V2)
-    usage = CgroupV2(base=tmp_path, controllers=frozenset()).usage([{"path": str(tmp_path)}])
-    assert (usage.cpu_used_ms, usage.memory, usage.memory_peak) == (2500.0, 700000, 1200000)
+    usage = CgroupV2(base=tmp_path, controllers=frozenset()).usage(GroupFiles([{"path": str(tmp_path)}]))
+    assert (usage.cpu_used_ms, usage.memory) == (2500.0, 700000)
     assert (usage.io_read, usage.io_write, usage.pids) == (101, 202, 7)
 
 
 def test_usage_of_version_1(tmp_path: Path) -> None:
     fill(tmp_path, USAGE_V1)
-    usage = CgroupV1(bases={}).usage([{"path": "/nowhere"}, {"path": str(tmp_path)}])
-    assert (usage.cpu_used_ms, usage.memory, usage.memory_peak) == (2500.0, 700000, 1200000)
+    usage = CgroupV1(bases={}).usage(GroupFiles([{"path": "/nowhere"}, {"path": str(tmp_path)}]))
+    assert (usage.cpu_used_ms, usage.memory) == (2500.0, 700000)
     assert (usage.io_read, usage.io_write, usage.pids) == (101, 202, 7)
 
 

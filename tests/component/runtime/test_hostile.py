@@ -19,11 +19,12 @@ import pytest
 
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import WorkloadConfig
+from ai.backend.plugin.node import proc
+from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.plugin.testing.runtime_contract import Talk
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
-from ai.backend.runtime.process.supervisor import proc
 from tests.component.runtime.audit import eventually, traces_of
 
 MIB = 1024 * 1024
@@ -65,10 +66,13 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     runtime = ProcessRuntime(ProcessRuntimeSettings(**settings), state)
     await runtime.setup()
     assert runtime.info().tier == request.param.partition("-")[0]
-    yield Bench(runtime, state)
-    for view in await runtime.list_workloads():
-        await runtime.remove(view.key)
-    await runtime.shutdown()
+    try:
+        yield Bench(runtime, state)
+        for view in await runtime.list_workloads():
+            await runtime.remove(view.key)
+        await runtime.shutdown()
+    finally:
+        remove_tree(state)  # also after a test that failed: what it made may be too deep for pytest's clean-up
 
 
 async def test_a_fork_bomb(bench: Bench) -> None:

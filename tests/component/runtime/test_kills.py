@@ -22,11 +22,13 @@ from uuid import UUID, uuid4
 import pytest
 
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.plugin.node.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
-from ai.backend.runtime.process.supervisor.crash_points import AGENT_POINTS, SHIM_POINTS, VARIABLE
+from ai.backend.runtime.process.supervisor.crash_points import AGENT_POINTS, SHIM_POINTS
 from tests.component.runtime.audit import are_alive, eventually, processes_of, traces_of
+from tests.support import forked
 
 DRIVER = Path(__file__).with_name("driver.py")
 TIERS: dict[str, dict[str, Any]] = {
@@ -41,7 +43,7 @@ def drive(state: Path, kernel_id: str, settings: dict[str, Any], point: str = ""
     """Run the driver; returns its steps."""
     environ = {**os.environ, **({VARIABLE: point} if point else {})}
     command = [sys.executable, str(DRIVER), str(state), kernel_id, json.dumps(settings), until]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=50, check=False)
+    done = forked.run(command, env=environ, timeout=50)
     if point in AGENT_POINTS:
         assert done.returncode == -signal.SIGKILL, f"{point} was not reached: {done.stdout} {done.stderr}"
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.runtime.process import runner_copy
+from ai.backend.plugin.node import runner_copy
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
 

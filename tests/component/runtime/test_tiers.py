@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -65,38 +65,64 @@ def ordinary_python() -> str:
     pytest.skip("machine: no interpreter of this version is open to an ordinary user")
 
 
-@pytest.mark.needs("root", "isolation")
-@pytest.mark.parametrize(("settings", "tier"), [({}, "caged"), ({"sandbox": "off"}, "bare")])
-def test_an_ordinary_user_without_delegation(settings: dict[str, Any], tier: str) -> None:
-    python = ordinary_python()
+@pytest.fixture
+def ordinary() -> Iterator[Path]:
+    """A directory of an ordinary user."""
     base = Path("/tmp", f"backendai-test-{uuid4().hex[:8]}")
     base.mkdir()
-    try:
-        os.chown(base, ORDINARY_UID, ORDINARY_UID)
-        kernel_id = str(uuid4())
-        packages = [entry for entry in sys.path if entry.endswith("site-packages")]
-        environ = {
-            "PATH": "/usr/bin:/bin",
-            "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[3] / "src"), *packages]),
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        command = [
-            "setpriv",
-            f"--reuid={ORDINARY_UID}",
-            f"--regid={ORDINARY_UID}",
-            "--clear-groups",
-            python,
-            str(DRIVER),
-        ]
-        command += [str(base / "state"), kernel_id, json.dumps(settings), "removed"]
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=50, check=False)
-        assert done.returncode == 0, done.stderr
-        steps = [json.loads(line) for line in done.stdout.splitlines()]
-        assert steps[0] == {"step": "setup", "tier": tier}
-        assert [step["step"] for step in steps[1:]] == ["ready", "stopped", "removed", "shutdown"]
-        assert not eventually(lambda: traces_of(kernel_id, base))
-    finally:
-        shutil.rmtree(base)
+    os.chown(base, ORDINARY_UID, ORDINARY_UID)
+    yield base
+    shutil.rmtree(base)
+
+
+def as_ordinary_user(base: Path, kernel_id: str, settings: dict[str, Any], *more: str) -> list[dict[str, Any]]:
+    """One life of a workload under an ordinary user's runtime; its steps."""
+    packages = [entry for entry in sys.path if entry.endswith("site-packages")]
+    environ = {
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[3] / "src"), *packages]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    identity = ["setpriv", f"--reuid={ORDINARY_UID}", f"--regid={ORDINARY_UID}", "--clear-groups"]
+    command = [*identity, ordinary_python(), str(DRIVER), str(base / "state"), kernel_id, json.dumps(settings)]
+    done = subprocess.run(
+        [*command, "removed", *more], env=environ, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.needs("root", "isolation")
+@pytest.mark.parametrize(("settings", "tier"), [({}, "caged"), ({"sandbox": "off"}, "bare")])
+def test_an_ordinary_user_without_delegation(ordinary: Path, settings: dict[str, Any], tier: str) -> None:
+    kernel_id = str(uuid4())
+    steps = as_ordinary_user(ordinary, kernel_id, settings)
+    assert steps[0] == {"step": "setup", "tier": tier}
+    assert [step["step"] for step in steps[1:]] == ["ready", "stopped", "removed", "shutdown"]
+    assert not eventually(lambda: traces_of(kernel_id, ordinary))
+
+
+@pytest.mark.needs("root", "isolation")
+def test_an_ordinary_user_mounts_a_path_in_a_folder(ordinary: Path) -> None:
+    """Opened beneath the folder: what is a link when the session starts is nowhere mounted."""
+    folder = ordinary / "folder"
+    (folder / "sub/dir").mkdir(parents=True)
+    (folder / "sub/dir/file").write_text("inside")
+    (folder / "link").symlink_to("/etc")
+    for path in (folder, folder / "sub", folder / "sub/dir"):
+        os.chown(path, ORDINARY_UID, ORDINARY_UID)
+    code = (
+        "import os; open('/mnt/data/made', 'w').close()\n"
+        "print(sorted(os.listdir('/mnt/data')), os.path.exists('/tmp/0'))"
+    )
+    steps = as_ordinary_user(ordinary, str(uuid4()), {}, f"{folder}/./sub/dir", code)
+    assert {"step": "ran", "said": "['file', 'made'] False\n"} in steps, steps
+    assert (folder / "sub/dir/made").stat().st_uid == ORDINARY_UID
+    for below in ("link", "gone"):
+        failed = as_ordinary_user(ordinary, str(uuid4()), {}, f"{folder}/./{below}", code)
+        assert [step["step"] for step in failed] == ["setup", "failed", "shutdown"]
+    bare = as_ordinary_user(ordinary, str(uuid4()), {"sandbox": "off"}, f"{folder}/./sub/dir", code)
+    assert "no path in a folder can be mounted" in bare[1]["error"]
 
 
 @pytest.mark.needs("isolation", "cgroups", "root")
@@ -163,10 +189,11 @@ async def test_devices_and_mounts(runtime: ProcessRuntime, tmp_path: Path) -> No
         "import os\nprint(open('/dev/accel0', 'rb').read(2), open('/mnt/ro/file').read())\n"
         "open('/mnt/rw/made', 'w').close()\n"
         "try: open('/mnt/ro/no', 'w')\nexcept OSError as e: print(e.errno)\n"
-        "print(os.path.exists('/dev/vda'), os.path.exists('/dev/kmsg'))"
+        "print(os.path.exists('/dev/vda'), os.path.exists('/dev/kmsg'))\n"
+        "print(os.path.isdir('/sys/class'), os.path.exists('/sys/kernel'), os.access('/sys/class', os.W_OK))"
     )
     await talk.run(code)
-    assert talk.text() == "b'\\x00\\x00' shared\n30\nFalse False\n"
+    assert talk.text() == "b'\\x00\\x00' shared\n30\nFalse False\nTrue False False\n"
     assert sorted(os.listdir(data)) == ["file", "made"]
     await talk.close()
 

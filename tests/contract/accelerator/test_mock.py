@@ -11,7 +11,6 @@ from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
 
 
 class MockContract(ComputePluginContract):
-    key_is_slot_prefix = False
     declaration = default_declaration()
     settings = MockSettings()
 

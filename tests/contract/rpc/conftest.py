@@ -14,10 +14,15 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import RunStatus
 from ai.backend.common.wire.agent import (
     AgentReport,
+    DeviceOperation,
+    DeviceOptions,
     Execute,
     FileListing,
     HeartbeatReply,
     KernelObservation,
+    OperateDevice,
+    PartitionOption,
+    ProcessInfo,
     PtyFrame,
     RunResult,
     StatReport,
@@ -125,6 +130,19 @@ class Commands:
     async def read_logs(self, req: Any) -> bytes:
         self._note("read_logs", req)
         return self.log
+
+    async def list_processes(self, req: Any) -> list[ProcessInfo]:
+        self._note("list_processes", req)
+        return [ProcessInfo(pid=7, command="python", metrics={"mem": {"current": "1", "capacity": None}})]
+
+    async def operate_device(self, req: OperateDevice) -> DeviceOperation:
+        self._note("operate_device", req)
+        return DeviceOperation(device_id=f"{req.device_id}/{req.argument}")
+
+    async def device_options(self, req: Any) -> DeviceOptions:
+        self._note("device_options", req)
+        part = PartitionOption(name="1g", slot_name="mock.device:1g-mig", available=2)
+        return DeviceOptions(actions=["reset"], devices=["a"], profiles={"a": [part]})
 
     async def open_pty(self, req: Any) -> PtyStream:
         self._note("open_pty", req)

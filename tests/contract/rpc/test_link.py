@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from ai.backend.common.errors import (
@@ -21,11 +22,16 @@ from ai.backend.common.wire.agent import (
     AgentReport,
     CreateKernels,
     DestroyKernel,
+    DeviceOptionsOf,
     DownloadFiles,
     Execute,
     FileBlob,
     KernelObservation,
+    ListProcesses,
+    MetricFamily,
+    MetricSample,
     OpenPty,
+    OperateDevice,
     PtyFrame,
     ReadLogs,
     StatReport,
@@ -56,6 +62,12 @@ class TestLinkContract:
         upload = UploadFiles(kernel_id="k", files=[FileBlob(path="a", data=bytes(range(256)))])
         await agent.upload_files(upload)
         assert await agent.read_logs(ReadLogs(kernel_id="k")) == b"log \xff\x00"
+        (process,) = await agent.list_processes(ListProcesses(kernel_id="k"))
+        assert (process.pid, process.metrics["mem"]["current"]) == (7, "1")
+        operation = OperateDevice(device_name="mock", device_id="a", action="partition", argument="1g")
+        assert (await agent.operate_device(operation)).device_id == "a/1g"
+        options = await agent.device_options(DeviceOptionsOf(device_name="mock"))
+        assert (options.actions, options.profiles["a"][0].available) == (["reset"], 2)
         tars = await agent.download_files(DownloadFiles(kernel_id="k", paths=["a", "b"], max_bytes=9))
         assert [tar.name for tar in tars] == ["a", "b"]
         assert pair.commands.calls[:2] == [("execute", EXECUTE), ("upload_files", upload)]
@@ -64,10 +76,18 @@ class TestLinkContract:
         end = await pair.join()
         assert (await end.reports.heartbeat(report())).interval_s == 7.0
         assert await end.reports.observe("i-1", 3, [observation(1), observation(2)]) == 2
-        stats = StatReport(agent_id="i-1", at=2.0, kernels={"k": {"mem": {"current": "1"}}})
+        sample = MetricSample(labels={"device_id": "0"}, value=1.5)
+        stats = StatReport(
+            agent_id="i-1",
+            at=2.0,
+            kernels={"k": msgspec.Raw(msgspec.msgpack.encode({"mem": {"current": "1"}}))},
+            families=[MetricFamily(name="x_total", kind="counter", help="X.", samples=[sample])],
+        )
         await end.reports.report_stats(stats)
         assert pair.reports.observed == [("i-1", 3, [observation(1), observation(2)])]
-        assert pair.reports.stats == [stats]
+        (told,) = pair.reports.stats
+        assert told.of_kernel("k") == {"mem": {"current": "1"}}
+        assert (told.at, told.families) == (stats.at, stats.families)
 
     @pytest.mark.parametrize(
         "error",

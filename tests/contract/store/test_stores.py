@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 
-from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInput, SessionAlreadyExists, StaleVersion
+from ai.backend.common.errors import (
+    Conflict,
+    InsufficientResource,
+    InvalidInput,
+    LimitExceeded,
+    SessionAlreadyExists,
+    StaleVersion,
+)
 from ai.backend.common.ids import (
     AccessKey,
     AgentId,
@@ -25,20 +32,30 @@ from ai.backend.common.ids import (
     UserId,
 )
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import AgentStatus, SessionStatus, SlotType, UserRole
-from ai.backend.infra.database import Database, upgrade
-from ai.backend.manager.adapters.db import MIGRATIONS
+from ai.backend.common.states import AgentStatus, GroupType, SessionStatus, SlotType, UserRole
+from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.infra.database import Database
+from ai.backend.infra.http.client_tokens import Answer, KnownCall
 from ai.backend.manager.adapters.memory.cluster_store import MemoryAgentStore, MemoryJournalStore
 from ai.backend.manager.adapters.memory.identity_store import MemoryIdentityStore
 from ai.backend.manager.adapters.memory.session_store import Memory, MemorySessionStore
 from ai.backend.manager.main import Stores
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.cluster import ResourcePreset, SlotTypeInfo
-from ai.backend.manager.model.identity import Domain, Group, Keypair, ResourceGroup, ResourcePolicy, User
+from ai.backend.manager.model.identity import (
+    Domain,
+    Group,
+    Keypair,
+    ResourceGroup,
+    ResourcePolicy,
+    StoragePolicy,
+    User,
+)
 from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
 from ai.backend.manager.model.query import Condition, Junction, ListQuery, OrderBy, SessionQuery
-from ai.backend.manager.ports.identity_store import KeypairSecret
+from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
 from tests.contract.store.builders import AGENT, KEY, NOW, SLOTS, ended, event, make_agent, make_session, placed
+from tests.support.migrated import migrated
 
 
 class StoreContract:
@@ -133,6 +150,21 @@ class StoreContract:
             await stores.sessions.save([placed(session)])
         assert await stores.sessions.get(session.id) == session
         assert (await stores.sessions.audit()).is_clean
+
+    async def test_what_is_held_of_a_failed_device_leaves_room_on_the_others(self, stores: Stores) -> None:
+        slots = [{"slot_name": "cuda.shares", "slot_type": "count", "amount": "1"}]
+        failed = {"device_id": "0", "health": "unhealthy", "slots": slots}
+        available = ResourceSlot({"cpu": Decimal(100), "cuda.shares": Decimal("0.5")})
+        await stores.agents.put_agent(make_agent(available_slots=available, devices=(failed, {"device_id": "?"})))
+        first, second = make_session("first", size=3), make_session("second", size=3)
+        for session in (first, second):
+            await stores.sessions.insert(session, events=[])
+        await stores.sessions.save([placed(first)])
+        with pytest.raises(InsufficientResource):
+            await stores.sessions.save([placed(second)])
+        agent = await stores.agents.agent(AGENT)
+        assert agent is not None
+        assert agent.occupied_slots == SLOTS * 3
 
     async def test_concurrent_writers_lose_nothing(self, stores: Stores) -> None:
         available = ResourceSlot({"cpu": Decimal(100), "cuda.shares": Decimal(100)})
@@ -253,6 +285,95 @@ class StoreContract:
         await stores.sessions.purge(before=NOW + timedelta(days=1), tokens_before=NOW)
         assert await stores.sessions.get_log(session.main.id) is None
 
+    async def test_no_more_live_sessions_than_allowed(self, stores: Stores) -> None:
+        """Many creations at once do not exceed the limit; ended sessions and those of others do not count."""
+        await stores.sessions.insert(make_session("theirs", access_key=AccessKey("AKIAOTHER")), events=[], max_live=1)
+        many = [make_session(f"s-{i}") for i in range(20)]
+        made = await asyncio.gather(
+            *(stores.sessions.insert(s, events=[event(s)], client_token=s.name, max_live=3) for s in many),
+            return_exceptions=True,
+        )
+        refused = [r for r in made if r is not None]
+        assert len(refused) == 17
+        assert all(isinstance(r, LimitExceeded) and r.data == {"concurrency": 3} for r in refused)
+        assert await stores.sessions.count_live([KEY]) == {KEY: 3}
+        assert len(await stores.sessions.events_after(0)) == 3, "a refused session leaves nothing"
+        lucky = next(s for s, r in zip(many, made, strict=True) if r is None)
+        with pytest.raises(SessionAlreadyExists):  # a repetition is recognised also at the limit
+            await stores.sessions.insert(make_session("again"), events=[], client_token=lucky.name, max_live=3)
+        await stores.sessions.save([ended(lucky)])
+        await stores.sessions.insert(make_session("next"), events=[], max_live=3)
+
+    async def test_callbacks_are_owed_in_order(self, stores: Stores) -> None:
+        """Only of sessions with a URL, only of the session as a whole, of each session the first one."""
+        store = stores.sessions
+        one, two = make_session("one", callback_url="http://one/"), make_session("two", callback_url="http://two/")
+        kernel = replace(event(one, "kernel_started"), kernel_id=one.main.id)
+        told = [event(one, "session_enqueued"), kernel]
+        await store.insert(one, events=told)
+        await store.insert(two, events=[event(two, "session_enqueued")])
+        quiet = make_session("quiet")
+        await store.insert(quiet, events=[event(quiet)])
+        change = replace(ended(one), events=(replace(event(one, "session_terminated"), payload={"reason": "r"}),))
+        await store.save([change])
+
+        async def due(at: datetime = NOW) -> list[tuple[str, str]]:
+            return [(c.url, c.body["event"]) for c in await store.due_callbacks(at, limit=9)]
+
+        assert await due() == [("http://one/", "enqueued"), ("http://two/", "enqueued")]
+        assert await due(NOW - timedelta(seconds=1)) == []
+        first, second = await store.due_callbacks(NOW, limit=9)
+        assert (first.session_id, first.access_key, first.attempts) == (one.id, KEY, 0)
+        await store.put_off_callback(first.id, attempts=1, due_at=NOW + timedelta(seconds=5))
+        await store.drop_callback(second.id)
+        assert await due() == [], "a later one does not overtake"
+        assert [c.attempts for c in await store.due_callbacks(NOW + timedelta(seconds=5), limit=9)] == [1]
+        await store.drop_callback(first.id)
+        (last,) = await store.due_callbacks(NOW, limit=9)
+        assert last.body == {
+            "type": "session_lifecycle", "event": "terminated", "session_id": str(one.id), "when": NOW.isoformat(),
+            "reason": "r",
+        }  # fmt: skip
+
+    # ---- answers ----
+
+    async def test_an_answer_is_kept_until_it_is_forgotten(self, stores: Stores) -> None:
+        answers, since = stores.answers, NOW - timedelta(hours=1)
+        assert await answers.begin(KEY, "t", "f1", now=NOW, since=since) is None
+        assert await answers.begin(KEY, "t", "f2", now=NOW, since=since) == KnownCall(fingerprint="f1", answer=None)
+        told = Answer(status=409, headers={"Content-Type": "a/b"}, body=b"\0\xff")
+        await answers.finish(KEY, "t", told)
+        known = await answers.begin(KEY, "t", "f1", now=NOW, since=since)
+        assert known == KnownCall(fingerprint="f1", answer=told)
+        assert await answers.begin("AKIAOTHER", "t", "f1", now=NOW, since=since) is None
+        later = NOW + timedelta(hours=2)
+        assert await answers.begin(KEY, "t", "f3", now=later, since=later - timedelta(hours=1)) is None, "it is too old"
+        await answers.finish(KEY, "t", Answer(status=204, headers={}, body=None))
+        known = await answers.begin(KEY, "t", "f3", now=later, since=since)
+        assert known == KnownCall(fingerprint="f3", answer=Answer(status=204, headers={}, body=None))
+        await answers.forget(KEY, "t")
+        await answers.forget(KEY, "t")
+        assert await answers.begin(KEY, "t", "f4", now=later, since=since) is None
+        await answers.purge(before=later)
+        assert await answers.begin("AKIAOTHER", "t", "f5", now=later, since=since) is None
+
+    @pytest.mark.parametrize(("limit", "value"), [("KEPT_CALLS", 3), ("KEPT_BYTES", 35)])
+    async def test_the_oldest_answers_go_first(
+        self, stores: Stores, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+    ) -> None:
+        for module in ("db", "memory"):
+            monkeypatch.setattr(f"ai.backend.manager.adapters.{module}.answer_store.{limit}", value)
+        since = NOW - timedelta(hours=1)
+        for i in range(6):
+            for key in (KEY, "AKIAOTHER"):
+                await stores.answers.begin(key, f"t{i}", "f", now=NOW + timedelta(seconds=i), since=since)
+                if i != 1:
+                    await stores.answers.finish(key, f"t{i}", Answer(status=200, headers={}, body=b"0123456789"))
+        await stores.answers.purge(before=since)
+        for key in (KEY, "AKIAOTHER"):
+            known = [await stores.answers.begin(key, f"t{i}", "g", now=NOW, since=since) for i in range(6)]
+            assert [k is not None for k in known] == [False, True, False, True, True, True], "what is at work stays"
+
     # ---- agents ----
 
     async def test_agents_come_back_and_change(self, stores: Stores) -> None:
@@ -290,7 +411,8 @@ class StoreContract:
 
     async def test_people_and_what_bounds_them(self, stores: Stores) -> None:
         ids = stores.identities
-        await ids.put_domain(Domain(name=DomainName("default"), created_at=NOW))
+        domain = Domain(name=DomainName("default"), created_at=NOW, allowed_vfolder_hosts={"local:v": ["upload-file"]})
+        await ids.put_domain(domain)
         group = Group(id=GroupId(uuid4()), name="default", domain_name=DomainName("default"), created_at=NOW)
         await ids.put_group(group)
         await ids.put_policy(ResourcePolicy(name="default", created_at=NOW, total_resource_slots=SLOTS))
@@ -313,7 +435,12 @@ class StoreContract:
         assert [g.name for g in found.groups] == ["default"]
         assert await ids.groups(user_id=user.uuid) == [group]
         assert await ids.groups(user_id=UserId(uuid4())) == []
-        assert (await ids.policies(name="default"))[0].total_resource_slots == SLOTS
+        [policy] = await ids.policies(name="default")
+        assert policy.total_resource_slots == SLOTS
+        around = await ids.surroundings("default", user.uuid, "default")
+        assert around == Surroundings(domain=domain, groups=(group,), policy=policy)
+        nothing = await ids.surroundings("elsewhere", UserId(uuid4()), "none")
+        assert nothing == Surroundings(domain=None, groups=(), policy=None)
         credentials = await ids.credentials(KEY)
         assert credentials is not None
         assert (credentials.secret_key, credentials.is_active) == ("s3cret", True)
@@ -329,6 +456,78 @@ class StoreContract:
         assert not credentials.is_active
         assert (await ids.keypairs(ListQuery(), email="user@local")).total_count == 1
         assert (await ids.users(ListQuery(), domain_name="default", status="active")).total_count == 1
+
+    async def test_policies_members_and_model_stores(self, stores: Stores) -> None:
+        ids = stores.identities
+        home = DomainName("default")
+        user = User(
+            uuid=UserId(uuid4()),
+            username="user",
+            email="user@local",
+            role=UserRole.USER,
+            domain_name=home,
+            created_at=NOW,
+            modified_at=NOW,
+            resource_policy="small",
+        )
+        pair = Keypair(access_key=KEY, user_id=user.uuid, user_email=user.email, created_at=NOW, modified_at=NOW)
+        await ids.put_user(user, password_hash=None, groups=[], keypair=KeypairSecret(keypair=pair, secret_key="s"))
+        small = StoragePolicy(kind=QuotaScopeKind.USER, name="small", created_at=NOW, max_quota_scope_size=1 << 40)
+        other = replace(small, kind=QuotaScopeKind.PROJECT)
+        for policy in (replace(small, max_vfolder_count=3), small, other):
+            await ids.put_storage_policy(policy)
+        assert await ids.storage_policies(QuotaScopeKind.USER) == [small]
+        store = Group(id=GroupId(uuid4()), name="store", domain_name=home, created_at=NOW, type=GroupType.MODEL_STORE)
+        plain = Group(id=GroupId(uuid4()), name="plain", domain_name=home, created_at=NOW)
+        for group in (store, plain, replace(store, id=GroupId(uuid4()), name="closed", is_active=False)):
+            await ids.put_group(group)
+        around = await ids.surroundings("default", user.uuid, "none")
+        assert around == Surroundings(domain=None, groups=(), policy=None, storage_policy=small, model_stores=(store,))
+        await ids.change_members(plain.id, add=[user.uuid])
+        await ids.change_members(plain.id, add=[user.uuid, user.uuid])
+        await ids.change_members(store.id, add=[user.uuid])
+        assert [g.name for g in (await ids.surroundings("default", user.uuid, "none")).groups] == ["plain", "store"]
+        await ids.change_members(plain.id, remove=[user.uuid])
+        assert [g.name for g in await ids.groups(user_id=user.uuid)] == ["store"]
+        with pytest.raises(Conflict):
+            await ids.delete_storage_policy(QuotaScopeKind.USER, "small")
+        assert await ids.delete_storage_policy(QuotaScopeKind.PROJECT, "small")
+        assert not await ids.delete_storage_policy(QuotaScopeKind.PROJECT, "small")
+        for name in ("default", "spare"):
+            await ids.put_policy(ResourcePolicy(name=name, created_at=NOW))
+        with pytest.raises(Conflict):
+            await ids.delete_policy("default")
+        assert (await ids.delete_policy("spare"), await ids.delete_policy("spare")) == (True, False)
+        await ids.put_domain(Domain(name=DomainName("zoo"), created_at=NOW))
+        await ids.put_domain(Domain(name=home, created_at=NOW))
+        assert [d.name for d in await ids.domains()] == ["default", "zoo"]
+
+    async def test_what_is_new_and_what_changes(self, stores: Stores) -> None:
+        ids = stores.identities
+        home = DomainName("default")
+        domain, policy = Domain(name=home, created_at=NOW), ResourcePolicy(name="p", created_at=NOW)
+        group = Group(id=GroupId(uuid4()), name="one", domain_name=home, created_at=NOW)
+        await ids.put_domain(domain, only_new=True)
+        await ids.put_policy(policy, only_new=True)
+        await ids.put_group(group, only_new=True)
+        await ids.put_group(replace(group, id=GroupId(uuid4()), name="two"), only_new=True)
+        for again in (
+            ids.put_domain(domain, only_new=True),
+            ids.put_policy(policy, only_new=True),
+            ids.put_group(replace(group, id=GroupId(uuid4())), only_new=True),
+            ids.change_group(group.id, name="two"),
+        ):
+            with pytest.raises(Conflict):
+                await again
+        assert await ids.change_domain("default", description="home") == replace(domain, description="home")
+        await asyncio.gather(ids.change_policy("p", idle_timeout=5), ids.change_policy("p", max_vfolder_count=7))
+        assert await ids.policies(name="p") == [replace(policy, idle_timeout=5, max_vfolder_count=7)]
+        hosts = {"local:v": ["upload-file"]}
+        changed = await ids.change_group(group.id, allowed_vfolder_hosts=hosts, type=GroupType.MODEL_STORE)
+        assert changed is not None
+        assert changed == replace(group, allowed_vfolder_hosts=hosts, type=GroupType.MODEL_STORE)
+        assert await ids.change_domain("nowhere", description="x") is None
+        assert await ids.change_policy("nothing") is None
 
     async def test_resource_groups_open_by_association(self, stores: Stores) -> None:
         ids = stores.identities
@@ -379,8 +578,7 @@ class StoreContract:
 class TestSql(StoreContract):
     @pytest.fixture
     async def stores(self, tmp_path: Path) -> AsyncIterator[Stores]:
-        database = Database(f"sqlite+aiosqlite:///{tmp_path}/manager.db")
-        await upgrade(database, MIGRATIONS)
+        database = Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
         yield Stores.sql(database)
         await database.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +15,7 @@ from ai.backend.accelerator.mem.host import MemoryHost
 from ai.backend.accelerator.mem.plugin import MemoryPlugin, MemorySettings
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
+from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
     HookContext,
@@ -34,12 +36,12 @@ async def config_of(plugin: AbstractComputePlugin, slot: str, held: dict[str, in
     return await plugin.create_lifecycle_hook(workload, allocation, context).pre_create()
 
 
-def cpu(root: Path, *, reserved: int = 0) -> CPUPlugin:
+def cpu(root: Path, **settings: Any) -> CPUPlugin:
     for core in range(4):
         (root / f"sys/devices/system/cpu/cpu{core}/node{core // 2}").mkdir(parents=True, exist_ok=True)
     (root / "proc").mkdir(exist_ok=True)
     host = CpuHost(sys=root / "sys", proc=root / "proc", cores=frozenset({0, 1, 3}))
-    return CPUPlugin(CPUSettings(reserved_cpu=reserved), host=host)
+    return CPUPlugin(CPUSettings.model_validate(settings), host=host)
 
 
 async def test_only_allowed_cores_are_devices(tmp_path: Path) -> None:
@@ -48,13 +50,35 @@ async def test_only_allowed_cores_are_devices(tmp_path: Path) -> None:
 
 
 async def test_reserved_cores_are_no_devices(tmp_path: Path) -> None:
-    assert await cpu(tmp_path, reserved=2).available_slots() == {"cpu": 1}
-    assert await cpu(tmp_path, reserved=9).available_slots() == {"cpu": 0}
+    assert await cpu(tmp_path, reserved_cpu=2).available_slots() == {"cpu": 1}
+    assert await cpu(tmp_path, reserved_cpu=9).available_slots() == {"cpu": 0}
 
 
 async def test_a_workload_is_bound_to_its_cores(tmp_path: Path) -> None:
     config = await config_of(cpu(tmp_path), "cpu", {"3": 1, "0": 1})
     assert (config.cpuset, config.cpu_limit) == ((0, 3), 2.0)
+
+
+async def taken(plugin: AbstractComputePlugin, slot: str, quantity: int) -> dict[str, int]:
+    """What a session gets of an idle node."""
+    spec = plugin.alloc_map_spec()
+    assert spec is not None
+    allocation = build_alloc_map(spec, await plugin.list_devices()).allocate({SlotName(slot): Decimal(quantity)})
+    return {str(device): int(amount) for device, amount in allocation.slots[SlotName(slot)].items()}
+
+
+@pytest.mark.parametrize(("policy", "expected"), [("prefer-single-node", {"0", "1"}), ("interleaved", {"0", "3"})])
+async def test_cores_of_one_node_or_of_every_node(tmp_path: Path, policy: str, expected: set[str]) -> None:
+    assert set(await taken(cpu(tmp_path, **{"affinity-policy": policy}), "cpu", 2)) == expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("prefer-single-node", {"node0": 2 * GIB}), ("interleaved", {"node0": GIB, "node1": GIB})],
+)
+async def test_memory_of_one_node_or_of_every_node(tmp_path: Path, policy: str, expected: dict[str, int]) -> None:
+    plugin = memory(tmp_path, {0: 4, 1: 4}, **{"affinity-policy": policy})
+    assert await taken(plugin, "mem", 2 * GIB) == expected
 
 
 async def test_use_is_measured_between_two_calls(tmp_path: Path) -> None:
@@ -67,7 +91,7 @@ async def test_use_is_measured_between_two_calls(tmp_path: Path) -> None:
     assert found == {None: (75.0, 200.0), "0": (75.0, 100.0), "1": (0.0, 100.0)}
 
 
-def memory(root: Path, nodes: dict[int, int], *, limit: str | None = None, reserved: object = 0) -> MemoryPlugin:
+def memory(root: Path, nodes: dict[int, int], *, limit: str | None = None, **settings: Any) -> MemoryPlugin:
     for node, gib in nodes.items():
         folder = root / f"sys/devices/system/node/node{node}"
         folder.mkdir(parents=True)
@@ -78,12 +102,11 @@ def memory(root: Path, nodes: dict[int, int], *, limit: str | None = None, reser
     if limit is not None:
         (root / "sys/fs/cgroup").mkdir(parents=True)
         (root / "sys/fs/cgroup/memory.max").write_text(limit + "\n")
-    settings = MemorySettings.model_validate({"reserved-mem": reserved})
-    return MemoryPlugin(settings, host=MemoryHost(sys=root / "sys", proc=root / "proc"))
+    return MemoryPlugin(MemorySettings.model_validate(settings), host=MemoryHost(sys=root / "sys", proc=root / "proc"))
 
 
 async def test_one_node_is_one_device(tmp_path: Path) -> None:
-    plugin = memory(tmp_path, {0: 8}, reserved="1g")
+    plugin = memory(tmp_path, {0: 8}, reserved_mem="1g")
     (device,) = await plugin.list_devices()
     assert (device.device_id, int(device.slots[0].amount), device.numa_node) == (DeviceId("root"), 7 * GIB, 0)
     config = await config_of(plugin, "mem", {"root": GIB})
@@ -91,7 +114,7 @@ async def test_one_node_is_one_device(tmp_path: Path) -> None:
 
 
 async def test_several_nodes_are_several_devices(tmp_path: Path) -> None:
-    plugin = memory(tmp_path, {0: 4, 1: 4}, reserved="1g")
+    plugin = memory(tmp_path, {0: 4, 1: 4}, reserved_mem="1g")
     assert {d.device_id: d.slots[0].amount for d in await plugin.list_devices()} == {"node0": 3 * GIB, "node1": 4 * GIB}
     config = await config_of(plugin, "mem", {"node1": GIB, "node0": 1})
     assert (config.memory_limit_bytes, config.memory_nodes) == (GIB + 1, (0, 1))

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from ai.backend.accelerator.mock import metrics
-from ai.backend.accelerator.mock.declaration import Declaration, MockDevice, default_declaration, load_declaration
+from ai.backend.accelerator.mock.declaration import Declaration, MockDevice, default_declaration, read_table
 from ai.backend.accelerator.mock.plugin import MockPlugin, MockSettings
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import InvalidInput, PluginError
@@ -154,12 +154,12 @@ def test_a_bad_declaration_is_refused_by_the_name_of_the_key(
     path = tmp_path / "bad.toml"
     path.write_text(text)
     with pytest.raises(error, match=names):
-        load_declaration(path)
+        read_table(path, Declaration)
 
 
 def test_a_named_declaration_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PluginError):
-        load_declaration(tmp_path / "none.toml")
+        read_table(tmp_path / "none.toml", Declaration)
 
 
 @pytest.mark.parametrize("wrong", [{"unit-mem": "lots"}, {"quantum-size": 2}, {"allocation-mode": "wild"}, {"x": 1}])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from ai.backend.accelerator.mock import plugin as mock_plugin
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
-from ai.backend.agent.services.plugins import find_plugins, plugin_of
 from ai.backend.common.errors import PluginError
+from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
+from ai.backend.plugin.loading import find_plugins, plugin_of
 from tests.support.agent_fakes import FakePlugin, fake_plugin
 
 
@@ -54,6 +57,42 @@ def test_both_spellings_of_the_setting_are_read() -> None:
     assert FakePlugin.key == "cpu"
 
 
+def test_of_both_spellings_everything_is_allowed() -> None:
+    both = {"allow-compute-plugins": ["x.y"], "allowed-compute-plugins": ["z", "x.y"]}
+    assert AgentSettings.model_validate({"agent": both}).agent.allow_compute_plugins == ("x.y", "z")
+    with pytest.raises(ValueError, match="allow"):
+        AgentSettings.model_validate({"agent": {**both, "allow-compute-plugins": 3}})
+
+
+def test_only_what_is_trusted_runs_in_the_agents_process() -> None:
+    names = ["ai.backend.accelerator.mock", "vendor.gpu"]
+    default = AgentSettings().agent.in_process_compute_plugins
+    found = {s.name: s.isolated for s in find_plugins(names, [], INTRINSIC_PLUGINS, default)}
+    assert found == {
+        **dict.fromkeys(INTRINSIC_PLUGINS, False),
+        "ai.backend.accelerator.mock": False,
+        "vendor.gpu": True,
+    }
+    assert {s.isolated for s in find_plugins(names, [], [], ())} == {True}
+    assert {s.isolated for s in find_plugins(names, [], [], ("*",))} == {False}
+
+
+def test_names_that_match_nothing_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    find_plugins(["no-such", "ai.backend.accelerator.mock"], ["vendor.gone", "cpu"], INTRINSIC_PLUGINS)
+    assert [record.getMessage() for record in caplog.records] == [
+        "allow-compute-plugins names no-such, which is no installed plugin and no package",
+        "block-compute-plugins names vendor.gone, which is no installed plugin and no package",
+    ]
+
+
+def test_finding_plugins_imports_none_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "explosive").mkdir()
+    (tmp_path / "explosive" / "__init__.py").write_text("raise SystemExit(3)")
+    monkeypatch.syspath_prepend(tmp_path)
+    (source,) = find_plugins(["explosive.plugin"], [], [], [])
+    assert (source.name, source.isolated) == ("explosive.plugin", True)
+
+
 def test_reservations_reach_the_plugins_that_offer_the_devices() -> None:
     settings = AgentSettings.model_validate(
         {"resource": {"reserved-cpu": 2}, "plugins": {"mem": {"reserved-mem": "3g"}, "mock": {"unit-proc": 4}}}
@@ -76,3 +115,10 @@ def test_installed_plugins_are_named_by_their_entry_point() -> None:
 def test_every_installed_plugin_is_not_the_mock() -> None:
     """Decision 0024: a production node that allows ``*`` offers no devices that do not exist."""
     assert "mock" not in {source.load().key for source in find_plugins(["*"], [], INTRINSIC_PLUGINS)}
+
+
+def test_plugins_of_one_module_are_told_apart() -> None:
+    keys = [source.load().key for source in find_plugins(["gaudi2", "tt-n300", "sysfs", "gaudi2"], [], [])]
+    assert keys == ["gaudi2", "tt-n300", "sysfs"]
+    assert len(find_plugins(["ai.backend.accelerator.mem"], [], INTRINSIC_PLUGINS)) == 2
+    assert len(find_plugins(["*"], [], INTRINSIC_PLUGINS)) == len(entry_points(group=ENTRY_POINT_GROUP))

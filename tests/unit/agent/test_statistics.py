@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ai.backend.agent.services.statistics import Series
+from ai.backend.agent.services.series import Series
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 
 ALL = frozenset({"min", "max", "sum", "avg", "diff", "rate"})
@@ -31,8 +31,12 @@ def test_all_numbers_are_text() -> None:
 
 
 def test_without_a_capacity_there_is_no_percentage() -> None:
-    metric = Series().add(_m(1.5), 0.0)
-    assert metric == {"current": "1.5", "capacity": None, "pct": "0.00", "unit_hint": "bytes"}
+    metric = Series().add(Measurement(key="x", value=1.5, unit_hint="watt"), 0.0)
+    assert metric == {"current": "1.5", "capacity": None, "pct": "0.00", "unit_hint": "watt"}
+
+
+def test_bytes_are_whole() -> None:
+    assert Series().add(_m(1.7), 0.0)["current"] == "2"
 
 
 def test_what_accumulates_has_a_rate() -> None:

@@ -1,10 +1,12 @@
-"""Merging what plugins want."""
+"""Merging what plugins want, and blaming them for it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from ai.backend.agent.services.workload_config import merge_configs
+from ai.backend.agent.services.workload_config import AGENT, NEEDS_CONSENT, blame, check_consent, merge_configs
 from ai.backend.common.errors import CreationDenied
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 
@@ -53,3 +55,52 @@ def test_the_same_wish_twice_is_one() -> None:
     mount = Mount(source="/a", target="/x")
     merged = merge_configs([("a", WorkloadConfig(mounts=(mount,))), ("b", WorkloadConfig(mounts=(mount,)))])
     assert merged.mounts == (mount,)
+
+
+def test_mounts_come_parents_first_whoever_asked_first() -> None:
+    deep, shallow = Mount(source="/a", target="/x/y"), Mount(source="/b", target="/x")
+    merged = merge_configs([("a", WorkloadConfig(mounts=(deep,))), ("b", WorkloadConfig(mounts=(shallow,)))])
+    assert merged.mounts == (shallow, deep)
+
+
+def test_one_plugin_may_contradict_itself() -> None:
+    twice = WorkloadConfig(mounts=(Mount(source="/a", target="/x"), Mount(source="/b", target="/x")))
+    with pytest.raises(CreationDenied, match="the plugin cuda wants different values of mount /x"):
+        merge_configs([("cuda", twice)])
+
+
+def test_a_cpuset_is_a_set() -> None:
+    parts = [("a", WorkloadConfig(cpuset=(1, 0))), ("b", WorkloadConfig(cpuset=(0, 1)))]
+    assert merge_configs(parts).cpuset == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "author"),
+    [
+        ({"field": "mounts", "key": "/x"}, "cuda"),
+        ({"field": "devices", "key": "/dev/k"}, "rocm"),
+        ({"field": "extra_syscalls", "key": "bpf"}, "cuda and rocm"),
+        ({"field": "mounts", "key": "/home/work/v"}, None),
+        ({"field": "hostname", "key": "x"}, None),
+        ({}, None),
+    ],
+)
+def test_a_refusal_of_the_runtime_names_who_asked(data: dict[str, Any], author: str | None) -> None:
+    parts = [
+        ("cuda", WorkloadConfig(mounts=(Mount(source="/a", target="/x"),), extra_syscalls=("bpf",))),
+        ("rocm", WorkloadConfig(devices=(DeviceMapping(source="/dev/k"),), extra_syscalls=("bpf",))),
+        (AGENT, WorkloadConfig(mounts=(Mount(source="/v", target="/home/work/v"),))),
+    ]
+    blamed = blame(CreationDenied("no such thing", data=data), parts)
+    assert str(blamed) == (f"the plugin {author}: no such thing" if author else "no such thing")
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_CONSENT))
+def test_calls_that_reach_deep_into_the_kernel_need_consent(name: str) -> None:
+    config = WorkloadConfig(extra_syscalls=("kcmp", name))
+    check_consent(config, [name])
+    check_consent(WorkloadConfig(extra_syscalls=("kcmp",)), [])
+    with pytest.raises(CreationDenied, match="consented-syscalls") as refusal:
+        check_consent(config, NEEDS_CONSENT - {name})
+    parts = [("cuda", config), (AGENT, WorkloadConfig())]
+    assert blame(refusal.value, parts).message.startswith(f"the plugin cuda: the system call '{name}'")

@@ -2,7 +2,18 @@ import json
 
 import pytest
 
-from ai.backend.cli.output import MutedScreen, OutputMode, Screen, cell, decoded, describe_slots, readable_amount, table
+from ai.backend.cli.lifecycle import describe_devices
+from ai.backend.cli.output import (
+    MutedScreen,
+    OutputMode,
+    Screen,
+    SlotDisplays,
+    cell,
+    decoded,
+    describe_slots,
+    readable_amount,
+    table,
+)
 
 
 @pytest.mark.parametrize(
@@ -23,6 +34,23 @@ from ai.backend.cli.output import MutedScreen, OutputMode, Screen, cell, decoded
 )
 def test_cells(value: object, text: str) -> None:
     assert cell(value) == text
+
+
+def test_no_terminal_obeys_what_others_wrote(capsys: pytest.CaptureFixture[str]) -> None:
+    screen, text = Screen(), "a\x1b]0;b\x07\r\nc\x9b1m"
+    screen.say(text)
+    screen.note(text)
+    screen.facts([("name", text)])
+    screen.error(text)
+    printed = "".join(capsys.readouterr())
+    assert "\\x1b]0;b\\x07" in printed
+    assert all(char.isprintable() for char in printed.replace("\n", ""))
+
+
+def test_devices_are_told_on_one_line() -> None:
+    devices = json.dumps({"npu": [{"device_id": "n\nname  forged", "model_name": "\x1b[31mN"}]})
+    assert describe_devices([{"attached_devices": devices}]) == "npu: \\x1b[31mN (n name forged)"
+    assert describe_slots({"npu.device": "1"}, {"npu.device": {"display_unit": "U\nx\x07"}}) == "npu.device=1 U x\\x07"
 
 
 def test_columns_are_aligned_also_for_wide_characters() -> None:
@@ -50,6 +78,28 @@ def test_amounts(slot: str, amount: object, text: str) -> None:
 
 def test_slots_in_words() -> None:
     assert describe_slots({"cpu": "1", "mem": "134217728"}) == "cpu=1, mem=128m"
+
+
+@pytest.mark.parametrize(
+    ("slot", "amount", "text"),
+    [
+        ("cuda.shares", "0.5", "cuda.shares=0.50 FGPU"),
+        ("cuda.shares", "4", "cuda.shares=4.00 FGPU"),
+        ("cuda.shares", "Infinity", "cuda.shares=Infinity FGPU"),
+        ("cuda.shares", "a lot", "cuda.shares=a lot FGPU"),
+        ("cuda.device", "0.125", "cuda.device=0.125 GPU"),
+        ("tpu.hbm", "34359738368", "tpu.hbm=32g"),
+        ("mem", "134217728", "mem=128m"),
+        ("new.slot", "7", "new.slot=7"),
+    ],
+)
+def test_slots_in_the_words_of_their_plugins(slot: str, amount: str, text: str) -> None:
+    displays: SlotDisplays = {
+        "cuda.shares": {"display_unit": "FGPU", "number_format": {"binary": False, "round_length": 2}},
+        "cuda.device": {"display_unit": "GPU", "number_format": {"binary": False, "round_length": 0}},
+        "tpu.hbm": {"display_unit": "GiB", "number_format": {"binary": True, "round_length": 0}},
+    }
+    assert describe_slots({slot: amount}, displays) == text
 
 
 @pytest.mark.parametrize(
@@ -97,3 +147,41 @@ def test_a_muted_screen_still_tells_results(capsys: pytest.CaptureFixture[str]) 
     screen.say("result")
     assert capsys.readouterr() == ("result\n", "")
     assert screen.is_quiet
+
+
+ROWS = [["first", "8c8c9921-10a9-4c94-a57c-f27e9a75b735", "cpu, memory, pids, cpuset"], ["b", "x", "-"]]
+
+
+def test_a_table_that_is_too_wide_folds_its_widest_columns() -> None:
+    assert table(["Name", "ID", "Enforced"], ROWS, room=70) == table(["Name", "ID", "Enforced"], ROWS)
+    assert table(["Name", "ID", "Enforced"], ROWS, room=41).splitlines() == [
+        "Name   ID                Enforced",
+        "─────  ────────────────  ────────────────",
+        "first  8c8c9921-10a9-4c  cpu, memory,",
+        "       94-a57c-f27e9a75  pids, cpuset",
+        "       b735",
+        "b      x                 -",
+    ]
+
+
+def test_a_cell_is_folded_to_a_few_lines() -> None:
+    lines = table(["Command"], [["word " * 30]], room=20).splitlines()
+    assert lines[2:] == ["word word word word"] * 3 + ["word word word word…"]
+    assert table(["N"], [["한국" * 4]], room=12).splitlines() == ["N", "─" * 12, "한국한국한국", "한국"]
+
+
+def test_where_columns_would_be_too_narrow_each_row_is_a_block() -> None:
+    assert table(["Name", "ID", "Enforced"], ROWS, room=30).splitlines() == [
+        "Name      first",
+        "ID        8c8c9921-10a9-4c94-a57c-f27e9a75b735",
+        "Enforced  cpu, memory, pids, cpuset",
+        "",
+        "Name      b",
+        "ID        x",
+        "Enforced  -",
+    ]
+
+
+def test_what_is_no_terminal_gets_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen().table([{"a": "x" * 500}], [("a", "A")])
+    assert "x" * 500 in capsys.readouterr().out

@@ -9,7 +9,7 @@ from ai.backend.cli.lazy import Entry, LazyGroup, Leaf
 from ai.backend.cli.list_command import ACTIVE, parse_format
 from ai.backend.cli.main import root
 
-DAEMONS = {"up", "down", "mgr", "ag"}
+DAEMONS = {"up", "down", "mgr", "ag", "storage"}
 
 
 def leaves(group: LazyGroup, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Entry, click.Command]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def test_file_and_environment_merge_and_the_environment_wins(tmp_path: Path) -> 
     assert (loaded.agent_id, loaded.container.kernel_uid, loaded.container.names) == ("i-1", 7, ["x", "y"])
 
 
+def test_what_is_fixed_wins_key_by_key(tmp_path: Path) -> None:
+    file = tmp_path / "agent.toml"
+    file.write_text('agent-id = "i-1"\n[container]\nkernel-uid = 5\nnames = ["mine"]\n')
+    fixed = {"agent-id": "i-2", "container": {"kernel-uid": 9}}
+    loaded = load_settings(Outer, name="agent", path=file, fixed=fixed)
+    assert (loaded.agent_id, loaded.container.kernel_uid, loaded.container.names) == ("i-2", 9, ["mine"])
+
+
 @pytest.mark.parametrize(
     ("content", "named"),
     [("agent-idd = 1", "agent-idd"), ("[container]\nkernel-uid = 'x'", "container.kernel-uid"), ("a = ", "TOML")],
@@ -44,8 +53,23 @@ def test_a_bad_file_is_refused_naming_the_key(tmp_path: Path, content: str, name
 
 
 def test_a_named_file_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="Cannot read"):
+    with pytest.raises(InvalidInput, match="cannot read"):
         load_settings(Outer, name="agent", path=tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("what", ["endless", "folder", "pipe", "large", "deep"])
+def test_what_is_no_file_of_settings_is_refused_at_once(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "agent.toml"
+    if what == "endless":
+        path.symlink_to("/dev/zero")
+    elif what == "folder":
+        path.mkdir()
+    elif what == "pipe":
+        os.mkfifo(path)
+    else:
+        path.write_text("# " + "x" * (1 << 20) if what == "large" else "a = " + "[" * 100_000)
+    with pytest.raises(InvalidInput, match=r"agent\.toml"):
+        load_settings(Outer, name="agent", path=path)
 
 
 def test_the_search_path_is_that_of_the_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-PROGRAMS = ("bash", "cat", "cmp", "cp", "dirname", "id", "mkdir", "readlink", "rm", "sed", "tail")
+PROGRAMS = ("bash", "cat", "cmp", "cp", "dirname", "id", "mkdir", "mktemp", "readlink", "rm", "sed", "tail")
 PASSES = "def test_it():\n    pass\n"
 FAILS = "def test_it():\n    assert False\n"
 SKIPS = "import pytest\n\n@pytest.mark.skip(reason='machine: none')\ndef test_it():\n    pass\n"

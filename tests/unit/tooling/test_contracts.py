@@ -17,6 +17,7 @@ CLEAN = {
     "core/planner.py": "import ai.backend.common.slots\n",
     "plugin/__init__.py": "",
     "plugin/accelerator.py": "from ai.backend.core import planner\n",
+    "plugin/relay/__init__.py": "import json\n",
     "infra/__init__.py": "",
     "infra/bus.py": "import asyncio\nfrom ai.backend.plugin import accelerator\n",
     "client/__init__.py": "",
@@ -64,6 +65,7 @@ PLANTS = [
     ("nobody-imports-the-runner", "agent/bad.py", "import ai.backend.kernel.framing\n"),
     ("runner-imports-nothing-of-ours", "kernel/bad.py", "import ai.backend.common.slots\n"),
     ("runner-is-standard-library-only", "kernel/bad.py", "import msgspec\n"),
+    ("runner-is-standard-library-only", "plugin/relay/bad.py", "import msgspec\n"),
 ]
 
 

@@ -9,8 +9,11 @@ $ echo one
 one
 $ cat <<END
 > two
+>
+> three
 > END
 two
+
 three
 ```
 text, and a block that is not executed
@@ -26,8 +29,8 @@ $ true
 def test_examples_are_found_in_order_with_what_they_print() -> None:
     assert list(examples(PAGE)) == [
         Example(4, "echo one", "one"),
-        Example(6, "cat <<END\ntwo\nEND", "two\nthree"),
-        Example(17, "true", ""),
+        Example(6, "cat <<END\ntwo\n\nthree\nEND", "two\n\nthree"),
+        Example(20, "true", ""),
     ]
 
 

@@ -24,7 +24,7 @@ def test_check_knows_every_lane() -> None:
     text = (REPOSITORY / "check").read_text()
     declared = re.search(r'^LANES="([^"]+)"$', text, re.MULTILINE)
     assert declared is not None
-    assert declared[1].split() == ["lint", "types", "contracts", *LANES]
+    assert sorted(declared[1].split()) == sorted(["lint", "types", "contracts", *LANES])
 
 
 def test_the_ci_entry_calls_check_and_nothing_more() -> None:

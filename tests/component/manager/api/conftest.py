@@ -36,6 +36,9 @@ from ai.backend.manager.config.settings import ManagerSettings, SessionSettings
 from ai.backend.manager.main import Manager
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
+from tests.support.fake_artifacts import FakeDepot, FakeReservoirs
+from tests.support.fake_storage import FakeStorage
+from tests.support.migrated import migrated
 from tests.support.signed_http import RawClient, RawReply
 
 
@@ -137,6 +140,7 @@ class Api:
     user: RawClient
     other: RawClient
     admin: RawClient
+    storage: FakeStorage
 
     async def create(self, client: RawClient | None = None, **body: Any) -> dict[str, Any]:
         reply = await (client or self.user).request("POST", "/session", json={"image": "python", **body})
@@ -162,14 +166,33 @@ class Api:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
+def storage(tmp_path: Path) -> FakeStorage:
+    return FakeStorage(tmp_path / "storage", "local:volume1", "local:volume2", "far:away")
+
+
+@pytest.fixture
+def depot(tmp_path: Path) -> FakeDepot:
+    return FakeDepot(tmp_path / "depot")
+
+
+@pytest.fixture
+async def cluster(tmp_path: Path, storage: FakeStorage, depot: FakeDepot) -> AsyncIterator[Cluster]:
     """As for the services, but with agents that may be silent for a while."""
-    link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{tmp_path / 'manager.db'}")
+    link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
     settings = ManagerSettings(sessions=SessionSettings(retry_backoff_s=0.05, destroy_wait_s=5.0))
-    manager = Manager(settings, database, Bus(), link.manager, hash_password=lambda password: password)
+    manager = Manager(
+        settings,
+        database,
+        Bus(),
+        link.manager,
+        storage=storage,
+        artifacts=depot,
+        reservoirs=FakeReservoirs(),
+        hash_password=lambda password: password,
+    )
     await manager.start()
     await link.manager.start(manager.reports)
-    made = await manager.services.identity.bootstrap()
+    made = await manager.services.identity.bootstrap(vfolder_hosts=["local:volume1", "far:away"])
     callers = []
     for pair in (made.admin, made.user):
         assert pair is not None
@@ -185,7 +208,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def api(cluster: Cluster) -> AsyncIterator[Api]:
+async def api(cluster: Cluster, storage: FakeStorage) -> AsyncIterator[Api]:
     agent = ApiAgent()
     await cluster.join(agent)
     identity = cluster.manager.services.identity
@@ -205,6 +228,7 @@ async def api(cluster: Cluster) -> AsyncIterator[Api]:
             user=await client(cluster.user.access_key),
             other=await client(pair.access_key),
             admin=await client(cluster.admin.access_key),
+            storage=storage,
         )
     finally:
         await runner.cleanup()

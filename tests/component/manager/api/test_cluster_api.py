@@ -1,17 +1,102 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from ai.backend.manager.model.identity import Group
 from tests.component.manager.api.conftest import Api
+from tests.component.manager.test_slots import Machine
+from tests.component.manager.test_variants import GpuAgent
 
 
 async def test_what_the_cluster_offers(api: Api) -> None:
     slots = (await api.user.request("GET", "/config/resource-slots")).json()
     assert slots == {"cpu": "count", "mem": "bytes", "mock.device": "count"}
-    assert isinstance((await api.user.request("GET", "/config/resource-slots/details")).json(), dict)
+    details = (await api.user.request("GET", "/config/resource-slots/details")).json()
+    assert details["mock.device"] == {
+        "slot_name": "mock.device",
+        "slot_type": "count",
+        "description": "",
+        "human_readable_name": "mock.device",
+        "display_unit": "",
+        "number_format": {"binary": False, "round_length": 0},
+        "display_icon": "",
+    }
+    in_group = (await api.user.request("GET", "/config/resource-slots/details?sgroup=default")).json()
+    assert in_group == details
+    assert (await api.user.request("GET", "/config/resource-slots/details?sgroup=nowhere")).json() == {}
     assert isinstance((await api.user.request("GET", "/config/vfolder-types")).json(), list)
     assert isinstance((await api.user.request("GET", "/config/docker-registries")).json(), dict)
     assert isinstance((await api.user.request("GET", "/resource/presets")).json()["presets"], list)
     groups = (await api.user.request("GET", "/scaling-groups?group=default")).json()
     assert groups == {"scaling_groups": [{"name": "default"}]}
+
+
+async def test_a_request_sees_one_set_of_slots(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that appears in the middle of a request belongs to the next one."""
+    late = Machine("late", cuda_device="1")
+    store = api.cluster.manager._stores.identities
+    groups = store.groups
+
+    async def slow(**narrowed: Any) -> Sequence[Group]:
+        if late.reports is None:
+            await api.cluster.join(late)
+        return await groups(**narrowed)
+
+    monkeypatch.setattr(store, "groups", slow)
+    body = {"image": "python", "config": {"resources": {"cuda.device": 1}}}
+    refused = await api.user.request("POST", "/session", json=body)
+    assert (refused.status, late.reports is None) == (400, False)
+    assert refused.json()["data"]["available"] == ["cpu", "mem", "mock.device"]
+    assert (await api.user.request("POST", "/session", json=body)).status == 201
+
+
+async def test_variants_over_the_wire(api: Api) -> None:
+    gpus = GpuAgent(agent_id="gpus", gpus=[("8.0", "A100"), ("9.0", "H100")], unhealthy={"gpu-0"})
+    await api.cluster.join(gpus)
+    listed = (await api.user.request("GET", "/resource/variant-properties?scaling_group=default")).json()
+    assert listed["variant_properties"][0] == {
+        "property": "cuda::model::H100",
+        "namespace": "cuda",
+        "feature": "model",
+        "value": "H100",
+        "match_mode": "exact",
+        "device_names": ["cuda"],
+        "devices": {"default": 1},
+    }
+    assert (await api.user.request("GET", "/resource/variant-properties?scaling_group=nowhere")).status == 404
+    told = await api.gql("{ variant_properties { property match_mode devices } }")
+    assert told["data"]["variant_properties"][1] == {
+        "property": "nvidia::compute_capability::9.0",
+        "match_mode": "minimum",
+        "devices": '{"default": 1}',
+    }
+    resources = {"cuda.device": 1}
+    for wrong in (["H100"], ["a::b::c"] * 33, [""], "a::b::c", [1]):
+        body = {"image": "python", "config": {"resources": resources, "variant_requirements": wrong}}
+        refused = await api.user.request("POST", "/session", json=body)
+        assert refused.status == 400, wrong
+        assert [name.partition("[")[0] for name in refused.json()["data"]] == ["config.variant_requirements"]
+    made = await api.create(
+        name="mine", config={"resources": resources, "variantRequirements": ["nvidia::compute_capability::8.5"]}
+    )
+    info = (await api.user.request("GET", "/session/mine")).json()
+    assert info["variantRequirements"] == ["nvidia::compute_capability::8.5"]
+    query = "query($id: UUID!) { compute_session(id: $id) { variant_requirements } }"
+    session = (await api.gql(query, id=made["sessionId"]))["data"]["compute_session"]
+    assert session == {"variant_requirements": ["nvidia::compute_capability::8.5"]}
+
+    agents = "{ agent_list(limit: 20, offset: 0) { items { id compute_plugins devices } } }"
+    seen = (await api.gql(agents, api.admin))["data"]["agent_list"]["items"]
+    devices = {a["id"]: json.loads(a["devices"]) for a in seen}["gpus"]
+    assert [(d["device_id"], d["model_name"], d["health"], d["allocated"]) for d in devices] == [
+        ("gpu-0", "A100", "unhealthy", {}),
+        ("gpu-1", "H100", "healthy", {"cuda.device": "1"}),
+    ]
+    assert (await api.gql(agents))["data"]["agent_list"]["items"] == [], "agents are for administrators"
 
 
 async def test_what_is_left(api: Api) -> None:
@@ -51,3 +136,21 @@ async def test_probes_and_documents(api: Api) -> None:
     assert 'route="POST /session",status="201"' in metrics
     assert (await anonymous.request("GET", "/readyz")).status == 200
     assert (await anonymous.request("GET", "/resource/presets")).status == 401
+
+
+async def test_superadmins_operate_devices(api: Api) -> None:
+    path = "/resource/agents/agent-1/devices/mock/operations"
+    told = (await api.admin.request("GET", path)).json()
+    assert (told["actions"], told["devices"]) == (["reset"], ["mock-0"])
+    body = {"action": "partition", "device_id": "GPU:0/1", "argument": "1g.10gb"}
+    assert (await api.admin.request("POST", path, json=body)).json() == {"device_id": "GPU:0/1:partition:1g.10gb"}
+    refusals = [
+        (api.user, path, body, 403),
+        (api.admin, path.replace("agent-1", "nobody"), body, 404),
+        (api.admin, path, {**body, "device_id": "busy"}, 409),
+        (api.admin, path, {**body, "device_id": ""}, 400),
+        (api.admin, path, {**body, "surprise": 1}, 400),
+    ]
+    for who, where, what, status in refusals:
+        assert (await who.request("POST", where, json=what)).status == status
+    assert (await api.user.request("GET", path)).status == 403

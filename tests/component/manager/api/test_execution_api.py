@@ -88,6 +88,21 @@ async def test_interrupt_complete_logs(api: Api) -> None:
     assert (await api.user.request("GET", "/session/_/logs?taskId=x")).status == 400
 
 
+async def test_processes(api: Api) -> None:
+    await api.create(name="runs")
+    assert (await api.user.request("GET", "/session/runs/processes")).json() == {
+        "result": [
+            {
+                "kernel": "main1",
+                "pid": 7,
+                "command": "python main.py",
+                "metrics": {"mem": {"current": "4096", "capacity": None}},
+            }
+        ]
+    }
+    assert (await api.user.request("GET", "/session/nobody/processes")).status == 404
+
+
 async def test_a_session_that_does_not_run(api: Api) -> None:
     api.agent.stall = True
     await api.create(name="runs", enqueueOnly=True)

@@ -217,3 +217,45 @@ async def test_row_crash_of_user_code(api: Api) -> None:
     await api.create(name="runs")
     assert (await api.user.request("POST", "/session/runs", json={"mode": "query", "code": "boom"})).status == 409
     assert (await api.user.request("GET", "/session/runs")).json()["status"] == "RUNNING"
+
+
+async def test_row_folder_delete(api: Api) -> None:
+    for _ in range(2):
+        assert (await api.user.request("POST", "/folders", json={"name": "data"})).status == 201
+        assert (await api.user.request("DELETE", "/folders/data")).status == 204
+        assert (await api.user.request("GET", "/folders")).json() == []
+    found = (await api.user.request("GET", "/folders/_/id", json={"name": "data"})).json()
+    restored = await api.user.request("POST", "/folders/restore-from-trash-bin", json=found)
+    assert restored.status == 204
+    assert len((await api.user.request("GET", "/folders")).json()) == 1
+
+
+async def test_row_folder_group(api: Api) -> None:
+    groups = await api.cluster.manager.services.identity.groups(api.cluster.admin)
+    for name, body in (("a", {"group": "default"}), ("b", {"group_id": str(groups[0].id)})):
+        reply = await api.admin.request("POST", "/folders", json={"name": name, **body})
+        assert (reply.status, reply.json()["group_name"]) == (201, "default")
+    reply = await api.admin.request("POST", "/folders", json={"name": "c", "group": None})
+    assert (reply.status, reply.json()["group"]) == (201, None)
+
+
+async def test_row_folder_mkdir(api: Api) -> None:
+    await api.user.request("POST", "/folders", json={"name": "data"})
+    for path, made in (("one", ["one"]), (["two", "three"], ["two", "three"])):
+        reply = await api.user.request("POST", "/folders/data/mkdir", json={"path": path, "parents": False})
+        assert (reply.status, [r["item"] for r in reply.json()["results"]["success"]]) == (201, made)
+
+
+async def test_row_folder_invite(api: Api) -> None:
+    for name, field in (("a", "emails"), ("b", "user_ids")):
+        await api.user.request("POST", "/folders", json={"name": name})
+        reply = await api.user.request("POST", f"/folders/{name}/invite", json={"perm": "ro", field: ["other@local"]})
+        assert reply.json() == {"invited_ids": ["other@local"]}
+
+
+async def test_row_folder_download(api: Api) -> None:
+    await api.user.request("POST", "/folders", json={"name": "data"})
+    await api.user.request("POST", "/folders/data/request-upload", json={"path": "file", "size": 0})
+    for field in ("path", "file"):
+        reply = await api.user.request("POST", "/folders/data/request-download", json={field: "file"})
+        assert set(reply.json()) == {"token", "url"}

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
-from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth, DeviceSlot
+from ai.backend.common.devices import (
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceHealth,
+    DeviceLink,
+    DeviceSlot,
+    LinkKind,
+    VariantProperty,
+)
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 
@@ -23,8 +31,15 @@ def slot(
 
 
 def device(
-    device_id: str, *slots: DeviceSlot, numa: int | None = None, healthy: bool = True, kind: str = "x"
+    device_id: str,
+    *slots: DeviceSlot,
+    numa: int | None = None,
+    healthy: bool = True,
+    kind: str = "x",
+    links: Mapping[str, tuple[str, float | None]] | None = None,
+    variants: Sequence[str] = (),
 ) -> ComputeDevice:
+    """``links`` maps the id of a peer to (kind, bandwidth in GiB/s)."""
     return ComputeDevice(
         device_name=DeviceName(kind),
         device_id=DeviceId(device_id),
@@ -32,6 +47,11 @@ def device(
         slots=slots,
         numa_node=numa,
         health=DeviceHealth.HEALTHY if healthy else DeviceHealth.UNHEALTHY,
+        links=tuple(
+            DeviceLink(peer=DeviceId(peer), kind=LinkKind(link), bandwidth_gib_s=bandwidth)
+            for peer, (link, bandwidth) in (links or {}).items()
+        ),
+        variant_properties=tuple(map(VariantProperty.parse, variants)),
     )
 
 

@@ -244,3 +244,45 @@ def test_errors_are_resource_errors_that_name_the_slot() -> None:
     with pytest.raises(ResourceError, match="needs 5 x; 4 free") as e:
         alloc_map.allocate(want(x=5))
     assert e.value.data == {"slot": "x", "requested": "5", "available": "4"}
+
+
+def test_a_refusal_says_what_was_looked_for() -> None:
+    alloc_map = FractionalAllocMap([device(d, slot("x", 1, "0.1")) for d in "abc"])
+    alloc_map.apply(alloc({"x": {"a": "0.7", "b": "0.5", "c": "0.5"}}))
+    with pytest.raises(
+        InsufficientResource, match=r"needs 0\.6 x on one device; 1\.3 free, at most 0\.5 on one device"
+    ):
+        alloc_map.allocate(want(x="0.6"))
+    with pytest.raises(InsufficientResource, match=r"needs 1\.3 x in equal shares; 1\.3 free, at most 0\.5 on one"):
+        alloc_map.allocate(want(x="1.3"))
+
+
+@pytest.mark.parametrize(
+    ("amount", "quantum"),
+    [
+        ("NaN", 1),
+        ("sNaN", 1),
+        ("Infinity", 1),
+        ("-1", 1),
+        ("1E+999999", 1),
+        ("1E+30", 1),
+        (1, "NaN"),
+        (1, 0),
+        (1, "-1"),
+        (1, "Infinity"),
+        (1, "1E-999999"),
+    ],
+)
+def test_what_a_device_cannot_offer_is_refused(amount: str | int, quantum: str | int) -> None:
+    with pytest.raises(InvalidAllocation, match="malformed"):
+        DiscreteAllocMap([device("a", slot("x", amount, quantum))])
+
+
+@pytest.mark.parametrize("quantity", ["sNaN", "1E+999999", "1E-999999", "1E+30"])
+def test_what_no_device_can_give_is_refused(quantity: str) -> None:
+    alloc_map = DiscreteAllocMap([device("a", slot("x", 4))])
+    with pytest.raises((InvalidQuantity, NotMultipleOfQuantum)):
+        alloc_map.allocate(want(x=quantity))
+    for call in (alloc_map.apply, alloc_map.free):
+        with pytest.raises(InvalidAllocation):
+            call(alloc({"x": {"a": quantity}}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,6 +49,50 @@ def test_the_order_of_plugins_is_total() -> None:
         "mem",
     ]
     assert order_plugins(["mem", "atom", "cpu"], ["mem"]) == ["mem", "atom", "cpu"]
+
+
+@given(st.lists(st.text(max_size=3), unique=True), st.lists(st.text(max_size=3)), st.randoms())
+def test_the_order_of_any_plugins_is_total(names: list[str], order: list[str], random: Random) -> None:
+    ordered = order_plugins(names, order)
+    assert sorted(ordered) == sorted(names)
+    random.shuffle(names)
+    assert order_plugins(names, order) == ordered
+    named = [name for name in ordered if name in order]
+    assert ordered[: len(named)] == named == sorted(named, key=order.index)
+
+
+@given(
+    st.dictionaries(st.sampled_from(["cpu", "mem", "cuda.device"]), st.integers(1, 4), min_size=1),
+    st.lists(st.integers(0, 7), max_size=6, unique=True),
+    st.lists(st.integers(0, 3), max_size=3, unique=True),
+    st.integers(0, 100),
+)
+def test_one_node_serves_all_of_a_request_if_one_can(
+    request: dict[str, int], cores: list[int], cards: list[int], memory: int
+) -> None:
+    allocator = node()
+    allocator.apply(alloc({"cpu": {str(i): 1 for i in cores}, "cuda.device": {str(i): 1 for i in cards}}))
+    if memory:
+        allocator.apply(alloc({"mem": {"m0": memory}}))
+    free = [
+        {
+            "cpu": 4 - sum(i // 4 == n for i in cores),
+            "cuda.device": 2 - sum(i // 2 == n for i in cards),
+            "mem": 100 - memory * (n == 0),
+        }
+        for n in (0, 1)
+    ]
+    possible = any(all(room[slot] >= quantity for slot, quantity in request.items()) for room in free)
+    before = allocator.snapshot()
+    try:
+        given_ = allocator.allocate(ResourceSlot.parse(request))
+    except InsufficientResource:
+        assert not possible
+        assert allocator.snapshot() == before
+    else:
+        assert (len(allocator.numa_nodes(given_)) == 1) == possible
+        allocator.free(given_)
+        assert allocator.snapshot() == before
 
 
 def test_a_whole_request_lands_on_one_numa_node() -> None:
@@ -134,6 +180,13 @@ def test_a_plan_on_a_device_that_failed_is_bound_elsewhere() -> None:
     assert plain(bound) == {"x": {"b": "1"}}
     allocator.free(bound)
     assert allocator.available() == allocator.totals
+
+
+def test_a_plan_with_two_slots_that_hide_each_other_is_kept() -> None:
+    devices = [device(d, slot("x.device", group="g"), slot("x.shares", 10, group="g")) for d in "abc"]
+    plan = alloc({"x.device": {"c": 1}, "x.shares": {"b": 10}})
+    bound = NodeAllocator.from_devices([plugin("x", *devices)]).verify_or_rebind(req(x_device=1, x_shares=10), plan)
+    assert bound == plan
 
 
 def test_a_plan_that_cannot_be_bound_takes_nothing() -> None:

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from ai.backend.core.lifecycle import artifact, kernel, session
 from ai.backend.core.lifecycle.diagram import arrows, render
-from ai.backend.core.lifecycle.kernel import TRANSITIONS
 
 
-def test_the_page_draws_every_arrow_of_both_tables() -> None:
+def test_the_page_draws_every_arrow_of_all_tables() -> None:
     text = render()
-    assert text.count("stateDiagram-v2") == 2
-    for (source, target), triggers in arrows(TRANSITIONS).items():
-        assert f"    {source} --> {target}: {', '.join(triggers)}\n" in text
+    assert text.count("stateDiagram-v2") == 3
+    lines = [
+        *((source, target, ", ".join(by)) for (source, target), by in arrows(kernel.TRANSITIONS).items()),
+        *((source, target, ", ".join(by)) for (source, target), by in arrows(session.TRANSITIONS).items()),
+        *((source, target, ", ".join(by)) for (source, target), by in arrows(artifact.TRANSITIONS).items()),
+    ]
+    for source, target, triggers in lines:
+        assert f"    {source} --> {target}: {triggers}\n" in text

@@ -358,3 +358,20 @@ def test_no_order_of_events_breaks_an_invariant(events: list[SessionEvent], sess
         if state.status.is_final:
             was_final = state
             assert set(held.values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("request_", "kernel", "session"),
+    [
+        (SessionDestroyRequested(), KS.TERMINATED, SS.TERMINATED),
+        (SessionRestartRequested(), KS.ERROR, SS.ERROR),
+    ],
+)
+def test_what_is_given_back_too_late_has_ended(
+    request_: SessionEvent, kernel: KernelStatus, session: SessionStatus
+) -> None:
+    state, _ = run(running(), request_)
+    attempt = state.kernels[0].attempt
+    state, effects = run(state, seen(0, KS.PENDING, reason=R.CREATION_DEFERRED, attempt=attempt))
+    assert (state.kernels[0].status, state.status) == (kernel, session)
+    assert len(of(ReleaseSlots, effects)) == 1

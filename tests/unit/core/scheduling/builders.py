@@ -8,7 +8,7 @@ from decimal import Decimal
 from itertools import count
 from uuid import UUID
 
-from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceSlot
+from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceHealth, DeviceSlot
 from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode, SlotType
@@ -69,6 +69,18 @@ def holding(view: AgentView, **quantities: str | int) -> AgentView:
     """The agent with one more kernel on it, whose devices nobody has told yet."""
     kernel = HeldKernel(kernel_id=KernelId(UUID(int=next(_ids))), slots=slots(**quantities))
     return replace(view, held=(*view.held, kernel))
+
+
+def failing(view: AgentView, plugin: str, **reasons: str) -> AgentView:
+    """The agent with failed devices of a plugin: ``_0="Xid 79"``."""
+    sick = {name.lstrip("_"): reason for name, reason in reasons.items()}
+
+    def judged(device: ComputeDevice) -> ComputeDevice:
+        reason = sick.get(device.device_id)
+        return device if reason is None else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
+
+    plugins = (replace(p, devices=tuple(map(judged, p.devices))) if p.name == plugin else p for p in view.plugins)
+    return replace(view, plugins=tuple(plugins))
 
 
 def session(name: str, *kernels: ResourceSlot, age_s: float = 0, multi: bool = False, **more: object) -> PendingSession:

@@ -17,7 +17,7 @@ from ai.backend.core.scheduling.plan import Plan, SkipReason
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, Dependency, PendingSession, Quota, Snapshot
 from tests.unit.core.allocation.builders import plain
-from tests.unit.core.scheduling.builders import NOW, agent, holding, session, slots
+from tests.unit.core.scheduling.builders import NOW, agent, failing, holding, session, slots
 
 R = SkipReason
 DEFAULT = Policy()
@@ -162,6 +162,38 @@ def test_what_can_never_run(request_: object, reason: SkipReason, text: str) -> 
     assert why(made, wanted)[0] is reason
     assert text in why(made, wanted)[1]
     assert where(made, behind), "it holds nobody back"
+
+
+def test_what_only_failed_devices_could_serve_is_told_so_and_holds_nobody_back() -> None:
+    wanted, behind = session("a", slots(cuda_device=2), age_s=9), session("b", slots(cpu=1))
+    agents = [failing(agent("i-1", cuda=2), "cuda", _0="Xid 79", _1=""), agent("i-2", cuda=1)]
+    made = plan(agents, [wanted, behind])
+    assert why(made, wanted) == (
+        R.DEVICES_FAILED,
+        "needs 2 cuda.device; devices for it have failed: 0 on i-1 (Xid 79), 1 on i-1",
+    )
+    assert where(made, behind)
+    too_much = session("c", slots(cuda_device=3))
+    assert why(plan(agents, [too_much]), too_much)[0] is R.NEVER_FITS
+    assert where(plan([*agents, agent("i-3", cuda=2)], [wanted]), wanted) == ["i-3"]
+
+
+def test_all_devices_of_a_slot_have_failed() -> None:
+    wanted = session("a", slots(cuda_device=1))
+    sick = failing(agent("i-1", cuda=1), "cuda", _0="too hot")
+    assert why(plan([sick, agent("i-2")], [wanted]), wanted) == (
+        R.DEVICES_FAILED,
+        "needs 1 cuda.device; devices for it have failed: 0 on i-1 (too hot)",
+    )
+
+
+def test_a_multi_node_session_that_failed_devices_could_serve() -> None:
+    wanted = session("a", *[slots(cuda_device=1)] * 2, multi=True)
+    agents = [agent("i-1", cuda=1), failing(agent("i-2", cuda=1), "cuda", _0="too hot")]
+    assert why(plan(agents, [wanted]), wanted) == (
+        R.DEVICES_FAILED,
+        "needs 2 cuda.device; devices for it have failed: 0 on i-2 (too hot)",
+    )
 
 
 def test_a_multi_node_session_larger_than_the_cluster_holds_nobody_back() -> None:

@@ -12,7 +12,7 @@ from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.agent import RunResult
 from ai.backend.infra.http.decode import convert, rename_aliases
 from ai.backend.manager.api.execution import home_path, run_request
-from ai.backend.manager.api.graphql.views import resource_opts, split_image
+from ai.backend.manager.api.graphql.views import published_units, resource_opts, split_image
 from ai.backend.manager.api.session_schemas import CREATE_ALIASES, CreateSessionBody, RunOptions
 from ai.backend.manager.api.session_views import creation_of, duration_s, run_result
 from ai.backend.manager.api.streams import MAX_FRAME_CHARS, split_result
@@ -43,6 +43,7 @@ def test_every_alias_is_the_field(alias: str, name: str) -> None:
         "config.mount_options": {"a": {"permission": "ro"}},
         "config.resource_opts": {"shmem": "1m"},
         "config.preopen_ports": ["80"],
+        "config.variant_requirements": ["mock::model::M1"],
     }
     value = values.get(name, "text")
 
@@ -141,3 +142,14 @@ def test_images_and_options() -> None:
     assert split_image("a/b") == ("", "a/b", "")
     assert resource_opts({"shmem": "64m", "x": "y"}) == '{"shmem": "67108864", "x": "y"}'
     assert resource_opts({"shmem": "lots"}) == "{}"
+
+
+def test_statistics_of_an_agent_have_the_units_that_published_clients_know() -> None:
+    metric = {"current": "5", "capacity": "100", "pct": "5.00", "unit_hint": "percent"}
+    hot = {**metric, "unit_hint": "celsius"}
+    live = {"node": {"cpu_util": metric}, "devices": {"gpu_temperature": {"0": hot}}}
+    assert published_units(live) == {
+        "node": {"cpu_util": {**metric, "unit_hint": "pct"}},
+        "devices": {"gpu_temperature": {"0": {**metric, "unit_hint": "Celsius"}}},
+    }
+    assert published_units(None) is None

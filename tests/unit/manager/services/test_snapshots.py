@@ -78,6 +78,17 @@ def test_what_an_agent_keeps_is_not_offered() -> None:
     assert skip[0].reason == "insufficient-resource"
 
 
+def test_what_a_kernel_holds_of_a_failed_device_does_not_count_against_the_others() -> None:
+    agent = gpu_agent(
+        devices=({**gpu(0), "health": "unhealthy"}, gpu(1)),
+        available_slots=ResourceSlot({"cpu": Decimal(4), "cuda.shares": Decimal(1)}),
+    )
+    held = holding({"cuda.shares": "1"}, {"cuda.shares": {"gpu0": "1"}})
+    placed = plan([agent], [held], waiting(cuda_shares="1")).placements
+    assert list(from_allocation(placed[0].kernels[0].devices)["cuda.shares"]) == ["gpu1"]
+    assert plan([agent], [], waiting(cuda_shares="2")).skips
+
+
 def test_pools_without_devices_are_counted() -> None:
     assert plan([gpu_agent()], [holding({"cpu": "3"}, {})], waiting(cpu="1")).placements
     assert plan([gpu_agent()], [holding({"cpu": "3"}, {})], waiting(cpu="2")).skips

@@ -1,123 +1,43 @@
-"""The contract suites notice plugins and runtimes that break their promises."""
+"""The contract suites notice plugins and runtimes that break their promises; of plugins, see also test_checks.py."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from ai.backend.accelerator.mock.declaration import default_declaration
-from ai.backend.accelerator.mock.plugin import MockHook, MockPlugin
-from ai.backend.common.devices import ComputeDevice, DeviceAllocation
-from ai.backend.common.errors import BackendError
-from ai.backend.common.ids import SlotName
-from ai.backend.plugin.accelerator import (
-    AbstractAllocMap,
-    AbstractLifecycleHook,
-    DiscreteAllocMap,
-    HookContext,
-    Measurement,
-    StatContext,
-    Workload,
-    WorkloadConfig,
-)
+from ai.backend.accelerator.mock.plugin import MockPlugin
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadView
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract, check_config
+from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
+from ai.backend.plugin.testing.checks import CHECKS, CheckFailed
 from ai.backend.plugin.testing.fake_runtime import FAKE_IMAGE, FakeRuntime
 from ai.backend.plugin.testing.runtime_contract import RuntimeContract
 
 
-class LyingSlots(MockPlugin):
-    async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        return {SlotName("mock.device"): Decimal(99)}
+def suite() -> dict[str, Callable[[ComputePluginContract, MockPlugin], Awaitable[None]]]:
+    return {name: test for name, test in vars(ComputePluginContract).items() if name.startswith("test_")}
 
 
-class TwinDevices(MockPlugin):
-    async def list_devices(self) -> Sequence[ComputeDevice]:
-        devices = await super().list_devices()
-        return [devices[0], devices[0]]
+def test_every_check_is_a_test() -> None:
+    assert set(suite()) == {f"test_{check.name}" for check in CHECKS}
 
 
-class NegativeDevices(MockPlugin):
-    async def list_devices(self) -> Sequence[ComputeDevice]:
-        first, *_ = await super().list_devices()
-        slot = dataclasses.replace(first.slots[0], amount=Decimal(-1))
-        return [dataclasses.replace(first, slots=(slot,), numa_node=-1)]
+async def test_a_bad_plugin_fails_its_test() -> None:
+    class Silent(MockPlugin):
+        version = ""
+
+    test = suite()["test_its_key_is_a_slot_name"]
+    await test(ComputePluginContract(), MockPlugin(declaration=default_declaration()))
+    with pytest.raises(CheckFailed, match="version is ''"):
+        await test(ComputePluginContract(), Silent(declaration=default_declaration()))
 
 
-class LyingAllocMap(DiscreteAllocMap):
-    def free(self, allocation: DeviceAllocation) -> None:
-        """Forgets to."""
-
-
-class LyingMap(MockPlugin):
-    async def create_alloc_map(self) -> AbstractAllocMap:
-        return LyingAllocMap(await self.list_devices())
-
-
-class ForgetfulHook(MockHook):
-    count = 0
-
-    async def pre_create(self) -> WorkloadConfig:
-        ForgetfulHook.count += 1
-        return WorkloadConfig(env_vars={"TOKEN": str(self.count)})
-
-
-class Forgetful(MockPlugin):
-    def create_lifecycle_hook(
-        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
-    ) -> AbstractLifecycleHook:
-        return ForgetfulHook(workload, device_alloc, context, self)
-
-
-class NotANumber(MockPlugin):
-    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
-        return [Measurement(key="mock_util", value=float("nan"), unit_hint="percent")]
-
-
-class OddUnit(MockPlugin):
-    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
-        return [Measurement(key="mock_util", value=1.0, unit_hint="furlongs")]
-
-
-SUITE = ComputePluginContract()
-
-
-@pytest.mark.parametrize(
-    ("kind", "test"),
-    [
-        (LyingSlots, SUITE.test_the_totals_are_those_of_the_devices),
-        (LyingSlots, SUITE.test_the_alloc_map_covers_the_slots),
-        (TwinDevices, SUITE.test_device_ids_are_unique_and_survive_a_restart),
-        (NegativeDevices, SUITE.test_devices_are_well_formed),
-        (NegativeDevices, SUITE.test_slots_are_well_formed),
-        (LyingMap, SUITE.test_allocate_free_and_apply_keep_the_books),
-        (Forgetful, SUITE.test_pre_create_may_be_repeated),
-        (NotANumber, SUITE.test_node_metrics_are_well_formed),
-        (OddUnit, SUITE.test_node_metrics_are_well_formed),
-    ],
-)
-async def test_a_bad_plugin_fails(kind: type[MockPlugin], test: Callable[[MockPlugin], Awaitable[None]]) -> None:
-    plugin = kind(declaration=default_declaration())
-    await plugin.init()
-    with pytest.raises((AssertionError, BackendError)):
-        await test(plugin)
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        WorkloadConfig(env_vars={"A": "two\nlines"}),
-        WorkloadConfig(cpuset=(1, 1)),
-        WorkloadConfig(memory_limit_bytes=0),
-    ],
-)
-def test_a_bad_config_fails(config: WorkloadConfig) -> None:
-    with pytest.raises(AssertionError):
-        check_config(config)
+async def test_what_a_plugin_does_not_claim_is_skipped() -> None:
+    test = suite()["test_process_metrics_are_of_the_processes_asked_for"]
+    with pytest.raises(pytest.skip.Exception, match="capability: the plugin has no metrics of processes"):
+        await test(ComputePluginContract(), MockPlugin(declaration=default_declaration()))
 
 
 class TwiceRuntime(FakeRuntime):

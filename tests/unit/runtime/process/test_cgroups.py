@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ai.backend.plugin.node.cgroups import CgroupV1, CgroupV2, Limits, NoCgroups
 from ai.backend.runtime.process.cgroup_probe import CgroupMount, parse_mounts, parse_own
-from ai.backend.runtime.process.cgroups import CgroupV1, CgroupV2, Limits, NoCgroups
 
 ROOT = Path("/sys/fs/cgroup")
 HYBRID = """\

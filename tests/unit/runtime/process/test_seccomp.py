@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.runtime.process import seccomp
+from ai.backend.plugin.node import seccomp
 
 TABLE = json.loads(Path(seccomp.__file__).with_name("seccomp.json").read_text())
 COLUMN = {"x86_64": 0, "aarch64": 1}
@@ -92,6 +92,7 @@ def test_another_architecture_kills(machine: str) -> None:
 def test_a_plugin_may_ask_for_more_but_not_for_everything(machine: str) -> None:
     program = seccomp.compile_policy(("perf_event_open",), machine)
     assert run(program, machine, numbers(machine)["perf_event_open"]) == ALLOWED
+    assert {"ptrace", "mount", "move_mount", "pidfd_getfd"} <= seccomp.NEVER_EXTRA
     for name in (*seccomp.NEVER_EXTRA, "no_such_call"):
         with pytest.raises(CreationDenied):
             seccomp.compile_policy((name,), machine)

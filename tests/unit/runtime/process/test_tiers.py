@@ -9,13 +9,14 @@ from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import Enforcement
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
+from ai.backend.plugin.node.cgroups import CgroupDriver, CgroupV2, NoCgroups
+from ai.backend.plugin.node.mounts import check_mount
+from ai.backend.plugin.node.state import exit_of
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec
-from ai.backend.runtime.process.cgroups import CgroupDriver, CgroupV2, NoCgroups
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.planning import COOKIE_VARIABLE, SESSION_PREFIX, Host, environment
 from ai.backend.runtime.process.probe import enforcement_of, tier_of
-from ai.backend.runtime.process.records import Record, exit_of
-from ai.backend.runtime.process.sandbox import check_mount
+from ai.backend.runtime.process.records import Record
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 
 ALL = frozenset({"cpu", "memory", "pids"})

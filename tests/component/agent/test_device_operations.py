@@ -1,0 +1,157 @@
+"""What administrators do to devices while kernels come and go: on the mock, in the agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from ai.backend.accelerator.mock import MockPlugin
+from ai.backend.agent.main import Agent
+from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInput, NotFound, PluginError
+from ai.backend.common.ids import DeviceId
+from ai.backend.common.states import KernelStatus
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, DeviceOptionsOf, OperateDevice
+from ai.backend.plugin.accelerator import AbstractComputePlugin
+from ai.backend.plugin.loading import PluginSource
+from tests.component.agent.conftest import Bench
+
+DECLARATION = """
+slot_name = "mock"
+[[devices]]
+mother_uuid = "a"
+model_name = "Mock GPU"
+memory_size = "40g"
+[[devices.partitions]]
+name = "1g.10gb"
+memory_size = "10g"
+subproc_count = 1
+max = 2
+[[devices]]
+mother_uuid = "b"
+model_name = "Mock GPU"
+[[devices]]
+mother_uuid = "far"
+model_name = "Mock GPU"
+is_attached = false
+"""
+
+
+class Slow(MockPlugin):
+    """Resets only once the gate opens."""
+
+    gate: ClassVar[asyncio.Event]
+
+    async def reset(self, device_id: DeviceId) -> None:
+        await self.gate.wait()
+        await super().reset(device_id)
+
+
+@pytest.fixture
+def slow(bench: Bench, tmp_path: Path) -> Iterator[type[Slow]]:
+    path = tmp_path / "mock-accelerator.toml"
+    path.write_text(DECLARATION)
+
+    class Made(Slow):
+        gate = asyncio.Event()
+
+    Made.gate.set()
+    settings = {"config-path": str(path), "state-path": str(tmp_path / "state.json")}
+    bench.options["plugins"] = {"mock": settings}
+
+    def load() -> type[AbstractComputePlugin]:
+        return Made
+
+    bench.agent = lambda: _agent(bench, load)  # type: ignore[method-assign]  # this bench has a plugin with settings
+    yield Made
+    Made.gate.set()
+
+
+def _agent(bench: Bench, load: object) -> Agent:
+    source = PluginSource("mock", load)  # type: ignore[arg-type]  # a loader
+    agent = Agent(bench.settings(), bench.runtime, bench.manager, plugins=[source])
+    bench._agents.append(agent)  # it is closed with the others
+    return agent
+
+
+def op(action: str, device: str, argument: str = "") -> OperateDevice:
+    return OperateDevice(device_name="mock", device_id=device, action=action, argument=argument)
+
+
+async def test_a_device_is_cut_used_and_made_whole(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    options = await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))
+    assert {"partition", "reset", "attach"} <= set(options.actions)
+    assert [(p.name, p.available) for p in options.profiles["a"]] == [("1g.10gb", 2)]
+
+    made = await agent.commands.operate_device(op("partition", "a", "1g.10gb"))
+    (slot,) = [p.slot_name for p in options.profiles["a"]]
+    spec = await bench.run(agent, slots={slot: "1"})
+    with pytest.raises(Conflict, match="in use"):
+        await agent.commands.operate_device(op("unpartition", made.device_id))
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1, forced=True))
+    await bench.until(spec, KernelStatus.TERMINATED)
+    await agent.commands.operate_device(op("unpartition", made.device_id))
+    assert made.device_id not in (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).devices
+    await bench.run(agent, slots={"mock.device": "2"})
+
+
+async def test_nobody_gets_a_device_that_is_worked_on(bench: Bench, slow: type[Slow]) -> None:
+    slow.gate.clear()
+    agent = await bench.start()
+    resetting = asyncio.create_task(agent.commands.operate_device(op("reset", "a")))
+    await asyncio.sleep(0.1)
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "2"})]))
+    await bench.run(agent, slots={"mock.device": "1"})  # the other one
+    assert not resetting.done()
+    slow.gate.set()
+    assert (await resetting).device_id == "a"
+    await bench.run(agent, slots={"mock.device": "1"})
+
+
+async def test_a_failed_operation_gives_the_device_back(bench: Bench, slow: type[Slow]) -> None:
+    async def burn(self: Slow, device_id: str) -> None:
+        raise OSError("smoke")
+
+    slow.power_off = burn  # type: ignore[method-assign,assignment]  # a broken driver
+    agent = await bench.start()
+    with pytest.raises(PluginError, match="smoke"):
+        await agent.commands.operate_device(op("power-off", "a"))
+    await bench.run(agent, slots={"mock.device": "2"})
+
+
+async def test_a_device_elsewhere_is_attached_and_detached(bench: Bench, slow: type[Slow]) -> None:
+    agent = await bench.start()
+    assert (await agent.commands.device_options(DeviceOptionsOf(device_name="mock"))).attachable == ["far"]
+    await agent.commands.operate_device(op("attach", "far"))
+    spec = await bench.run(agent, slots={"mock.device": "3"})
+    with pytest.raises(Conflict):
+        await agent.commands.operate_device(op("detach", "far"))
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1, forced=True))
+    await bench.until(spec, KernelStatus.TERMINATED)
+    await agent.commands.operate_device(op("detach", "far"))
+    with pytest.raises(InsufficientResource):
+        await agent.commands.create_kernels(CreateKernels(kernels=[bench.spec(slots={"mock.device": "3"})]))
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "words"),
+    [
+        (op("polish", "a"), InvalidInput, "no operation on a device; there are partition"),
+        (op("reset", "nobody"), NotFound, "lists no device"),
+        (op("partition", "a"), InvalidInput, "needs the profile"),
+        (op("partition", "a", "9g"), NotFound, "no profile"),
+        (OperateDevice(device_name="cuda", device_id="a", action="reset"), PluginError, "cuda"),
+    ],
+)
+async def test_what_cannot_be_done_is_told(
+    bench: Bench, slow: type[Slow], request_: OperateDevice, error: type[Exception], words: str
+) -> None:
+    agent = await bench.start()
+    with pytest.raises(error, match=words):
+        await agent.commands.operate_device(request_)
+    await bench.run(agent, slots={"mock.device": "2"})

@@ -1,0 +1,98 @@
+"""A disk that is full for a while costs time, and neither devices nor kernels."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ai.backend.agent.adapters.journal import Journal
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.states import KernelStatus
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel
+from tests.component.agent.conftest import Bench
+from tests.support.agent_fakes import fake_plugin
+
+S = KernelStatus
+
+
+class Disk:
+    """While it is full no journal can be written."""
+
+    is_full = was_full = False
+
+    def fill_once(self, seconds: float) -> None:
+        if self.was_full:
+            return
+        self.is_full = self.was_full = True
+        asyncio.get_running_loop().call_later(seconds, self.empty)
+
+    def empty(self) -> None:
+        self.is_full = False
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk, append = Disk(), Journal._append
+
+    def refuse(self: Journal, line: bytes) -> None:
+        if disk.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        append(self, line)
+
+    monkeypatch.setattr(Journal, "_append", refuse)
+    yield disk
+    disk.empty()
+
+
+def _filling(disk: Disk, method: str) -> Any:
+    class Filling(fake_plugin("cpu")):  # type: ignore[misc]  # made for this test
+        def create_lifecycle_hook(self, workload: Any, device_alloc: Any, context: Any) -> Any:
+            hook = super().create_lifecycle_hook(workload, device_alloc, context)
+            original = getattr(hook, method)
+
+            async def fill() -> Any:
+                disk.fill_once(0.8)
+                return await original()
+
+            setattr(hook, method, fill)
+            return hook
+
+    return Filling
+
+
+async def test_nothing_is_taken_on_that_cannot_be_written(bench: Bench, disk: Disk) -> None:
+    agent = await bench.start()
+    spec = bench.spec(slots={"cpu": "4"})
+    disk.is_full = True
+    with pytest.raises(Unavailable, match="No space left"):
+        await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    disk.empty()
+    await bench.run(agent, slots={"cpu": "4"})
+
+
+async def test_an_end_that_cannot_be_written_can_be_asked_for_again(bench: Bench, disk: Disk) -> None:
+    agent = await bench.start()
+    spec = await bench.run(agent)
+    disk.is_full = True
+    with pytest.raises((OSError, BackendError)):
+        await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
+    disk.empty()
+    await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
+    await bench.until(spec, S.TERMINATED)
+
+
+@pytest.mark.parametrize("method", ["pre_create", "post_create", "post_terminate"])
+async def test_a_kernel_ends_once_there_is_room(bench: Bench, disk: Disk, method: str) -> None:
+    bench.plugins = [_filling(disk, method)]
+    agent = await bench.start()
+    spec = bench.spec(slots={"cpu": "4"})
+    await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
+    if method == "post_terminate":
+        await bench.until(spec, S.RUNNING)
+        await agent.commands.destroy_kernel(DestroyKernel(kernel_id=spec.kernel_id, attempt=1))
+    async with asyncio.timeout(20):
+        await bench.until(spec, S.TERMINATED if method == "post_terminate" else S.ERROR)

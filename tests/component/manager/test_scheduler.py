@@ -1,0 +1,139 @@
+"""The scheduler as a resource group sets it, and the commands that look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ai.backend.common.states import KernelEventReason, SessionStatus
+from ai.backend.core.scheduling.policy import Policy
+from ai.backend.core.scheduling.snapshot import load_json
+from ai.backend.manager.main import main
+from ai.backend.manager.model.changes import Change
+from ai.backend.manager.model.session import CreateSession, Session
+from ai.backend.manager.services.loops.schedule import group_policy
+from tests.component.manager.conftest import Cluster
+from tests.component.manager.fakes import FakeAgent
+
+
+async def setting(cluster: Cluster, scheduler: str, **options: Any) -> None:
+    identities = cluster.manager._stores.identities
+    group = await identities.resource_group("default")
+    assert group is not None
+    await identities.put_resource_group(replace(group, scheduler=scheduler, scheduler_opts=options))
+
+
+async def enqueue(cluster: Cluster, name: str, **quantities: int) -> Session:
+    reply = await cluster.manager.services.sessions.create(
+        cluster.user,
+        CreateSession(image="python", name=name, enqueue_only=True, resources={"mem": "64m", **quantities}),
+    )
+    return reply.session
+
+
+async def reaches(cluster: Cluster, sessions: Sequence[Session], wanted: Callable[[set[SessionStatus]], bool]) -> None:
+    """Until the statuses of the sessions are as wanted; no event tells of all of them."""
+    async with asyncio.timeout(20):
+        while True:
+            if wanted({await status(cluster, s) for s in sessions}):
+                return
+            await asyncio.sleep(0.02)
+
+
+async def status(cluster: Cluster, session: Session) -> SessionStatus:
+    found = await cluster.manager._stores.sessions.get(session.id)
+    assert found is not None
+    return found.status
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "expected"),
+    [
+        ("fifo", {}, Policy()),
+        ("lifo", {"agent_selection_strategy": "concentrated"}, Policy(order="lifo", placement="concentrated")),
+        ("drf", {"agent_selection_strategy": "ROUNDROBIN"}, Policy(order="drf", placement="round-robin")),
+        ("fair_share", {"agent_selection_strategy": "legacy"}, Policy(order="fair-share")),
+        ("no such", {"agent_selection_strategy": 7, "preemption": "yes"}, Policy()),
+        ("fifo", {"preemption": {"enabled": True}}, Policy(preempts=True)),
+    ],
+)
+async def test_a_resource_group_names_its_policy(
+    cluster: Cluster, scheduler: str, options: Mapping[str, Any], expected: Policy
+) -> None:
+    await setting(cluster, scheduler, **options)
+    assert group_policy(await cluster.manager._stores.identities.resource_group("default")) == expected
+
+
+@pytest.mark.parametrize(("scheduler", "first"), [("fifo", "older"), ("lifo", "newer"), ("fair-share", "older")])
+async def test_the_order_decides_who_gets_the_place(
+    cluster: Cluster, agent: FakeAgent, scheduler: str, first: str
+) -> None:
+    await setting(cluster, scheduler)
+    holder = await enqueue(cluster, "holder", cpu=8)
+    await reaches(cluster, [holder], lambda seen: seen == {SessionStatus.RUNNING})
+    waiting = {name: await enqueue(cluster, name, cpu=8) for name in ("older", "newer")}
+    await cluster.manager.services.sessions.destroy(cluster.user, "holder")
+    await reaches(cluster, list(waiting.values()), lambda seen: seen != {SessionStatus.PENDING})
+    assert [name for name, s in waiting.items() if await status(cluster, s) is not SessionStatus.PENDING] == [first]
+
+
+async def test_what_the_scheduler_sees_is_dumped_replayed_and_explained(
+    cluster: Cluster, agent: FakeAgent, tmp_path: Path
+) -> None:
+    await setting(cluster, "drf")
+    holder = await enqueue(cluster, "holder", cpu=6)
+    await reaches(cluster, [holder], lambda seen: seen == {SessionStatus.RUNNING})
+    await enqueue(cluster, "waiting", cpu=4)
+
+    async def mgr(*words: str) -> Result:
+        environ = {"BACKEND_MANAGER_DATABASE__URL": str(cluster.database.engine.url)}
+        return await asyncio.to_thread(CliRunner(env=environ).invoke, main, ["scheduler", *words])
+
+    dumped = await mgr("dump")
+    assert dumped.exit_code == 0, dumped.output
+    snapshot = load_json(dumped.stdout.encode())
+    assert [s.name for s in snapshot.pending] == ["waiting"]
+    owner = "/".join(snapshot.pending[0].scope)
+    assert snapshot.occupied[owner].to_json() == {"cpu": "6", "mem": "67108864"}
+
+    path = tmp_path / "snapshot.json"
+    path.write_text(dumped.stdout)
+    told = "waiting  waiting: needs 4 cpu on one node; most free is 2 on agent-1 [insufficient-resource]\n"
+    replayed = await mgr("replay", str(path), "--order", "fair-share")
+    assert replayed.stdout == told + "reserved agent-1 for waiting\n"
+    explained = await mgr("explain", "waiting")
+    assert explained.stdout == told
+    assert "no pending session of resource group default is called nobody" in (await mgr("explain", "nobody")).output
+    path.write_text(json.dumps({"format": 99}))
+    assert "Error: not a snapshot" in (await mgr("replay", str(path))).output
+
+
+def test_a_database_without_a_manager_is_named(tmp_path: Path) -> None:
+    url = f"sqlite+aiosqlite:///{tmp_path}/other.db"
+    told = CliRunner(env={"BACKEND_MANAGER_DATABASE__URL": url}).invoke(main, ["scheduler", "dump"])
+    assert told.exit_code == 1
+    assert f"{url} is no database of a manager" in told.output
+
+
+async def test_a_session_of_smaller_priority_makes_way(cluster: Cluster, agent: FakeAgent) -> None:
+    await setting(cluster, "fifo", preemption={"enabled": True})
+    holder = await enqueue(cluster, "holder", cpu=8)
+    await reaches(cluster, [holder], lambda seen: seen == {SessionStatus.RUNNING})
+    running = await cluster.manager._stores.sessions.get(holder.id)
+    assert running is not None
+    await cluster.manager._writer.commit(
+        [Change(old=running, new=replace(running, priority=1))], point="commit-schedule"
+    )
+    urgent = await enqueue(cluster, "urgent", cpu=8)
+    await reaches(cluster, [urgent], lambda seen: seen == {SessionStatus.RUNNING})
+    ended = await cluster.manager._stores.sessions.get(holder.id)
+    assert ended is not None
+    assert (ended.status, ended.reason) == (SessionStatus.TERMINATED, KernelEventReason.PREEMPTED)
+    assert (await cluster.manager.audit()).is_clean

@@ -1,0 +1,145 @@
+"""The agent's end of a shim's socket, against a peer that does as the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.plugin.node.channel import UNREAD_LIMIT, RelayConnection
+from ai.backend.plugin.relay.framing import MAX_FRAME
+
+Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Listener:
+    """What listens in the directory, and its end of each connection."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.accepted: asyncio.Queue[Peer] = asyncio.Queue()
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        await self.accepted.put((reader, writer))
+
+    async def connected(self, hear: Any = None) -> tuple[RelayConnection, Peer]:
+        return await RelayConnection.open(self.directory, hear), await self.accepted.get()
+
+
+@pytest.fixture
+async def shim(tmp_path: Path) -> AsyncIterator[Listener]:
+    listener = Listener(tmp_path)
+    server = await asyncio.start_unix_server(listener, tmp_path / "shim.sock")
+    yield listener
+    for writer in listener.writers:
+        writer.transport.abort()
+    server.close()
+    await asyncio.sleep(0)
+
+
+def packed(message: dict[str, Any]) -> bytes:
+    body = json.dumps(message).encode()
+    return len(body).to_bytes(4, "big") + body
+
+
+async def test_nobody_listens(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable):
+        await RelayConnection.open(tmp_path)
+
+
+async def test_messages_come_whole_however_they_are_cut(shim: Listener) -> None:
+    connection, (_, writer) = await shim.connected()
+    messages = [{"t": "n", "n": n, "x": "y" * n * 50} for n in range(20)]
+    stream = b"".join(map(packed, messages))
+    reading = asyncio.create_task(asyncio.wait_for(_all(connection), 10))
+    for start in range(0, len(stream), 333):
+        writer.write(stream[start : start + 333])
+        await writer.drain()
+        await asyncio.sleep(0)
+    writer.close()
+    assert await reading == messages
+    await connection.close()
+
+
+async def _all(connection: RelayConnection) -> list[dict[str, Any]]:
+    found = []
+    while (message := await connection.receive()) is not None:
+        found.append(message)
+    return found
+
+
+async def test_what_is_sent_arrives_and_is_refused_after_the_end(shim: Listener) -> None:
+    connection, (reader, writer) = await shim.connected()
+    await connection.send({"t": "watch"})
+    assert await reader.readexactly(len(packed({"t": "watch"})) - 1) == b'\x00\x00\x00\x0d{"t":"watch"}'
+    with pytest.raises(Unavailable, match="too large"):
+        await connection.send({"t": "x" * MAX_FRAME})
+    writer.close()
+    assert await asyncio.wait_for(connection.receive(), 5) is None
+    with pytest.raises(Unavailable, match="closed"):
+        await connection.send({"t": "watch"})
+    await connection.close()
+
+
+@pytest.mark.parametrize("length", [0, MAX_FRAME + 1, 2**32 - 1])
+async def test_a_length_that_cannot_be_is_the_end(shim: Listener, length: int) -> None:
+    connection, (reader, writer) = await shim.connected()
+    writer.write(packed({"t": "first"}) + length.to_bytes(4, "big") + b"x" * 100)
+    assert await asyncio.wait_for(_all(connection), 5) == [{"t": "first"}]
+    assert await asyncio.wait_for(reader.read(), 5) == b"", "it hung up"
+
+
+async def test_a_message_that_nobody_reads_stops_the_peer(shim: Listener) -> None:
+    """And whatever is larger than the limit of what is kept unread comes whole."""
+    connection, (_, writer) = await shim.connected()
+    large = {"t": "x" * 3 * UNREAD_LIMIT}
+
+    async def talk() -> None:
+        for _ in range(8):
+            writer.write(packed(large))
+            await writer.drain()
+        writer.close()
+
+    talking = asyncio.create_task(talk())
+    done, _ = await asyncio.wait({talking}, timeout=0.5)
+    assert not done
+    assert len(connection._buffer) < 4 * UNREAD_LIMIT + 2**20
+    assert await asyncio.wait_for(_all(connection), 20) == [large] * 8
+    await talking
+
+
+async def test_who_sends_waits_for_the_peer_to_read(shim: Listener) -> None:
+    connection, (reader, writer) = await shim.connected()
+    senders = [asyncio.create_task(connection.send({"t": "x" * 2**20, "n": n})) for n in range(8)]
+    _, waiting = await asyncio.wait(senders, timeout=0.3)
+    assert waiting
+    senders[-1].cancel()
+    await asyncio.wait({senders[-1]}, timeout=5)
+    seen = [json.loads(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))) for _ in range(8)]
+    assert [s["n"] for s in seen] == list(range(8))
+    await asyncio.wait_for(asyncio.gather(*senders[:-1]), 5)
+    stuck = asyncio.gather(*(connection.send({"t": "x" * 2**20}) for _ in range(8)))
+    await asyncio.sleep(0.1)
+    writer.transport.abort()
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(stuck, 5)
+
+
+async def test_a_listener_is_told_without_reading(shim: Listener) -> None:
+    heard: asyncio.Queue[Any] = asyncio.Queue()
+    connection, (_, writer) = await shim.connected(heard.put_nowait)
+    writer.write(packed({"t": "a"}) + packed({"t": "b"})[:3])
+    await writer.drain()
+    assert await asyncio.wait_for(heard.get(), 5) == {"t": "a"}
+    writer.write(packed({"t": "b"})[3:])
+    writer.close()
+    assert [await asyncio.wait_for(heard.get(), 5) for _ in range(2)] == [{"t": "b"}, None]
+    await connection.close()
+    assert heard.empty()

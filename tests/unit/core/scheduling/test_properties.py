@@ -1,0 +1,217 @@
+"""What holds for every plan, and that a plan is the one that a slow and simple reading of the rules gives."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.plan import Plan, SkipReason
+from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
+from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel, PendingSession, Snapshot
+from tests.unit.core.scheduling.builders import NOW, agent, holding, session, slots
+
+RANKED = ("cuda.device", "cpu", "mem")
+
+agents_ = st.lists(
+    st.tuples(
+        st.integers(1, 6), st.integers(1, 6), st.integers(0, 4), st.integers(0, 3), st.sampled_from([None, 1, 2])
+    ),
+    min_size=1,
+    max_size=5,
+)
+requests_ = st.lists(
+    st.tuples(st.integers(0, 7), st.integers(0, 7), st.integers(0, 5), st.integers(1, 3), st.integers(1, 2)),
+    min_size=1,
+    max_size=10,
+)
+
+
+def build(made: Sequence[tuple[int, int, int, int, int | None]]) -> tuple[AgentView, ...]:
+    views = []
+    for n, (cpu, mem, cuda, held, limit) in enumerate(made):
+        view = agent(f"i-{n}", cpu=cpu, mem=f"{mem}g", cuda=cuda, kernel_limit=limit)
+        views.append(holding(view, cpu=min(held, cpu)) if held else view)
+    return tuple(views)
+
+
+def ask(made: Sequence[tuple[int, int, int, int, int]], *, multi: bool = False) -> tuple[PendingSession, ...]:
+    return tuple(
+        session(
+            f"s-{n}",
+            *[slots(cpu=cpu, mem=f"{mem}g", cuda_device=cuda)] * (kernels if multi else 1),
+            age_s=100 - n,
+            priority=priority,
+            multi=multi,
+        )
+        for n, (cpu, mem, cuda, kernels, priority) in enumerate(made)
+    )
+
+
+def taken(snapshot: Snapshot, made: Plan) -> dict[tuple[str, str, str], Decimal]:
+    """(agent, slot, device) -> what is taken of it by the plan."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for placement in made.placements:
+        for kernel in placement.kernels:
+            for slot, per_device in kernel.devices.slots.items():
+                for device, quantity in per_device.items():
+                    found[kernel.agent_id, slot, device] += quantity  # type: ignore[assignment]  # a Decimal
+    return dict(found)  # type: ignore[arg-type]  # Decimals
+
+
+@dataclass
+class Plain:
+    """An agent as the slow reading sees it: sums only, which is exact where every device has one unit."""
+
+    name: str
+    totals: ResourceSlot
+    free: ResourceSlot
+    room: int
+
+    def fits(self, request: ResourceSlot) -> bool:
+        return self.room > 0 and request <= self.free
+
+    def could(self, request: ResourceSlot, limit: int | None) -> bool:
+        return limit != 0 and request.nonzero() <= self.totals
+
+
+def plain(view: AgentView) -> Plain:
+    totals = ResourceSlot()
+    for plugin in view.plugins:
+        for device in plugin.devices:
+            totals += ResourceSlot({s.slot_name: s.amount for s in device.slots})
+    free = totals - sum((h.slots for h in view.held), ResourceSlot())
+    room = 99 if view.kernel_limit is None else max(0, view.kernel_limit - len(view.held))
+    return Plain(view.agent_id, totals, free, room)
+
+
+def slow(snapshot: Snapshot) -> dict[str, str | None]:
+    """FIFO and concentrated as the rules in core/scheduling/decide.py say it, one agent after the other."""
+    agents = [plain(view) for view in snapshot.agents]
+    reserved: set[str] = set()
+    found: dict[str, str | None] = {}
+    for who in sorted(snapshot.pending, key=lambda s: (-s.priority, s.enqueued_at, s.session_id.int)):
+        request = who.total.nonzero()
+
+        def unused(a: Plain, request: ResourceSlot = request) -> int:
+            return sum(1 for slot in a.totals.nonzero() if not request[slot])
+
+        open_ = [a for a in agents if a.name not in reserved and a.fits(request)]
+        if open_:
+            chosen = min(open_, key=lambda a: (unused(a), [a.free[s] for s in RANKED if request[s]], a.name))
+            chosen.free, chosen.room = chosen.free - request, chosen.room - 1
+            found[who.name] = chosen.name
+            continue
+        found[who.name] = None
+        able = [a for a in agents if request <= a.totals]
+        if able and not any(a.name in reserved for a in able):
+
+            def lack(a: Plain, request: ResourceSlot = request) -> list[Decimal]:
+                return [max(request[s] - a.free[s], Decimal(0)) for s in RANKED if request[s]] + [
+                    Decimal(0 if a.room else 1)
+                ]
+
+            reserved.add(min(able, key=lambda a: (lack(a), a.name)).name)
+    return found
+
+
+@settings(deadline=None, max_examples=150)
+@given(agents_, requests_)
+def test_a_plan_is_what_a_slow_reading_of_the_rules_gives(
+    agents: list[tuple[int, int, int, int, int | None]], requests: list[tuple[int, int, int, int, int]]
+) -> None:
+    snapshot = Snapshot(resource_group="default", agents=build(agents), pending=ask(requests))
+    made = decide(snapshot, Policy(placement="concentrated"), now=NOW, rng=random.Random(1))
+    names = {s.session_id: s.name for s in snapshot.pending}
+    fast: dict[str, str | None] = dict.fromkeys(names.values())
+    fast.update({names[p.session_id]: str(p.kernels[0].agent_id) for p in made.placements})
+    assert fast == slow(snapshot)
+
+
+@settings(deadline=None, max_examples=150)
+@given(agents_, requests_, st.sampled_from(sorted(ORDERS)), st.sampled_from(sorted(PLACEMENTS)), st.booleans())
+def test_no_device_is_over_its_amount_and_everyone_who_waits_is_told_why(
+    agents: list[tuple[int, int, int, int, int | None]],
+    requests: list[tuple[int, int, int, int, int]],
+    order: str,
+    placement: str,
+    multi: bool,
+) -> None:
+    snapshot = Snapshot(resource_group="default", agents=build(agents), pending=ask(requests, multi=multi))
+    policy = Policy(order=order, placement=placement)
+    made = decide(snapshot, policy, now=NOW, rng=random.Random(3))
+    assert made == decide(snapshot, policy, now=NOW, rng=random.Random(3)), "equal arguments, equal plan"
+    told = [p.session_id for p in made.placements] + [s.session_id for s in made.skips]
+    assert sorted(told) == sorted(s.session_id for s in snapshot.pending)
+    assert all(s.message for s in made.skips)
+    left = {view.agent_id: plain(view) for view in snapshot.agents}
+    amounts: dict[tuple[str, str, str], Decimal] = {
+        (view.agent_id, slot.slot_name, device.device_id): slot.amount
+        for view in snapshot.agents
+        for plugin in view.plugins
+        for device in plugin.devices
+        for slot in device.slots
+    }
+    assert all(quantity <= amounts[key] for key, quantity in taken(snapshot, made).items())
+    by_id = {s.session_id: s for s in snapshot.pending}
+    for done in made.placements:
+        wanted = {k.kernel_id: k.slots for k in by_id[done.session_id].kernels}
+        for kernel in done.kernels:
+            given_ = ResourceSlot({slot: kernel.devices.total(slot) for slot in kernel.devices.slots})
+            assert given_ == wanted[kernel.kernel_id].nonzero(), "whole"
+            there = left[kernel.agent_id]
+            there.free, there.room = there.free - given_, there.room - 1
+    assert all(not a.free.is_negative and a.room >= 0 for a in left.values())
+    reserved = {agent_id for agent_id, _ in made.reserved}
+    for skip in made.skips:
+        if skip.reason in (SkipReason.INSUFFICIENT_RESOURCE, SkipReason.BEHIND_ANOTHER) and not multi:
+            request = by_id[skip.session_id].total
+            fitting = [name for name, a in left.items() if a.fits(request) and name not in reserved]
+            assert not fitting, (skip, "work is conserved, but for what is reserved")
+
+
+@settings(deadline=None, max_examples=60)
+@given(agents_, requests_, requests_, st.data())
+def test_a_board_that_is_kept_decides_like_a_new_one(
+    agents: list[tuple[int, int, int, int, int | None]],
+    first: list[tuple[int, int, int, int, int]],
+    second: list[tuple[int, int, int, int, int]],
+    data: st.DataObject,
+) -> None:
+    policy = Policy(placement="concentrated")
+    snapshot = Snapshot(resource_group="default", agents=build(agents), pending=ask(first))
+    board = Board(snapshot)
+    done = board.plan(policy, now=NOW, rng=random.Random(1))
+    ended = {p.session_id for p in done.placements if data.draw(st.booleans())}
+    held: dict[str, list[HeldKernel]] = {}
+    by_id = {s.session_id: s for s in snapshot.pending}
+    for placement in done.placements:
+        for kernel in placement.kernels:
+            if placement.session_id in ended:
+                board.release(kernel.agent_id, kernel.kernel_id)
+            else:
+                total = by_id[placement.session_id].total
+                held.setdefault(kernel.agent_id, []).append(
+                    HeldKernel(kernel_id=kernel.kernel_id, slots=total, devices=kernel.devices)
+                )
+    later = ask(second)
+    for who in later:
+        board.enqueue(who)
+    waiting = [by_id[s.session_id] for s in done.skips]
+    fresh = Snapshot(
+        resource_group="default",
+        agents=tuple(replace(a, held=(*a.held, *held.get(a.agent_id, ()))) for a in snapshot.agents),
+        pending=(*waiting, *later),
+    )
+    kept, new = (b.plan(policy, now=NOW, rng=random.Random(2)) for b in (board, Board(fresh)))
+    assert [(p.session_id, [k.agent_id for k in p.kernels]) for p in kept.placements] == [
+        (p.session_id, [k.agent_id for k in p.kernels]) for p in new.placements
+    ]
+    assert kept.waits == new.waits

@@ -1,0 +1,48 @@
+"""What is opened to be bound into a sandbox."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ai.backend.common.errors import CreationDenied
+from ai.backend.plugin.accelerator import Mount
+from ai.backend.plugin.node.beneath import open_source
+from ai.backend.plugin.node.mounts import check_mount
+
+
+def opened(source: str) -> Path:
+    fd = open_source(source)
+    try:
+        return Path(f"/proc/self/fd/{fd}").readlink()
+    finally:
+        os.close(fd)
+
+
+def test_a_path_beneath_a_folder_leads_through_no_link(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    (folder / "a/b").mkdir(parents=True)
+    outside.mkdir()
+    (tmp_path / "link-to-folder").symlink_to(folder)
+    assert opened(f"{folder}/./a/b") == folder / "a/b"
+    assert opened(f"{tmp_path}/link-to-folder/./a") == folder / "a", "what stands before is the platform's own"
+    (folder / "escape").symlink_to(outside)
+    (folder / "a/up").symlink_to("../..")
+    (folder / "file").touch()
+    for below in ("escape", "a/up", "a/up/outside", "..", "a/../../outside", "a//b", "file", "gone"):
+        with pytest.raises((FileNotFoundError, NotADirectoryError)):
+            open_source(f"{folder}/./{below}")
+    (folder / "a/b").rmdir()
+    (folder / "a/b").symlink_to(outside)
+    with pytest.raises(NotADirectoryError):
+        open_source(f"{folder}/./a/b")
+
+
+def test_what_cannot_be_opened_so_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    mount = Mount(source=f"{tmp_path}/./sub", target="/home/work/data")
+    check_mount(mount, staged=True)
+    with pytest.raises(CreationDenied, match="mount the whole folder"):
+        check_mount(mount, staged=False)

@@ -1,0 +1,43 @@
+"""What says which extra is missing."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ai.backend.common.errors import InvalidInput, NotSupported, PluginError
+from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
+from ai.backend.storage.services.artifacts import hub
+from ai.backend.storage.services.artifacts.storages import load_backend
+from ai.backend.volume.object import S3Storage, s3
+
+
+def test_hubs_need_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    hub._use_our_transport.cache_clear()
+    with pytest.raises(NotSupported, match=r"backendai\[artifacts\]"):
+        hub._use_our_transport()
+
+
+def test_s3_needs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "aiobotocore.session", None)
+    s3._session.cache_clear()
+    with pytest.raises(InvalidInput, match=r"backendai\[s3\]"):
+        S3Storage("s3", {"bucket": "artifacts"}, StorageContext())
+
+
+class _Old(ObjectStorage):
+    spi_version = 0
+
+
+def test_backends_by_name() -> None:
+    assert load_backend("s3") is S3Storage
+    with pytest.raises(InvalidInput, match="built in are directory, s3"):
+        load_backend("tape")
+    with pytest.raises(InvalidInput, match="cannot be loaded"):
+        load_backend("no.such.module:Storage")
+    with pytest.raises(PluginError, match="is no object storage"):
+        load_backend("pathlib:Path")
+    with pytest.raises(PluginError, match="version 0"):
+        load_backend(f"{__name__}:_Old")
