@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -71,14 +72,14 @@ class Api:
             raise RuntimeError(f"{method} {target} was answered with {answer.status}: {text[:500]!r}")
         return json.loads(text) if text else {}
 
-    def create(self, name: str = "", *, cpu: str = "1", mem: str = "64m", **more: Any) -> str:
-        """Create a session of the Python image, by default waiting until it runs; return its name.
+    def create(self, name: str = "", *, image: str = "python", cpu: str = "1", mem: str = "64m", **more: Any) -> str:
+        """Create a session, by default waiting until it runs; return its name.
 
         Raises:
             RuntimeError: it does not run.
         """
         name = name or f"bench-{uuid.uuid4().hex[:12]}"
-        body = {"image": "python", "clientSessionToken": name, "config": {"resources": {"cpu": cpu, "mem": mem}}}
+        body = {"image": image, "clientSessionToken": name, "config": {"resources": {"cpu": cpu, "mem": mem}}}
         answer = self.call("POST", "/session", body | more)
         if not more.get("enqueueOnly") and answer.get("status") != "RUNNING":
             raise RuntimeError(f"session {name} does not run: {answer}")
@@ -116,28 +117,36 @@ def _exports(path: Path) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words)
 
 
-def up(data_dir: Path, *options: str) -> Cluster:
-    """Start a cluster on a folder and return when it serves."""
+def up(data_dir: Path, *options: str, **env: str) -> Cluster:
+    """Start a cluster on a folder, with these variables besides, and return when it serves."""
     command = [BACKENDAI, "up", "--data-dir", str(data_dir), "--port", str(_free_port()), "--detach", *options]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    subprocess.run(command, check=True, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     pid = int((data_dir / "up.lock").read_text())
     return Cluster(data_dir, pid, _exports(data_dir / "env.sh"), _exports(data_dir / "env-admin.sh"))
 
 
 @contextmanager
-def small_image_cluster() -> Iterator[Cluster]:
-    """Yield a fresh cluster on which hundreds of sessions fit, and stop it at the end; see bench/small_images.py."""
-    with temporary_folder() as folder:
-        command = [sys.executable, "-m", "bench.small_images", "up", "--data-dir", str(folder)]
-        command += ["--port", str(_free_port())]
-        with (folder / "up.out").open("w") as log:
-            server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        try:
-            _wait_until_serving(folder, server)
-            yield Cluster(folder, server.pid, _exports(folder / "env.sh"), _exports(folder / "env-admin.sh"))
-        finally:
-            server.send_signal(signal.SIGINT)
-            server.wait(60)
+def small_image_cluster(folder: Path | None = None, **env: str) -> Iterator[Cluster]:
+    """Yield a cluster on which hundreds of sessions fit, and stop it at the end; see bench/small_images.py.
+
+    Args:
+        folder: its data directory, which stays; None for a fresh one.
+        env: variables of its process.
+    """
+    if folder is None:
+        with temporary_folder() as fresh, small_image_cluster(fresh, **env) as cluster:
+            yield cluster
+        return
+    command = [sys.executable, "-m", "bench.small_images", "up", "--data-dir", str(folder)]
+    command += ["--port", str(_free_port())]
+    with (folder / "up.out").open("w") as log:
+        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **env})
+    try:
+        _wait_until_serving(folder, server)
+        yield Cluster(folder, server.pid, _exports(folder / "env.sh"), _exports(folder / "env-admin.sh"))
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.wait(60)
 
 
 def _wait_until_serving(folder: Path, server: subprocess.Popen[bytes], *, timeout_s: float = 60) -> None:

@@ -54,6 +54,15 @@ class Benchmark:
 
 
 REGISTRY: dict[str, Benchmark] = {}
+OPTIONS: dict[str, str] = {}
+"""What was given on the command line as ``--name value``."""
+
+
+def option(name: str) -> str:
+    """Raises LookupError: it was not given."""
+    if name not in OPTIONS:
+        raise LookupError(f"this benchmark needs --{name}")
+    return OPTIONS[name]
 
 
 def benchmark(name: str, summary: str) -> Callable[[Callable[[], Sequence[Figure]]], Callable[[], Sequence[Figure]]]:

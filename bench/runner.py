@@ -7,12 +7,25 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from bench.figures import REGISTRY, Figure
+from bench.figures import OPTIONS, REGISTRY, Figure
 
 # Every module that registers benchmarks, in the order of the table in docs/benchmarks.md.
-MODULES = ("sessions", "server", "command_line", "sleepers")
+MODULES = (
+    "sessions",
+    "docker",
+    "server",
+    "command_line",
+    "sleepers",
+    "gathering",
+    "allocation",
+    "slots",
+    "transfers",
+    "storage",
+    "fragmentation",
+    "scheduler",
+)
 
-USAGE = "usage: bench/run --list | bench/run NAME...\n"
+USAGE = "usage: bench/run --list | bench/run [--data FOLDER] NAME...\n"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -22,6 +35,10 @@ def main(argv: Sequence[str]) -> int:
         for entry in REGISTRY.values():
             sys.stdout.write(f"{entry.name:14} {entry.summary}\n")
         return 0
+    argv = list(argv)
+    if argv[:1] == ["--data"] and len(argv) > 1:
+        OPTIONS["data"] = argv[1]
+        del argv[:2]
     unknown = [name for name in argv if name not in REGISTRY]
     if unknown or not argv:
         sys.stderr.write(USAGE)

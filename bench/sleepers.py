@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,6 +64,17 @@ def left_after(cluster: Cluster, expected: int, *, timeout_s: float = 90.0) -> t
         if (processes == 0 and directories == 0) or time.monotonic() > deadline:
             return processes, directories
         time.sleep(0.5)
+
+
+@contextmanager
+def nothing_left(data_dir: Path) -> Iterator[None]:
+    """Kill what a broken run leaves of a cluster's sessions."""
+    try:
+        yield
+    finally:
+        for pid in belonging_to(data_dir):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def session_directories(data_dir: Path) -> list[Path]:
