@@ -177,9 +177,18 @@ def configuration(tree: Tree) -> str:
         ),
         _forbidden("nobody-imports-the-runner", others, kernel, direct_only=True),
         _forbidden("runner-imports-nothing-of-ours", kernel, others, direct_only=True),
-        _section("runner-is-standard-library-only", type="only_stdlib", modules=kernel) if kernel else "",
+        _stdlib_only([*kernel, *(f"{PREFIX}.plugin.{name}" for name in ("relay",) if _has(tree, "plugin", name))]),
     ]
     return "\n".join([*head, *(section for section in sections if section)])
+
+
+def _stdlib_only(modules: Sequence[str]) -> str:
+    """What is started inside a workload, by whatever Python is there."""
+    return _section("runner-is-standard-library-only", type="only_stdlib", modules=modules) if modules else ""
+
+
+def _has(tree: Tree, room: str, child: str) -> bool:
+    return child in tree.children.get(room, ())
 
 
 def _above_sql(tree: Tree) -> list[str]:

@@ -23,11 +23,14 @@ GENERATORS: dict[str, str] = {
     "docs/reference/graphql.md": "ai.backend.manager.api.reference:graphql_page",
     "docs/reference/openapi.json": "ai.backend.manager.api.reference:openapi_json",
     "docs/reference/cli.md": "ai.backend.cli.reference:render",
+    "docs/reference/accelerators/families.md": "ai.backend.accelerator.sysfs.reference:families_page",
     "docs/reference/settings.md": "tools.settings_pages:page",
     "docs/reference/samples/manager.toml": "tools.settings_pages:sample(manager)",
     "docs/reference/samples/manager.schema.json": "tools.settings_pages:schema(manager)",
     "docs/reference/samples/agent.toml": "tools.settings_pages:sample(agent)",
     "docs/reference/samples/agent.schema.json": "tools.settings_pages:schema(agent)",
+    "docs/reference/samples/storage-proxy.toml": "tools.settings_pages:sample(storage-proxy)",
+    "docs/reference/samples/storage-proxy.schema.json": "tools.settings_pages:schema(storage-proxy)",
 }
 
 
