@@ -14,6 +14,11 @@ log = logging.getLogger(__name__)
 FALLBACK = "dispersed"
 
 
+def installed() -> list[str]:
+    """The names of the placement plugins that are installed, whether they work or not."""
+    return sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})
+
+
 @cache
 def plugged(name: str) -> Placement | None:
     """The placement that a plugin offers under this name; None, with the reason in the log, if none does."""

@@ -160,20 +160,6 @@ def running_sessions(sessions: Iterable[Session]) -> tuple[RunningSession, ...]:
     )
 
 
-def positive(value: object, default: float) -> float:
-    """A setting of a resource group that must be a positive number."""
-    try:
-        number = float(str(value))
-    except ValueError:
-        return default
-    return number if 0 < number < float("inf") else default
-
-
-def weights_of(value: object) -> dict[str, float]:
-    """The weights of scopes as a resource group sets them, for example ``{"default": 2}``; one that is none is 1."""
-    return {str(scope): positive(weight, 1.0) for scope, weight in value.items()} if isinstance(value, Mapping) else {}
-
-
 def pending_session(
     session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
 ) -> PendingSession:

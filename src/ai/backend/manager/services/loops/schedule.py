@@ -14,8 +14,9 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled
 from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
 from ai.backend.core.scheduling.plan import KernelPlacement, Placement, Plan, Skip
-from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, SHARED_ORDERS, Policy
+from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.core.scheduling.usage import decayed, occupied
 from ai.backend.manager.config.settings import SessionSettings
@@ -31,10 +32,8 @@ from ai.backend.manager.services.placements import FALLBACK, plugged
 from ai.backend.manager.services.snapshots import (
     build_snapshot,
     from_allocation,
-    positive,
     running_sessions,
     scope_of,
-    weights_of,
 )
 from ai.backend.manager.services.transitions import MAX_RETRY_AFTER_S, advance
 from ai.backend.manager.services.writer import SessionWriter
@@ -44,40 +43,20 @@ log = logging.getLogger(__name__)
 _SLOW_S = 5.0
 
 
-_HALF_LIFE_S = 7 * 86_400.0
-_SPELLINGS = {
-    "roundrobin": "round-robin",
-    "fairshare": "fair-share",
-    "legacy": "dispersed",
-    "fgd": "least-fragmentation",
-}
-
-
-def _known(name: object, table: Mapping[str, object], default: str) -> str:
-    """A policy by its name, in the spellings that there are; the default for an unknown one."""
-    plain = str(name).strip().lower().replace("_", "-")
-    plain = _SPELLINGS.get(plain, plain)
-    return plain if plain in table else default
-
-
 def group_policy(group: ResourceGroup | None) -> Policy:
     """The policy that a resource group names, with the defaults for what it does not or cannot mean.
 
-    ``scheduler`` is the order. Of ``scheduler_opts`` ``agent_selection_strategy`` is the placement, one of ours or the
-    name of a placement plugin; ``preemption`` with ``enabled`` lets sessions of larger priority end preemptible ones of
-    smaller priority.
+    A strategy that is none of ours is the name of a placement plugin.
     """
     if group is None:
         return Policy()
-    preemption = group.scheduler_opts.get("preemption")
-    strategy = str(group.scheduler_opts.get("agent_selection_strategy", FALLBACK))
-    placement = _known(strategy, PLACEMENTS, strategy)
-    plugin = None if placement in PLACEMENTS else plugged(placement)
+    options = read(group.scheduler_opts)
+    plugin = None if options.placement in PLACEMENTS else plugged(options.placement)
     return Policy(
-        order=_known(group.scheduler, ORDERS, "fifo"),
-        placement=placement if placement in PLACEMENTS or plugin else FALLBACK,
+        order=order_name(group.scheduler) or DEFAULT_ORDER,
+        placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK,
         plugged=plugin,
-        preempts=isinstance(preemption, Mapping) and preemption.get("enabled") is True,
+        preempts=options.preemption.enabled,
     )
 
 
@@ -155,6 +134,7 @@ class ScheduleLoop(Loop):
         made = build_snapshot(name, agents, holdings, sessions, dependencies, policies)
         memory = self._memories.setdefault(name, _Memory())
         policy = group_policy(group)
+        options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or (policy.order not in SHARED_ORDERS and not policy.preempts):
             return replace(made, last_agent=memory.last_agent)
         owners = {s.id: s for s in await self._sessions.get_many({h.session_id for h in holdings})}
@@ -165,7 +145,7 @@ class ScheduleLoop(Loop):
                 memory.used_lately,
                 now_used,
                 elapsed_s=(now - memory.seen_at).total_seconds(),
-                half_life_s=positive(group.scheduler_opts.get("half_life"), _HALF_LIFE_S),
+                half_life_s=options.half_life_s,
             )
         memory.seen_at = now
         return replace(
@@ -174,7 +154,7 @@ class ScheduleLoop(Loop):
             running=running_sessions(owners.values()) if policy.preempts else (),
             occupied=now_used,
             used_lately=memory.used_lately,
-            weights=weights_of(group.scheduler_opts.get("weights")),
+            weights=options.weights,
         )
 
     async def _policies(self, access_keys: set[AccessKey]) -> Mapping[AccessKey, ResourcePolicy]:

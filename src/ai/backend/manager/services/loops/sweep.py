@@ -17,6 +17,7 @@ from ai.backend.core.lifecycle.events import (
     SessionEvent,
     SessionRecovered,
 )
+from ai.backend.core.scheduling.options import read
 from ai.backend.manager.config.settings import AgentSettings, SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.cluster import Agent
@@ -109,9 +110,9 @@ class SweepLoop(Loop):
         """Resource group -> how long a session may wait there, in seconds; without a limit there is no entry."""
         limits: dict[str, float] = {}
         for group in await self._identities.resource_groups():
-            limit = group.scheduler_opts.get("pending_timeout", 0)
-            if isinstance(limit, int | float) and limit > 0:
-                limits[group.name] = float(limit)
+            limit = read(group.scheduler_opts).pending_timeout_s
+            if limit > 0:
+                limits[group.name] = limit
         return limits
 
     def _due(self, session: Session, agents: dict[AgentId, Agent], pending: dict[str, float]) -> SessionEvent | None:
