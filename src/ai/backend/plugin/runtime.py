@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
+from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import Enforcement
 from ai.backend.plugin.accelerator import Measurement, WorkloadConfig
@@ -44,6 +45,20 @@ class WorkloadKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkView:
+    """The private network of one session: its kernels reach each other in it, and nobody else does.
+
+    Attributes:
+        network_id: what the runtime calls it.
+        addresses: the IPv4 address of each host name in it, known before any workload is made.
+    """
+
+    session_id: SessionId
+    network_id: str
+    addresses: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
     """Everything that a runtime needs.
 
@@ -53,6 +68,9 @@ class WorkloadSpec:
         files: small files to place before the start, by absolute path in the workload (resource.txt, ...).
         home_bytes, pids: limits; None is the runtime's default.
         keep_home: reuse the home of an earlier attempt (restart in place).
+        network: the session's network, from ``create_network``; the workload has there the address of its ``hostname``
+            and finds the others by name. None: the network that the runtime gives everybody.
+        runtime_class: a name of ``RuntimeInfo.runtime_classes``; empty: what the runtime does by itself.
     """
 
     key: WorkloadKey
@@ -67,6 +85,8 @@ class WorkloadSpec:
     pids: int | None = None
     keep_home: bool = True
     labels: Mapping[str, str] = field(default_factory=dict)
+    network: NetworkView | None = None
+    runtime_class: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +136,8 @@ class RuntimeInfo:
     """What this runtime is on this node.
 
     ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is really
-    done.
+    done. Of the capabilities ``session-networks`` promises networks of sessions; ``no_session_networks`` says why there
+    are none. ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine).
     """
 
     name: str
@@ -125,6 +146,8 @@ class RuntimeInfo:
     tier: str
     enforcement: Mapping[str, Enforcement] = field(default_factory=dict)
     capabilities: frozenset[str] = frozenset()
+    no_session_networks: str = "this runtime has no networks of sessions"
+    runtime_classes: tuple[str, ...] = ()
 
 
 class RunnerChannel(ABC):
@@ -192,6 +215,22 @@ class AbstractRuntime(ABC):
                 of a device, the name of a call.
             WorkloadError: it failed; nothing is left behind.
         """
+
+    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+        """A private network for the kernels of a session on this node, before its first workload. Idempotent.
+
+        Raises:
+            CreationDenied: there can be none here, with the reason (``RuntimeInfo.no_session_networks``).
+            WorkloadError, Unavailable: it failed; what is half made is found by ``remove_network``.
+        """
+        raise CreationDenied(self.info().no_session_networks)
+
+    async def remove_network(self, session_id: SessionId) -> None:
+        """Remove it, whatever is still in it. Safe when there is none."""
+
+    async def list_networks(self) -> Sequence[SessionId]:
+        """Sessions of which there is a network of ours, or a part of one."""
+        return ()
 
     @abstractmethod
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
