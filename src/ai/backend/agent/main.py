@@ -27,6 +27,7 @@ from ai.backend.agent.services.loops.health import HealthLoop
 from ai.backend.agent.services.loops.heartbeat import Heartbeat
 from ai.backend.agent.services.loops.rhythm import Rhythm
 from ai.backend.agent.services.loops.statistics import StatisticsLoop
+from ai.backend.agent.services.networks import Networks
 from ai.backend.agent.services.observations import Observer
 from ai.backend.agent.services.plugins import PluginSet
 from ai.backend.agent.services.processes import Processes
@@ -119,6 +120,7 @@ class Agent:
             settings=settings,
             epoch=epoch,
             runtime=self._runtime,
+            networks=Networks(self._runtime),
             plugins=plugins,
             inventory=inventory,
             records=records,

@@ -6,7 +6,7 @@ there are two more, ``hook.<plugin>.<method>.before`` and ``.after``.
 
 from __future__ import annotations
 
-CREATE_STEPS = ("devices", "hooks", "workload", "channel", "bootstrap", "post-create")
+CREATE_STEPS = ("devices", "hooks", "network", "workload", "channel", "bootstrap", "post-create")
 """Names of the creation's steps in order; a destruction releases them in reverse."""
 
 CRASH_POINTS: tuple[str, ...] = (

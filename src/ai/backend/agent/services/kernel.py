@@ -16,7 +16,7 @@ from ai.backend.agent.services.runs.book import RunBook
 from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
-from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
+from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
 
 
 class Kernel:
@@ -33,6 +33,7 @@ class Kernel:
         self.task: asyncio.Task[None] | None = None
         self.configs: list[tuple[str, WorkloadConfig]] = []
         self.attached: dict[str, list[AttachedDevice]] = {}
+        self.network: NetworkView | None = None
         self.exit: WorkloadExit | None = None
         self.channel: KernelChannel | None = None
         self.runs: RunBook | None = None

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from ai.backend.common.errors import BackendError, Conflict, CreationDenied, Unavailable
-from ai.backend.common.ids import KernelId
+from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import Enforcement
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
+    NetworkView,
     RunnerChannel,
     RuntimeImage,
     RuntimeInfo,
@@ -94,6 +95,7 @@ class FakeNode:
     def __init__(self) -> None:
         self.workloads: dict[WorkloadKey, _Workload] = {}
         self.homes: dict[KernelId, dict[str, bytes]] = {}
+        self.networks: dict[SessionId, NetworkView] = {}
         self.listeners: list[asyncio.Queue[WorkloadExited | None]] = []
         self.next_pid = 1000
 
@@ -190,7 +192,7 @@ class FakeRuntime(AbstractRuntime):
             workload_type="process_tree",
             tier="fake",
             enforcement={"cpu": Enforcement.NONE, "memory": Enforcement.NONE},
-            capabilities=frozenset({"keep-home"}),
+            capabilities=frozenset({"keep-home", "session-networks"}),
         )
 
     async def list_images(self) -> Sequence[RuntimeImage]:
@@ -228,6 +230,17 @@ class FakeRuntime(AbstractRuntime):
             loop = asyncio.get_running_loop()
             workload.timer = loop.call_later(behaviour.dies_after_s, self.node.end, workload, behaviour.dies_with)
         return workload.view()
+
+    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+        addresses = {host: f"10.213.0.{number}" for number, host in enumerate(hosts, 2)}
+        view = NetworkView(session_id=session_id, network_id=f"fake-{session_id}", addresses=addresses)
+        return self.node.networks.setdefault(session_id, view)
+
+    async def remove_network(self, session_id: SessionId) -> None:
+        self.node.networks.pop(session_id, None)
+
+    async def list_networks(self) -> Sequence[SessionId]:
+        return tuple(self.node.networks)
 
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
         workload = self.node.workloads.get(key)

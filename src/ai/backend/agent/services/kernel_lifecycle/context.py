@@ -10,6 +10,7 @@ from ai.backend.agent.model.kernel import KernelRecord, Phase
 from ai.backend.agent.ports.records import KernelRecords, Leftovers
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel import Kernel
+from ai.backend.agent.services.networks import Networks
 from ai.backend.agent.services.observations import Observer
 from ai.backend.agent.services.plugins import PluginSet
 from ai.backend.plugin.accelerator import LifecycleCause
@@ -23,6 +24,7 @@ class Surroundings:
     settings: AgentSettings
     epoch: int
     runtime: AbstractRuntime
+    networks: Networks
     plugins: PluginSet
     inventory: Inventory
     records: KernelRecords

@@ -31,10 +31,12 @@ class Recovery:
                 self._supervisor.ended[kernel_id] = now - max(0.0, wall_now - record.ended_at)
                 continue
             self._supervisor.kernels[kernel_id] = Kernel(record, self._around.records)
+            self._around.networks.hold(record)
             self._around.inventory.adopt(kernel_id, record.device_allocation)
         self._forget_ended()
         self._supervisor.restore_leftovers()
         await self.remove_strangers(await self._around.runtime.list_workloads())
+        await self._sweep_networks()
         for kernel in self._supervisor.live():
             self._supervisor.resume(kernel)
 
@@ -51,6 +53,12 @@ class Recovery:
             except Exception:
                 log.exception("the workload %s cannot be removed; the next look tries again", view.key)
 
+    async def _sweep_networks(self) -> None:
+        try:
+            await self._around.networks.sweep()
+        except Exception:
+            log.exception("networks of sessions that are gone cannot be removed; the next look tries again")
+
     async def sync(self) -> None:
         """Compare the records with what the runtime holds; forget kernels that ended long ago."""
         # Only those that ran before the runtime was asked: one that began meanwhile is missing from the answer.
@@ -62,6 +70,7 @@ class Recovery:
                 if view is None or view.exit is not None:
                     self._supervisor.lost(kernel, view.exit if view is not None else None)
         await self.remove_strangers(views.values())
+        await self._sweep_networks()
         self._forget_ended()
 
     def _forget_ended(self) -> None:

@@ -15,6 +15,7 @@ from ai.backend.agent.services.kernel_lifecycle.steps.bootstrap import Bootstrap
 from ai.backend.agent.services.kernel_lifecycle.steps.channel import Channel
 from ai.backend.agent.services.kernel_lifecycle.steps.devices import Devices
 from ai.backend.agent.services.kernel_lifecycle.steps.hooks import Hooks
+from ai.backend.agent.services.kernel_lifecycle.steps.network import Network
 from ai.backend.agent.services.kernel_lifecycle.steps.post_create import PostCreate
 from ai.backend.agent.services.kernel_lifecycle.steps.workload import CreateWorkload
 from ai.backend.infra.crash_points import crash_point
@@ -34,6 +35,7 @@ class StepRunner:
         self.steps: Sequence[Step] = (
             self.devices,
             Hooks(around, calls, self.aftercare),
+            Network(around),
             CreateWorkload(around),
             self.channel,
             Bootstrap(around),

@@ -35,6 +35,7 @@ class CreateWorkload:
             files=config_files(spec, environ, kernel.record.device_allocation, config),
             hostname=spec.cluster_hostname,
             shmem_bytes=spec.shmem_bytes,
+            network=kernel.network,
             labels={
                 "ai.backend.agent-id": self._around.settings.agent.id,
                 "ai.backend.kernel-id": spec.kernel_id,

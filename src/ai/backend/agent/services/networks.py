@@ -1,0 +1,74 @@
+"""The private networks of cluster sessions: there while a kernel of the session is here, and gone with the last.
+
+Who holds a network is known from the kernels' records alone, so that an agent that was killed at any step knows it
+again. One operation at a time works on the network of a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from weakref import WeakValueDictionary
+
+from ai.backend.agent.model.kernel import KernelRecord
+from ai.backend.common.ids import SessionId
+from ai.backend.common.states import ClusterMode
+from ai.backend.plugin.runtime import AbstractRuntime, NetworkView
+
+log = logging.getLogger(__name__)
+
+
+def needs_network(record: KernelRecord) -> bool:
+    """Whether the kernel is one of several on this node. Those of several nodes are not in a network of one."""
+    cluster = record.spec.cluster
+    return cluster.size > 1 and cluster.mode is ClusterMode.SINGLE_NODE
+
+
+class Networks:
+    """See the module."""
+
+    def __init__(self, runtime: AbstractRuntime) -> None:
+        self._runtime = runtime
+        self._holders: dict[SessionId, set[str]] = {}
+        self._locks: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
+
+    def _lock(self, session_id: SessionId) -> asyncio.Lock:
+        return self._locks.setdefault(session_id, asyncio.Lock())
+
+    def hold(self, record: KernelRecord) -> None:
+        """A kernel of an earlier life of the agent may be in its network; its end lets go of it."""
+        if needs_network(record):
+            self._holders.setdefault(record.session_id, set()).add(record.spec.kernel_id)
+
+    async def join(self, record: KernelRecord) -> NetworkView | None:
+        """The network of a kernel, made by the first of its session; None for a session of one kernel.
+
+        Raises:
+            CreationDenied: this node has no such networks. WorkloadError, Unavailable: it failed for now.
+        """
+        if not needs_network(record):
+            return None
+        async with self._lock(record.session_id):
+            self.hold(record)
+            return await self._runtime.create_network(record.session_id, record.spec.cluster.hosts)
+
+    async def leave(self, record: KernelRecord) -> None:
+        """A kernel is over. Idempotent; raises what the runtime raises, to be tried again."""
+        if not needs_network(record):
+            return
+        async with self._lock(record.session_id):
+            held = self._holders.get(record.session_id, set())
+            if not held - {record.spec.kernel_id}:
+                await self._runtime.remove_network(record.session_id)
+                self._holders.pop(record.session_id, None)
+            else:
+                held.discard(record.spec.kernel_id)
+
+    async def sweep(self) -> None:
+        """Remove networks that no kernel of ours is in."""
+        for session_id in await self._runtime.list_networks():
+            async with self._lock(session_id):
+                if self._holders.get(session_id):
+                    continue
+                log.warning("the network of session %s belongs to no kernel of this agent and is removed", session_id)
+                await self._runtime.remove_network(session_id)
