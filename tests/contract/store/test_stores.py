@@ -539,6 +539,22 @@ class StoreContract:
         await ids.associate(ResourceGroupName("closed"), access_key=KEY)
         assert [g.name for g in await ids.resource_groups(access_key=KEY)] == ["closed", "open"]
         assert [g.name for g in await ids.resource_groups(domain_name="default")] == ["open"]
+        with pytest.raises(Conflict):
+            await ids.put_resource_group(ResourceGroup(name=ResourceGroupName("open"), created_at=NOW), only_new=True)
+        changed = await ids.change_resource_group("open", scheduler="drf", scheduler_opts={"pending_timeout": 5})
+        assert changed is not None
+        assert await ids.resource_group("open") == changed
+        assert (changed.scheduler, changed.scheduler_opts) == ("drf", {"pending_timeout": 5})
+        assert await ids.change_resource_group("nowhere", scheduler="drf") is None
+        await ids.associate(ResourceGroupName("closed"), domain_name=DomainName("default"))
+        assert await ids.dissociate(ResourceGroupName("open"), domain_name=DomainName("default")) == 0
+        assert await ids.dissociate(ResourceGroupName("closed"), access_key=KEY) == 1
+        assert await ids.dissociate(None, domain_name=DomainName("default")) == 1
+        assert [g.name for g in await ids.resource_groups(domain_name="default", access_key=KEY)] == ["open"]
+        await ids.associate(ResourceGroupName("closed"), access_key=KEY)
+        assert (await ids.delete_resource_group("closed"), await ids.delete_resource_group("closed")) == (True, False)
+        await ids.put_resource_group(ResourceGroup(name=ResourceGroupName("closed"), is_public=False, created_at=NOW))
+        assert [g.name for g in await ids.resource_groups(access_key=KEY)] == ["open"], "its associations went with it"
 
     # ---- journal ----
 

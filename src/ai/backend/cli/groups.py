@@ -8,6 +8,7 @@ from ai.backend.cli.main import SESSION_COMMANDS
 _ADMIN = "ai.backend.cli.admin_commands:"
 _AGENTS = "ai.backend.cli.agent_commands:"
 _QUOTA = "ai.backend.cli.quota_commands:"
+_RESOURCE_GROUPS = "ai.backend.cli.resource_group_commands:resource_group"
 _LIST = Entry("ai.backend.cli.list_command:session_list", "List sessions.")
 
 _TOP = {name: entry for name, entry in SESSION_COMMANDS.items() if name not in {"ps", "start", "rm"}}
@@ -34,6 +35,8 @@ admin = LazyGroup(
         "quota-scope": Entry(_QUOTA + "quota_scope", "How much a user or a project may keep on a storage host."),
         "domain": Entry(_QUOTA + "domain", "Domains."),
         "group": Entry(_QUOTA + "group", "Groups, also called projects."),
+        "scaling-group": Entry(_RESOURCE_GROUPS, "Resource groups: which agents are scheduled together, and how."),
+        "resource-group": Entry(_RESOURCE_GROUPS, "The same as scaling-group."),
         "keypair-resource-policy": Entry(_QUOTA + "keypair_policy", "Resource policies of keypairs."),
         "user-resource-policy": Entry(_QUOTA + "user_policy", "Storage limits of users."),
         "project-resource-policy": Entry(_QUOTA + "project_policy", "Storage limits of groups."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ai.backend.client.func.bounds import AsyncDomain, AsyncGroup, AsyncKeypairResourcePolicy, AsyncStoragePolicy
+from ai.backend.client.func.resource_groups import AsyncScalingGroup
 from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
 from ai.backend.client.portal import Facade, blocking
 
@@ -53,3 +54,22 @@ class StoragePolicy(Facade[AsyncStoragePolicy]):
     create = blocking(AsyncStoragePolicy.create)
     update = blocking(AsyncStoragePolicy.update)
     delete = blocking(AsyncStoragePolicy.delete)
+
+
+class ScalingGroup(Facade[AsyncScalingGroup]):
+    """``api_session.ScalingGroup`` of a blocking session."""
+
+    list_available = blocking(AsyncScalingGroup.list_available)
+    list = blocking(AsyncScalingGroup.list)
+    detail = blocking(AsyncScalingGroup.detail)
+    create = blocking(AsyncScalingGroup.create)
+    update = blocking(AsyncScalingGroup.update)
+    delete = blocking(AsyncScalingGroup.delete)
+    associate_domain = blocking(AsyncScalingGroup.associate_domain)
+    dissociate_domain = blocking(AsyncScalingGroup.dissociate_domain)
+    dissociate_all_domain = blocking(AsyncScalingGroup.dissociate_all_domain)
+    associate_group = blocking(AsyncScalingGroup.associate_group)
+    dissociate_group = blocking(AsyncScalingGroup.dissociate_group)
+    dissociate_all_group = blocking(AsyncScalingGroup.dissociate_all_group)
+    associate_keypair = blocking(AsyncScalingGroup.associate_keypair)
+    dissociate_keypair = blocking(AsyncScalingGroup.dissociate_keypair)

@@ -18,12 +18,21 @@ from typing import Any, Self, Unpack
 from uuid import UUID
 
 from ai.backend.client.config import APIConfig, get_config
-from ai.backend.client.faces import Domain, Group, KeypairResourcePolicy, QuotaScope, Storage, StoragePolicy
+from ai.backend.client.faces import (
+    Domain,
+    Group,
+    KeypairResourcePolicy,
+    QuotaScope,
+    ScalingGroup,
+    Storage,
+    StoragePolicy,
+)
 from ai.backend.client.func.admin import AsyncAdmin
 from ai.backend.client.func.artifact import AsyncArtifacts
 from ai.backend.client.func.bgtask import AsyncBackgroundTask
 from ai.backend.client.func.bounds import AsyncDomain, AsyncGroup, AsyncKeypairResourcePolicy, AsyncStoragePolicy
 from ai.backend.client.func.creation import CreateOptions
+from ai.backend.client.func.resource_groups import AsyncScalingGroup
 from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions
 from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
 from ai.backend.client.func.system import (
@@ -64,6 +73,7 @@ class AsyncSession:
         self.KeypairResourcePolicy = AsyncKeypairResourcePolicy(self.transport)
         self.UserResourcePolicy = AsyncStoragePolicy(self.transport, "user")
         self.ProjectResourcePolicy = AsyncStoragePolicy(self.transport, "project")
+        self.ScalingGroup = AsyncScalingGroup(self.transport)
         self.Agent = AsyncAgent(self.transport)
         self.KeyPair = AsyncKeyPair(self.transport)
         self.Resource = AsyncResource(self.transport)
@@ -353,6 +363,7 @@ class Session:
         self.KeypairResourcePolicy = KeypairResourcePolicy(self.portal, inner.KeypairResourcePolicy)
         self.UserResourcePolicy = StoragePolicy(self.portal, inner.UserResourcePolicy)
         self.ProjectResourcePolicy = StoragePolicy(self.portal, inner.ProjectResourcePolicy)
+        self.ScalingGroup = ScalingGroup(self.portal, inner.ScalingGroup)
         self.Agent = Agent(self.portal, inner.Agent)
         self.KeyPair = KeyPair(self.portal, inner.KeyPair)
         self.Resource = Resource(self.portal, inner.Resource)

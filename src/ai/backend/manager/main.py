@@ -74,6 +74,7 @@ from ai.backend.manager.services.loops.terminate import TerminateLoop
 from ai.backend.manager.services.mounts import SessionMounts
 from ai.backend.manager.services.presence import PresenceCheck
 from ai.backend.manager.services.reports import ReportsService
+from ai.backend.manager.services.resource_groups import ResourceGroupService
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.statistics import StatBoard
@@ -228,6 +229,7 @@ class Manager:
             administration=AdministrationService(
                 kept.identities, clock, minter, (folders.quota_loop,) if folders is not None else ()
             ),
+            resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
             cluster=ClusterService(kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway),
             events=EventService(kept.sessions, finder, self._bus),
             tasks=tasks,
@@ -247,6 +249,7 @@ class Manager:
         self._schedule = ScheduleLoop(
             kept.sessions, kept.agents, kept.identities, self._writer, self._launch, clock, settings.sessions
         )
+        self._services.resource_groups.after_change.append(self._schedule)
         self._terminate = TerminateLoop(
             kept.sessions, kept.agents, self._writer, gateway, clock, settings.sessions, settings.agents
         )

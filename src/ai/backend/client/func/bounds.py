@@ -7,6 +7,7 @@ maps a storage host to the names of what may be done there.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
@@ -14,68 +15,92 @@ from ai.backend.client.exceptions import BackendAPIError
 from ai.backend.client.func.admin import AsyncAdmin
 from ai.backend.client.transport import Transport
 
-_STRUCTURED = ("allowed_vfolder_hosts", "total_resource_slots")
+_STRUCTURED = ("allowed_vfolder_hosts", "total_resource_slots", "resource_slots", "driver_opts", "scheduler_opts")
 
 
-class _Mutations:
+class Mutations:
+    """An area of the API that changes objects over GraphQL."""
+
     def __init__(self, transport: Transport) -> None:
         self._admin = AsyncAdmin(transport)
 
-    async def _mutate(self, field: str, key: tuple[str, str, str], kind: str | None, props: dict[str, Any]) -> None:
-        """Raises BackendAPIError with the server's sentence where it answers ``ok: false``."""
-        name, type_, value = key
-        told = {k: json.dumps(v) if k in _STRUCTURED and not isinstance(v, str) else v for k, v in props.items()}
-        types, arguments = f"${name}: {type_}!", f"{name}: ${name}"
-        variables: dict[str, Any] = {name: value}
+    async def _mutate(
+        self,
+        field: str,
+        arguments: Mapping[str, tuple[str, Any]],
+        kind: str | None = None,
+        props: Mapping[str, Any] | None = None,
+        *,
+        result: str = "",
+    ) -> dict[str, Any]:
+        """The whole answer.
+
+        Args:
+            field: of the root type.
+            arguments: name -> its type, and what it is.
+            kind: the type of ``props``; None where the mutation takes none.
+            props: fields of the input; those that are structured become JSON in a string.
+            result: what to select besides ``ok`` and ``msg``.
+
+        Raises:
+            BackendAPIError: with the server's sentence where it answers ``ok: false``.
+        """
+        given = dict(arguments)
         if kind is not None:
-            types, arguments = f"{types}, $props: {kind}!", f"{arguments}, props: $props"
-            variables["props"] = told
-        query = f"mutation({types}) {{ {field}({arguments}) {{ ok msg }} }}"
-        answer = (await self._admin.query(query, variables))[field]
+            told = {
+                k: json.dumps(v) if k in _STRUCTURED and v is not None and not isinstance(v, str) else v
+                for k, v in (props or {}).items()
+            }
+            given["props"] = (f"{kind}!", told)
+        types = ", ".join(f"${name}: {type_}" for name, (type_, _) in given.items())
+        passed = ", ".join(f"{name}: ${name}" for name in given)
+        query = f"mutation({types}) {{ {field}({passed}) {{ ok msg {result} }} }}"
+        answer = dict((await self._admin.query(query, {name: value for name, (_, value) in given.items()}))[field])
         if not answer["ok"]:
             problem = {"type": "https://api.backend.ai/probs/refused", "title": answer["msg"], "msg": answer["msg"]}
             raise BackendAPIError(400, "Refused", problem)
+        return answer
 
 
-class AsyncDomain(_Mutations):
+class AsyncDomain(Mutations):
     """``api_session.Domain``."""
 
     async def create(self, name: str, /, **props: Any) -> None:
-        await self._mutate("create_domain", ("name", "String", name), "DomainInput", props)
+        await self._mutate("create_domain", {"name": ("String!", name)}, "DomainInput", props)
 
     async def update(self, name: str, /, **props: Any) -> None:
-        await self._mutate("modify_domain", ("name", "String", name), "ModifyDomainInput", props)
+        await self._mutate("modify_domain", {"name": ("String!", name)}, "ModifyDomainInput", props)
 
 
-class AsyncGroup(_Mutations):
+class AsyncGroup(Mutations):
     """``api_session.Group``."""
 
     async def create(self, domain_name: str, name: str, /, **props: Any) -> None:
         """``type`` may be ``MODEL_STORE``."""
         props = {"domain_name": domain_name, **props}
-        await self._mutate("create_group", ("name", "String", name), "GroupInput", props)
+        await self._mutate("create_group", {"name": ("String!", name)}, "GroupInput", props)
 
     async def update(self, gid: UUID | str, /, **props: Any) -> None:
         """``user_update_mode`` (``add`` or ``remove``) goes with ``user_uuids``."""
-        await self._mutate("modify_group", ("gid", "UUID", str(gid)), "ModifyGroupInput", props)
+        await self._mutate("modify_group", {"gid": ("UUID!", str(gid))}, "ModifyGroupInput", props)
 
 
-class AsyncKeypairResourcePolicy(_Mutations):
+class AsyncKeypairResourcePolicy(Mutations):
     """``api_session.KeypairResourcePolicy``."""
 
     async def create(self, name: str, /, **props: Any) -> None:
-        key, kind = ("name", "String", name), "CreateKeyPairResourcePolicyInput"
+        key, kind = {"name": ("String!", name)}, "CreateKeyPairResourcePolicyInput"
         await self._mutate("create_keypair_resource_policy", key, kind, props)
 
     async def update(self, name: str, /, **props: Any) -> None:
-        key, kind = ("name", "String", name), "ModifyKeyPairResourcePolicyInput"
+        key, kind = {"name": ("String!", name)}, "ModifyKeyPairResourcePolicyInput"
         await self._mutate("modify_keypair_resource_policy", key, kind, props)
 
     async def delete(self, name: str) -> None:
-        await self._mutate("delete_keypair_resource_policy", ("name", "String", name), None, {})
+        await self._mutate("delete_keypair_resource_policy", {"name": ("String!", name)})
 
 
-class AsyncStoragePolicy(_Mutations):
+class AsyncStoragePolicy(Mutations):
     """``api_session.UserResourcePolicy`` and ``ProjectResourcePolicy``: ``max_vfolder_count`` (0: any number) and
     ``max_quota_scope_size`` in bytes (-1: no limit)."""
 
@@ -89,11 +114,11 @@ class AsyncStoragePolicy(_Mutations):
 
     async def create(self, name: str, /, **props: Any) -> None:
         kind = f"Create{self._kind.title()}ResourcePolicyInput"
-        await self._mutate(f"create_{self._kind}_resource_policy", ("name", "String", name), kind, props)
+        await self._mutate(f"create_{self._kind}_resource_policy", {"name": ("String!", name)}, kind, props)
 
     async def update(self, name: str, /, **props: Any) -> None:
         kind = f"Modify{self._kind.title()}ResourcePolicyInput"
-        await self._mutate(f"modify_{self._kind}_resource_policy", ("name", "String", name), kind, props)
+        await self._mutate(f"modify_{self._kind}_resource_policy", {"name": ("String!", name)}, kind, props)
 
     async def delete(self, name: str) -> None:
-        await self._mutate(f"delete_{self._kind}_resource_policy", ("name", "String", name), None, {})
+        await self._mutate(f"delete_{self._kind}_resource_policy", {"name": ("String!", name)})

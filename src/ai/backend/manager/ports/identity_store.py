@@ -79,7 +79,12 @@ class IdentityStore(Protocol):
         """False if there is none. Raises Conflict if a user or group has it."""
         ...
 
-    async def put_resource_group(self, group: ResourceGroup) -> None: ...
+    async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None: ...
+    async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None: ...
+    async def delete_resource_group(self, name: str) -> bool:
+        """With its associations. False if there is none."""
+        ...
+
     async def resource_group(self, name: str) -> ResourceGroup | None: ...
     async def resource_groups(
         self,
@@ -100,6 +105,17 @@ class IdentityStore(Protocol):
         group_id: GroupId | None = None,
         access_key: AccessKey | None = None,
     ) -> None: ...
+
+    async def dissociate(
+        self,
+        resource_group: ResourceGroupName | None,
+        *,
+        domain_name: DomainName | None = None,
+        group_id: GroupId | None = None,
+        access_key: AccessKey | None = None,
+    ) -> int:
+        """Of one of the three with this resource group, or with all (None); how many associations were there."""
+        ...
 
     async def put_user(
         self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret

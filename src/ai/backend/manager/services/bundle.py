@@ -13,6 +13,7 @@ from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
+from ai.backend.manager.services.resource_groups import ResourceGroupService
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 
@@ -23,6 +24,7 @@ class Services:
     execution: ExecutionService
     identity: IdentityService
     administration: AdministrationService
+    resource_groups: ResourceGroupService
     cluster: ClusterService
     events: EventService
     tasks: TaskService

@@ -252,11 +252,25 @@ class SqlIdentityStore:
 
         return await self._db.run_write(work)
 
-    async def put_resource_group(self, group: ResourceGroup) -> None:
+    async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None:
         def work(s: Connection) -> None:
-            _put(s, t.resource_groups, "name", _row(group))
+            if only_new:
+                _add(s, t.resource_groups, _row(group), "resource group")
+            else:
+                _put(s, t.resource_groups, "name", _row(group))
 
         await self._db.run_write(work)
+
+    async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
+        row = await self._db.run_write(lambda s: _change(s, t.resource_groups, "name", name, values))
+        return ResourceGroup(**row._mapping) if row is not None else None
+
+    async def delete_resource_group(self, name: str) -> bool:
+        def work(s: Connection) -> bool:
+            s.execute(delete(t.resource_group_links).where(t.resource_group_links.c.scaling_group == name))
+            return bool(s.execute(delete(t.resource_groups).where(t.resource_groups.c.name == name)).rowcount)
+
+        return await self._db.run_write(work)
 
     async def resource_group(self, name: str) -> ResourceGroup | None:
         rows = await self._rows(select(t.resource_groups).where(t.resource_groups.c.name == name))
@@ -305,6 +319,22 @@ class SqlIdentityStore:
                     s.execute(insert(t.resource_group_links), row)
 
         await self._db.run_write(work)
+
+    async def dissociate(
+        self,
+        resource_group: ResourceGroupName | None,
+        *,
+        domain_name: DomainName | None = None,
+        group_id: GroupId | None = None,
+        access_key: AccessKey | None = None,
+    ) -> int:
+        link = t.resource_group_links.c
+        wanted = {"domain": domain_name, "group": str(group_id) if group_id else None, "keypair": access_key}
+        mine = or_(*((link.kind == kind) & (link.target == target) for kind, target in wanted.items() if target))
+        query = delete(t.resource_group_links).where(mine)
+        if resource_group is not None:
+            query = query.where(link.scaling_group == resource_group)
+        return await self._db.run_write(lambda s: int(s.execute(query).rowcount))
 
     async def put_user(
         self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret

@@ -137,8 +137,18 @@ class MemoryIdentityStore:
             raise Conflict(f"The {kind} resource policy {name!r} is in use.", data={"name": "in use"})
         return self._storage_policies.pop((kind, name), None) is not None
 
-    async def put_resource_group(self, group: ResourceGroup) -> None:
+    async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None:
+        _check_new(only_new and group.name in self._resource_groups, group.name)
         self._resource_groups[group.name] = group
+
+    async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
+        if name in self._resource_groups:
+            self._resource_groups[name] = replace(self._resource_groups[name], **values)
+        return self._resource_groups.get(name)
+
+    async def delete_resource_group(self, name: str) -> bool:
+        self._links = {link for link in self._links if link[0] != name}
+        return self._resource_groups.pop(name, None) is not None
 
     async def resource_group(self, name: str) -> ResourceGroup | None:
         return self._resource_groups.get(name)
@@ -178,6 +188,20 @@ class MemoryIdentityStore:
             ("keypair", access_key),
         )
         self._links |= {(str(resource_group), kind, str(target)) for kind, target in wanted if target is not None}
+
+    async def dissociate(
+        self,
+        resource_group: ResourceGroupName | None,
+        *,
+        domain_name: DomainName | None = None,
+        group_id: GroupId | None = None,
+        access_key: AccessKey | None = None,
+    ) -> int:
+        wanted = {("domain", domain_name), ("group", str(group_id) if group_id else None), ("keypair", access_key)}
+        targets = {(kind, str(target)) for kind, target in wanted if target is not None}
+        gone = {link for link in self._links if link[1:] in targets and resource_group in (None, link[0])}
+        self._links -= gone
+        return len(gone)
 
     async def put_user(
         self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret

@@ -26,7 +26,7 @@ _DEFAULT_FOR_UNSPECIFIED = ("LIMITED", "UNLIMITED")
 # ---- reading what clients send ---------------------------------------------------------------------------
 
 
-def _structured(field: str, given: Any) -> Any:
+def structured(field: str, given: Any) -> Any:
     """JSON in a string, as the published client sends it, or the value itself."""
     if not isinstance(given, str):
         return given
@@ -37,14 +37,14 @@ def _structured(field: str, given: Any) -> Any:
 
 
 def _slots(given: Any) -> ResourceSlot:
-    told = _structured("total_resource_slots", given)
+    told = structured("total_resource_slots", given)
     if not isinstance(told, dict):
         raise InvalidInput("Resource slots are an object.", data={"total_resource_slots": "malformed"})
     return ResourceSlot.parse(told)
 
 
 def _hosts(given: Any) -> dict[str, tuple[str, ...]]:
-    return read_hosts(_structured("allowed_vfolder_hosts", given))
+    return read_hosts(structured("allowed_vfolder_hosts", given))
 
 
 def _group_type(given: Any) -> GroupType:
@@ -114,7 +114,7 @@ def _values(kind: str, props: views.View) -> views.View:
 # ---- mutations -------------------------------------------------------------------------------------------
 
 
-async def _answer(
+async def answer(
     info: Info,
     kind: str,
     name: str,
@@ -136,7 +136,7 @@ async def put_domain(_: Any, info: Info, name: str, props: views.View) -> views.
     context = context_of(info)
     service = context.services.administration
     change = service.create_domain if info.field_name == "create_domain" else service.modify_domain
-    return await _answer(
+    return await answer(
         info, "domain", name, lambda: change(context.caller, name, _values("domain", props)), views.domain_view
     )
 
@@ -145,7 +145,7 @@ async def put_domain(_: Any, info: Info, name: str, props: views.View) -> views.
 async def create_group(_: Any, info: Info, name: str, props: views.View) -> views.View:
     context = context_of(info)
     service = context.services.administration
-    return await _answer(
+    return await answer(
         info,
         "group",
         name,
@@ -172,7 +172,7 @@ async def modify_group(_: Any, info: Info, gid: UUID, props: views.View) -> view
             remove=users if mode == "remove" else (),
         )
 
-    return await _answer(info, "group", str(gid), work, views.group_view)
+    return await answer(info, "group", str(gid), work, views.group_view)
 
 
 def _uuid(text: Any) -> UUID:
@@ -188,7 +188,7 @@ async def put_policy(_: Any, info: Info, name: str, props: views.View) -> views.
     context = context_of(info)
     service = context.services.administration
     change = service.create_policy if info.field_name.startswith("create") else service.modify_policy
-    return await _answer(
+    return await answer(
         info,
         "resource_policy",
         name,
@@ -201,7 +201,7 @@ async def put_policy(_: Any, info: Info, name: str, props: views.View) -> views.
 async def delete_policy(_: Any, info: Info, name: str) -> views.View:
     context = context_of(info)
     service = context.services.administration
-    return await _answer(info, "resource_policy", name, lambda: service.delete_policy(context.caller, name))
+    return await answer(info, "resource_policy", name, lambda: service.delete_policy(context.caller, name))
 
 
 def _kind(info: Info) -> QuotaScopeKind:
@@ -233,7 +233,7 @@ async def put_storage_policy(_: Any, info: Info, name: str, props: views.View) -
     context = context_of(info)
     service, kind = context.services.administration, _kind(info)
     is_new = info.field_name.startswith("create")
-    return await _answer(
+    return await answer(
         info,
         "resource_policy",
         name,
@@ -247,7 +247,7 @@ async def put_storage_policy(_: Any, info: Info, name: str, props: views.View) -
 async def delete_storage_policy(_: Any, info: Info, name: str) -> views.View:
     context = context_of(info)
     service, kind = context.services.administration, _kind(info)
-    return await _answer(
+    return await answer(
         info, "resource_policy", name, lambda: service.delete_storage_policy(context.caller, kind, name)
     )
 

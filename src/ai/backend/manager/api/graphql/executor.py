@@ -19,10 +19,11 @@ from ai.backend.manager.api.graphql.administration import ADMINISTRATION_BINDABL
 from ai.backend.manager.api.graphql.folders import FOLDER_BINDABLES
 from ai.backend.manager.api.graphql.limits import MAX_TOKENS, check_limits
 from ai.backend.manager.api.graphql.resolvers import BINDABLES, Context
+from ai.backend.manager.api.graphql.resource_groups import RESOURCE_GROUP_BINDABLES
 
 log = logging.getLogger(__name__)
 _CACHED = 256
-_BINDABLES = (*BINDABLES, *FOLDER_BINDABLES, *ADMINISTRATION_BINDABLES)
+_BINDABLES = (*BINDABLES, *FOLDER_BINDABLES, *ADMINISTRATION_BINDABLES, *RESOURCE_GROUP_BINDABLES)
 _UUID = ScalarType("UUID")
 _DATE_TIME = ScalarType("DateTime")
 _JSON_STRING = ScalarType("JSONString")
