@@ -20,6 +20,7 @@ A test file of a runtime is::
 Skips follow from what the runtime declares in ``info().capabilities`` and print the missing name:
 
 * ``keep-home``: a home can outlive its workload (restart in place);
+* ``session-networks``: kernels of a session can have a network of their own; with ``exec``, programs use it;
 * ``host-pids``: ``pids`` are process ids of the machine on which the tests run.
 
 Every workload that a test made is removed after it.
@@ -30,6 +31,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
@@ -135,6 +137,9 @@ class RuntimeContract:
             await runtime.stop(view.key, grace_s=0.0)
             await runtime.remove(view.key)
         assert list(await runtime.list_workloads()) == []
+        for session in await runtime.list_networks():
+            await runtime.remove_network(session)
+        assert list(await runtime.list_networks()) == []
 
     def need(self, runtime: AbstractRuntime, capability: str) -> None:
         if capability not in runtime.info().capabilities:
@@ -153,6 +158,57 @@ class RuntimeContract:
         talk = await self.talk(runtime, spec.key)
         await talk.kind("ready")
         return talk
+
+    # ---- networks of sessions
+
+    async def test_kernels_of_a_session_reach_each_other_by_name(self, runtime: AbstractRuntime) -> None:
+        self.need(runtime, "session-networks")
+        self.need(runtime, "exec")
+        session, hosts = SessionId(uuid4()), ("main1", "sub1")
+        network = await runtime.create_network(session, hosts)
+        assert await runtime.create_network(session, hosts) == network, "idempotent"
+        assert set(network.addresses) == set(hosts)
+        assert session in await runtime.list_networks()
+        specs = [replace(self.spec(hostname=host, network=network), session_id=session) for host in hosts]
+        main, sub = await asyncio.gather(*(self.start(runtime, spec) for spec in specs))
+        try:
+            await sub.channel.send({"t": "run", "id": "r1", "mode": "query", "code": self.listen})
+            await sub.until(lambda f: "listening" in sub.text(), "listening")
+            await main.run(self.call, "r2")
+            assert main.text("r2").split() == ["sub1", "main1", "hello"], main.frames
+        finally:
+            await asyncio.gather(main.close(), sub.close())
+
+    async def test_a_network_is_removed_and_found_after_a_restart(self, runtime: AbstractRuntime) -> None:
+        self.need(runtime, "session-networks")
+        one, other = SessionId(uuid4()), SessionId(uuid4())
+        await runtime.remove_network(one)  # safe without any
+        view, _ = [await runtime.create_network(session, ("main1", "sub1")) for session in (one, other)]
+        again = await self.reopen(runtime)
+        try:
+            assert {one, other} <= set(await again.list_networks())
+            assert await again.create_network(one, ("main1", "sub1")) == view
+            for session in (one, one, other):
+                await again.remove_network(session)
+            assert not {one, other} & set(await again.list_networks())
+        finally:
+            await again.shutdown()
+
+    listen: ClassVar[str] = (
+        "import socket\n"
+        "server = socket.create_server(('', 4321))\n"
+        "print('listening', flush=True)\n"
+        "peer, _ = server.accept()\n"
+        "peer.sendall(b'main1 hello' if peer.recv(64) == b'sub1?' else b'what')\n"
+        "peer.close()\n"
+    )
+    call: ClassVar[str] = (
+        "import socket\n"
+        "line = socket.create_connection(('sub1', 4321), 10)\n"
+        "line.sendall(b'sub1?')\n"
+        "print('sub1', line.recv(64).decode())\n"
+    )
+    """What two kernels run to talk to each other; the second prints ``sub1 main1 hello``."""
 
     # ---- what it is
 

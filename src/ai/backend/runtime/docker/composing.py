@@ -64,10 +64,12 @@ def compose(
     spec: WorkloadSpec, image: ImageFacts, settings: DockerRuntimeSettings, engine: EngineFacts, scene: Scene
 ) -> dict[str, Any]:
     """The body of ``POST /containers/create``. Raises CreationDenied."""
-    networks = spec.config.networks or (settings.network if settings.network != "auto" else engine.network,)
+    networks = networks_of(spec, settings, engine)
     command = [image.python, "-I", "-S", f"{RUNNER}/relay/main.py", "--directory", CHANNEL]
     command += ["--replay-bytes", str(settings.replay_bytes), "--runtime", image.runtime, "--home", HOME]
-    endpoint = {} if networks[0] in ("none", "host", "bridge") else {"Aliases": [spec.hostname]}
+    endpoint: dict[str, Any] = {} if networks[0] in ("none", "host", "bridge") else {"Aliases": [spec.hostname]}
+    if spec.network is not None:
+        endpoint["IPAMConfig"] = {"IPv4Address": spec.network.addresses[spec.hostname]}
     return {
         "Image": image.id,
         "Entrypoint": command,
@@ -83,6 +85,7 @@ def compose(
             **limits(spec, settings),
             **devices(spec.config.devices, engine),
             "NetworkMode": networks[0],
+            "ExtraHosts": peers_of(spec),
             "Mounts": [
                 *_volumes(image, spec, settings),
                 *_own_mounts(image, scene),
@@ -102,6 +105,19 @@ def compose(
         },
         "NetworkingConfig": {"EndpointsConfig": {networks[0]: endpoint} if endpoint else {}},
     }
+
+
+def networks_of(spec: WorkloadSpec, settings: DockerRuntimeSettings, engine: EngineFacts) -> tuple[str, ...]:
+    """What the container is in: the session's own network, then those that plugins ask for; else the usual one."""
+    if spec.network is not None:
+        return spec.network.network_id, *(n for n in spec.config.networks if n not in ("none", "host"))
+    return tuple(spec.config.networks) or (settings.network if settings.network != "auto" else engine.network,)
+
+
+def peers_of(spec: WorkloadSpec) -> list[str]:
+    """Lines for /etc/hosts: the other kernels of the session. Its own name the engine writes by itself."""
+    found = {} if spec.network is None else spec.network.addresses
+    return [f"{host}:{address}" for host, address in found.items() if host != spec.hostname]
 
 
 def environment(spec: WorkloadSpec, image: ImageFacts) -> dict[str, str]:

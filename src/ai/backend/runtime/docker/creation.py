@@ -22,7 +22,7 @@ from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.mounts import check_mount
 from ai.backend.plugin.node.trees import place_files, remove_tree
 from ai.backend.plugin.runtime import WorkloadSpec
-from ai.backend.runtime.docker.composing import EngineFacts, Scene, compose
+from ai.backend.runtime.docker.composing import EngineFacts, Scene, compose, networks_of
 from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.images import ImageFacts, etc_files
 from ai.backend.runtime.docker.measuring import groups_of
@@ -58,7 +58,7 @@ class Creation:
             body = compose(self.spec, self.image, self.settings, self.facts, scene)
             container_id = await self.engine.create(name, body)
             reach("create.made")
-            for network in self.spec.config.networks[1:]:
+            for network in networks_of(self.spec, self.settings, self.facts)[1:]:
                 await self.engine.connect(network, container_id, [self.spec.hostname])
             await self.engine.start(container_id)
             reach("create.started")

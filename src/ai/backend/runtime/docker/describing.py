@@ -61,12 +61,13 @@ def describe(facts: EngineFacts, settings: DockerRuntimeSettings) -> RuntimeInfo
             "pid-namespace": enforced,
             "network": none if network == "host" else enforced,
             "seccomp": enforced if filtered else none,
+            "session-networks": enforced,
             "home-size": watched,
         },
         capabilities=frozenset(
             {
                 "exec", "files", "pty", "logs", "keep-home", "host-pids", "survives-agent", "mounts",
-                "isolated-filesystem", "extra-gids", "networks",
+                "isolated-filesystem", "extra-gids", "networks", "session-networks",
             }
         ),
     )  # fmt: skip

@@ -86,11 +86,47 @@ class Engine:
                 return dict(await self._client().images.inspect(name))
         return None
 
-    async def networks(self) -> Sequence[Container]:
+    async def networks(self, labels: Sequence[str] = ()) -> Sequence[Container]:
+        """Those that have all of the labels."""
         with _translated():
             async with asyncio.timeout(CALL_TIMEOUT_S):
-                found: list[Container] = await self._client().networks.list()
+                filters = {"label": list(labels)} if labels else None
+                found: list[Container] = await self._client().networks.list(filters=filters)
                 return found
+
+    async def network(self, network_id: str) -> Container | None:
+        """With the containers in it; None if there is no such network."""
+        try:
+            with _translated():
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    return dict(await (await self._client().networks.get(network_id)).show())
+        except EngineRefusal as refusal:
+            if refusal.status == 404:
+                return None
+            raise
+
+    async def create_network(self, body: Mapping[str, Any]) -> str:
+        """The id of the new network. Raises EngineRefusal."""
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return str((await self._client().networks.create(dict(body))).id)
+
+    async def remove_network(self, network_id: str) -> None:
+        """Also if there is none. Raises EngineRefusal while a container is in it."""
+        try:
+            with _translated():
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    await (await self._client().networks.get(network_id)).delete()
+        except EngineRefusal as refusal:
+            if refusal.status != 404:
+                raise
+
+    async def disconnect(self, network_id: str, container_id: str) -> None:
+        """Also a container that is not in it any more."""
+        with suppress(EngineRefusal), _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                network = await self._client().networks.get(network_id)
+                await network.disconnect({"Container": container_id, "Force": True})
 
     async def connect(self, network: str, container_id: str, aliases: Sequence[str]) -> None:
         with _translated():

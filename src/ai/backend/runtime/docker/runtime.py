@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, Unavailable, WorkloadError
+from ai.backend.common.ids import SessionId
 from ai.backend.plugin.accelerator import Measurement
 from ai.backend.plugin.node import process_list, room, runner_copy
 from ai.backend.plugin.node.channel import RelayChannel
@@ -25,6 +26,7 @@ from ai.backend.plugin.node.measuring import Meter
 from ai.backend.plugin.node.trees import tree_size
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
+    NetworkView,
     ProcessView,
     RunnerChannel,
     RuntimeImage,
@@ -42,6 +44,7 @@ from ai.backend.runtime.docker.creation import Creation
 from ai.backend.runtime.docker.describing import describe, engine_facts, why_unfit
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
+from ai.backend.runtime.docker.networks import SessionNetworks
 from ai.backend.runtime.docker.records import DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.docker.workloads import Handle, Workloads
@@ -68,6 +71,7 @@ class DockerRuntime(AbstractRuntime):
         self._meter = Meter()
         self._tasks: list[asyncio.Task[None]] = []
         self._facts: EngineFacts | None = None
+        self._networks: SessionNetworks | None = None
         self._info: RuntimeInfo | None = None
 
     # -- lifetime
@@ -83,6 +87,9 @@ class DockerRuntime(AbstractRuntime):
         networks = await self._engine.networks()
         self._facts = engine_facts(found, networks)
         self._info = describe(self._facts, self.settings)
+        usual = self.settings.network if self.settings.network != "auto" else self._facts.network
+        pool = self.settings.session_networks
+        self._networks = SessionNetworks(self._engine, self._state, pool, is_internal=usual == "none")
         source = self.settings.runner_directory or runner_copy.find_runner()
         self._images.runner = await asyncio.to_thread(
             runner_copy.copy_runner, source, self._state.path, runner_copy.find_relay()
@@ -120,6 +127,24 @@ class DockerRuntime(AbstractRuntime):
 
     async def list_images(self) -> Sequence[RuntimeImage]:
         return await self._images.list()
+
+    # -- networks
+
+    @property
+    def networks(self) -> SessionNetworks:
+        """Raises Unavailable before ``setup``."""
+        if self._networks is None:
+            raise Unavailable("the Docker runtime is not set up")
+        return self._networks
+
+    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+        return await self.networks.create(session_id, hosts)
+
+    async def remove_network(self, session_id: SessionId) -> None:
+        await self.networks.remove(session_id)
+
+    async def list_networks(self) -> Sequence[SessionId]:
+        return await self.networks.sessions()
 
     # -- creation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Literal
 
@@ -27,6 +28,10 @@ class DockerRuntimeSettings(BaseModel):
         "auto",
         description="Network of a session that no plugin gives one: `none` (a loopback of its own), `bridge`, `host`"
         " or a network's name. `auto` is `bridge` where the engine has it, else `none`.",
+    )
+    session_networks: IPv4Network = Field(
+        IPv4Network("10.213.0.0/16"),
+        description="Addresses for the private networks of cluster sessions; each gets a part of it that nobody uses.",
     )
     stats_type: Literal["cgroup", "docker"] = Field(
         "cgroup", description="Where statistics come from: control group files, or the engine's API (slow)."
