@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ai.backend.common.errors import BackendError, Conflict, NotFound
+from ai.backend.common.errors import BackendError, Conflict, NotFound, Unavailable
 from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus, RunStatus
 from ai.backend.common.wire.agent import (
     AgentReport,
@@ -28,6 +28,7 @@ from ai.backend.common.wire.agent import (
     KernelSpec,
     ListFiles,
     ListProcesses,
+    OpenPort,
     OpenPty,
     OperateDevice,
     PluginReport,
@@ -39,7 +40,7 @@ from ai.backend.common.wire.agent import (
     TarFile,
     UploadFiles,
 )
-from ai.backend.common.wire.link import ManagerReports, PtyStream
+from ai.backend.common.wire.link import ByteStream, ManagerReports, PtyStream
 
 S = KernelStatus
 R = KernelEventReason
@@ -241,3 +242,6 @@ class FakeAgent:
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
         raise NotFound("no terminal here")
+
+    async def open_port(self, req: OpenPort) -> ByteStream:
+        raise Unavailable("nothing listens here")

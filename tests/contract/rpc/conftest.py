@@ -28,7 +28,7 @@ from ai.backend.common.wire.agent import (
     StatReport,
     TarFile,
 )
-from ai.backend.common.wire.link import PtyStream
+from ai.backend.common.wire.link import ByteStream, PtyStream
 from ai.backend.infra.rpc.endpoints import AgentEndpoint, ManagerEndpoint
 from ai.backend.infra.rpc.keys import AgentKeyDirectory, generate_keypair
 from ai.backend.infra.rpc.memory import MemoryLink
@@ -68,6 +68,44 @@ class Echo:
         self.is_closed.set()
 
 
+class Loop:
+    """A connection to something that sends back what it gets. ``taken`` counts what it has read."""
+
+    def __init__(self) -> None:
+        self.pieces: asyncio.Queue[bytes] = asyncio.Queue(4)
+        self.taken = 0
+        self.has_ended = False
+        self.is_cut = asyncio.Event()
+
+    async def read(self) -> bytes:
+        if self.has_ended:
+            return b""
+        piece: bytes = await self._unless_cut(self.pieces.get())
+        self.has_ended = not piece
+        return piece
+
+    async def write(self, data: bytes) -> None:
+        self.taken += len(data)
+        await self._unless_cut(self.pieces.put(data))
+
+    async def write_eof(self) -> None:
+        await self._unless_cut(self.pieces.put(b""))
+
+    async def _unless_cut(self, step: Any) -> Any:
+        stepping, cut = asyncio.ensure_future(step), asyncio.ensure_future(self.is_cut.wait())
+        try:
+            await asyncio.wait({stepping, cut}, return_when=asyncio.FIRST_COMPLETED)
+            if not stepping.done():
+                raise Unavailable("cut")
+            return stepping.result()
+        finally:
+            stepping.cancel()
+            cut.cancel()
+
+    async def close(self) -> None:
+        self.is_cut.set()
+
+
 class Commands:
     """An agent that notes what it is told. ``raising`` is raised by every command, ``gate`` holds ``execute``."""
 
@@ -78,6 +116,7 @@ class Commands:
         self.cancelled = asyncio.Event()
         self.finished = asyncio.Event()
         self.terminals: list[Echo] = []
+        self.connections: list[Loop] = []
         self.log = b"log \xff\x00"
 
     def _note(self, name: str, request: Any) -> None:
@@ -148,6 +187,11 @@ class Commands:
         self._note("open_pty", req)
         self.terminals.append(Echo())
         return self.terminals[-1]
+
+    async def open_port(self, req: Any) -> ByteStream:
+        self._note("open_port", req)
+        self.connections.append(Loop())
+        return self.connections[-1]
 
 
 class Reports:

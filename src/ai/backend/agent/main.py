@@ -30,6 +30,7 @@ from ai.backend.agent.services.loops.statistics import StatisticsLoop
 from ai.backend.agent.services.networks import Networks
 from ai.backend.agent.services.observations import Observer
 from ai.backend.agent.services.plugins import PluginSet
+from ai.backend.agent.services.ports import Ports
 from ai.backend.agent.services.processes import Processes
 from ai.backend.agent.services.reporting import Reporting
 from ai.backend.agent.services.statistics import Statistics
@@ -137,7 +138,8 @@ class Agent:
             self._beat()
 
         devices = DeviceOperations(plugins, inventory, look=look)
-        self._commands = Commands(supervisor, self._runtime, processes, devices, settings.runs, self._recovered)
+        ports = Ports(self._runtime, settings.services)
+        self._commands = Commands(supervisor, self._runtime, processes, devices, ports, settings.runs, self._recovered)
         await self._runtime.setup()
         await reporting.refresh(asyncio.get_running_loop().time())
         with suppress(BackendError):  # the loop says so, and tries again

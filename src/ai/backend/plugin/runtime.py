@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
-from ai.backend.common.errors import CreationDenied
+from ai.backend.common.errors import CreationDenied, NotSupported
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import Enforcement
+from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Measurement, WorkloadConfig
 
 SPI_VERSION = 1
@@ -150,6 +151,15 @@ class RuntimeInfo:
     runtime_classes: tuple[str, ...] = ()
 
 
+class PortExposure(StrEnum):
+    """Who reaches what a workload's programs listen on at 127.0.0.1."""
+
+    PRIVATE = "private"
+    """The workload itself, and the tunnels of this platform."""
+    HOST = "host"
+    """Every user and every other such workload of this host: the workload shares the host's network."""
+
+
 class RunnerChannel(ABC):
     """An authenticated stream of runner frames (docs/reference/runner-protocol).
 
@@ -254,6 +264,21 @@ class AbstractRuntime(ABC):
             Unavailable: there is no live runner.
             Conflict: a newer epoch drives it.
         """
+
+    async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
+        """Connect to what listens on 127.0.0.1 inside the workload; with the capability ``ports``.
+
+        Where the ports are the host's, only a listener of the workload's own is connected to.
+
+        Raises:
+            Unavailable: nothing listens there, or there is no live workload.
+            NotSupported: this runtime has no way to the ports of its workloads.
+        """
+        raise NotSupported(f"the runtime {self.name} has no tunnels")
+
+    async def port_exposure(self, key: WorkloadKey) -> PortExposure:
+        """Raises as ``open_port``. What is exposed needs the operator's consent before anything is served there."""
+        raise NotSupported(f"the runtime {self.name} has no tunnels")
 
     @abstractmethod
     def events(self) -> AsyncIterator[WorkloadExited]: ...

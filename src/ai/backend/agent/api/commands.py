@@ -9,6 +9,7 @@ from ai.backend.agent.services.channel import KernelChannel
 from ai.backend.agent.services.device_operations import DeviceOperations
 from ai.backend.agent.services.files import download, list_directory, upload
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
+from ai.backend.agent.services.ports import Ports
 from ai.backend.agent.services.processes import Processes
 from ai.backend.agent.services.runs.book import RunBook
 from ai.backend.agent.services.terminals import Terminals
@@ -26,6 +27,7 @@ from ai.backend.common.wire.agent import (
     KernelRef,
     ListFiles,
     ListProcesses,
+    OpenPort,
     OpenPty,
     OperateDevice,
     ProcessInfo,
@@ -35,7 +37,7 @@ from ai.backend.common.wire.agent import (
     TarFile,
     UploadFiles,
 )
-from ai.backend.common.wire.link import PtyStream
+from ai.backend.common.wire.link import ByteStream, PtyStream
 from ai.backend.plugin.runtime import AbstractRuntime
 
 
@@ -48,12 +50,14 @@ class Commands:
         runtime: AbstractRuntime,
         processes: Processes,
         devices: DeviceOperations,
+        ports: Ports,
         settings: RunSettings,
         recovered: asyncio.Event,
     ) -> None:
         self._supervisor = supervisor
         self._processes = processes
         self._devices = devices
+        self._ports = ports
         self._runtime = runtime
         self._settings = settings
         self._recovered = recovered
@@ -127,3 +131,7 @@ class Commands:
     async def open_pty(self, req: OpenPty) -> PtyStream:
         _, _, terminals = await self._running(req.kernel_id)
         return await terminals.open(req.rows, req.cols, self._settings.request_timeout)
+
+    async def open_port(self, req: OpenPort) -> ByteStream:
+        await self._running(req.kernel_id)
+        return await self._ports.open(self._supervisor.get(req.kernel_id), req.port)

@@ -129,6 +129,16 @@ class RunSettings(Settings):
     transfer_timeout: float = Field(default=55.0, gt=0, description="Seconds for uploads and downloads.")
 
 
+class ServiceSettings(Settings):
+    """Services inside sessions, and the tunnels to them."""
+
+    shared_network: bool = Field(
+        default=False,
+        description="Serve also where sessions share the host's network, so that every user of the host and every other"
+        " session on it reaches their services past the tunnels.",
+    )
+
+
 class AgentSettings(Settings):
     """The whole file."""
 
@@ -138,6 +148,7 @@ class AgentSettings(Settings):
     intervals: IntervalSettings = IntervalSettings()
     kernel_lifecycles: LifecycleSettings = LifecycleSettings()
     runs: RunSettings = RunSettings()
+    services: ServiceSettings = ServiceSettings()
     plugins: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Settings of each accelerator plugin, by its device name."
     )

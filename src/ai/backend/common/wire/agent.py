@@ -194,6 +194,13 @@ class OpenPty(Wire, frozen=True, kw_only=True):
     cols: int = 80
 
 
+class OpenPort(Wire, frozen=True, kw_only=True):
+    """Connect to what listens on 127.0.0.1 inside a kernel's workload. ``port`` is 1 to 65535."""
+
+    kernel_id: str
+    port: int
+
+
 class PtyFrame(Wire, frozen=True, kw_only=True):
     """One message of a terminal stream, either way. ``data`` of ``stdin`` and ``out``; rows and cols of ``resize``."""
 

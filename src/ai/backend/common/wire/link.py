@@ -27,6 +27,7 @@ from ai.backend.common.wire.agent import (
     KernelRef,
     ListFiles,
     ListProcesses,
+    OpenPort,
     OpenPty,
     OperateDevice,
     ProcessInfo,
@@ -46,6 +47,27 @@ class PtyStream(Protocol):
     async def send(self, frame: PtyFrame) -> None: ...
     def __aiter__(self) -> AsyncIterator[PtyFrame]: ...
     async def close(self) -> None: ...
+
+
+class ByteStream(Protocol):
+    """A connection: bytes both ways, each way ending by itself. A slow reader slows its writer and nobody else.
+
+    One task reads and one writes. After ``close``, and after the far side or what is between has gone, both raise
+    Unavailable.
+    """
+
+    async def read(self) -> bytes:
+        """What has come, at most 256 KiB; empty once the far side has said all. Raises Unavailable if it is cut."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Returns once more may be written. Raises Unavailable if it is cut."""
+
+    async def write_eof(self) -> None:
+        """Nothing more will be written; what comes can still be read."""
+
+    async def close(self) -> None:
+        """Cut both ways at once. Safe twice."""
 
 
 class AgentCommands(Protocol):
@@ -81,6 +103,9 @@ class AgentCommands(Protocol):
 
     async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions: ...
     async def open_pty(self, req: OpenPty) -> PtyStream: ...
+    async def open_port(self, req: OpenPort) -> ByteStream:
+        """Raises Unavailable if nothing listens there, NotSupported or Forbidden where the runtime has no tunnels."""
+        ...
 
 
 class ManagerReports(Protocol):

@@ -10,7 +10,7 @@ import msgspec
 
 from ai.backend.common.errors import BackendError, DeadlineExceeded, LimitExceeded, Unavailable, from_wire
 from ai.backend.common.wire.agent import PtyFrame
-from ai.backend.common.wire.link import AgentCommands, ManagerReports, PtyStream
+from ai.backend.common.wire.link import AgentCommands, ByteStream, ManagerReports, PtyStream
 from ai.backend.infra.rpc.methods import Method, deadline_of
 from ai.backend.infra.rpc.proxies import (
     CommandsProxy,
@@ -50,7 +50,7 @@ class MemoryLink:
         self._reports: ManagerReports | None = None
         self._commands: dict[str, AgentCommands] = {}
         self._pending: dict[str, set[asyncio.Task[Any]]] = {}
-        self._streams: dict[str, set[_MemoryStream]] = {}
+        self._streams: dict[str, set[_MemoryStream | _MemoryBytes]] = {}
         self.manager = MemoryManagerEndpoint(self)
 
     def agent_endpoint(self, agent_id: str) -> MemoryAgentEndpoint:
@@ -96,8 +96,9 @@ class MemoryLink:
             task.cancel()
         task.add_done_callback(lambda t: t.cancelled() or t.exception())
 
-    def adopt(self, agent_id: str, stream: PtyStream) -> PtyStream:
-        wrapped = _MemoryStream(stream)
+    def adopt(self, agent_id: str, method: Method, stream: Any) -> Any:
+        """A PtyStream or ByteStream that ends with the link, for the caller."""
+        wrapped = _MemoryBytes(stream) if method.stream == "bytes" else _MemoryStream(stream)
         streams = self._streams.setdefault(agent_id, set())
         streams.add(wrapped)
         wrapped.on_close = lambda: streams.discard(wrapped)
@@ -119,9 +120,9 @@ class _MemoryCaller:
         reply = await self._link.run(self._agent_id, method, request, to_agent=self._to_agent)
         return pass_wire(reply, method.reply)
 
-    async def open_stream(self, method: Method, request: object) -> PtyStream:
-        stream: PtyStream = await self._link.run(self._agent_id, method, request, to_agent=self._to_agent)
-        return self._link.adopt(self._agent_id, stream)
+    async def open_stream(self, method: Method, request: object) -> Any:
+        stream = await self._link.run(self._agent_id, method, request, to_agent=self._to_agent)
+        return self._link.adopt(self._agent_id, method, stream)
 
 
 class _MemoryStream:
@@ -155,6 +156,38 @@ class _MemoryStream:
                     return
         finally:
             closed.cancel()
+
+    async def close(self) -> None:
+        if not self._closed.is_set():
+            self._closed.set()
+            self.on_close()
+            await self._inner.close()
+
+
+class _MemoryBytes:
+    """A connection between both sides that ends on both when one closes it or the link is cut."""
+
+    def __init__(self, inner: ByteStream) -> None:
+        self._inner = inner
+        self._closed = asyncio.Event()
+        self.on_close: Any = lambda: None
+
+    async def read(self) -> bytes:
+        self._require_open()
+        return await self._inner.read()
+
+    async def write(self, data: bytes) -> None:
+        self._require_open()
+        await self._inner.write(data)
+
+    async def write_eof(self) -> None:
+        self._require_open()
+        await self._inner.write_eof()
+
+    def _require_open(self) -> None:
+        """Whoever waits in the inner stream is told by it, as it promises."""
+        if self._closed.is_set():
+            raise Unavailable("the connection was cut")
 
     async def close(self) -> None:
         if not self._closed.is_set():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ai.backend.common.wire import agent as w
 
@@ -18,7 +18,7 @@ class Observe(w.Wire, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One call. ``deadline_s`` includes the way there and back.
+    """One call. ``deadline_s`` includes the way there and back. ``stream``: what it opens, a PtyStream or a ByteStream.
 
     ``abandonable``: the handler is cancelled once nobody waits for its answer any more. Commands that change something
     run to their end instead, so that a repeated one finds it done.
@@ -28,7 +28,7 @@ class Method:
     request: Any
     reply: Any
     deadline_s: float = 15.0
-    stream: bool = False
+    stream: Literal["frames", "bytes"] | None = None
     abandonable: bool = False
 
 
@@ -50,7 +50,8 @@ COMMANDS = _table(
     Method("list_processes", w.ListProcesses, list[w.ProcessInfo], abandonable=True),
     Method("operate_device", w.OperateDevice, w.DeviceOperation, deadline_s=90.0),
     Method("device_options", w.DeviceOptionsOf, w.DeviceOptions, deadline_s=60.0, abandonable=True),
-    Method("open_pty", w.OpenPty, None, stream=True),
+    Method("open_pty", w.OpenPty, None, stream="frames"),
+    Method("open_port", w.OpenPort, None, stream="bytes", abandonable=True),
 )
 REPORTS = _table(
     Method("heartbeat", w.AgentReport, w.HeartbeatReply),

@@ -18,12 +18,10 @@ from ai.backend.common.errors import (
     Unavailable,
     from_wire,
 )
-from ai.backend.common.wire.agent import PtyFrame
-from ai.backend.common.wire.link import PtyStream
 from ai.backend.infra.rpc.frames import Envelope, Kind, WireError, decode_body, encode
 from ai.backend.infra.rpc.methods import Method, deadline_of
 from ai.backend.infra.rpc.proxies import Handler, guarded
-from ai.backend.infra.rpc.streams import StreamPort, serve_stream
+from ai.backend.infra.rpc.streams import BYTES, FRAMES, BytesOverFrames, StreamPort, serve_bytes, serve_frames
 
 log = logging.getLogger(__name__)
 Send = Callable[[bytes], Awaitable[None]]
@@ -52,8 +50,8 @@ class Multiplexer:
         self._number = 0
         self._waiting: dict[int, tuple[Method, asyncio.Future[Any]]] = {}
         self._serving: dict[int, tuple[Method, asyncio.Task[None]]] = {}
-        self._opened: dict[int, StreamPort] = {}
-        self._accepted: dict[int, StreamPort] = {}
+        self._opened: dict[int, StreamPort[Any]] = {}
+        self._accepted: dict[int, StreamPort[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- calling ----------------------------------------------------------------------------------------------------
@@ -62,15 +60,16 @@ class Multiplexer:
         """Raises what the far side raised, DeadlineExceeded, Unavailable, or LimitExceeded for too large a request."""
         return await self._call(method, request, self._next_number())
 
-    async def open_stream(self, method: Method, request: object) -> PtyStream:
+    async def open_stream(self, method: Method, request: object) -> Any:
+        """A PtyStream or a ByteStream, as the method says. Raises as ``call``."""
         number = self._next_number()
-        port = self._opened[number] = self._port(number, self._opened)
+        port = self._opened[number] = self._port(number, self._opened, method)
         try:
             await self._call(method, request, number)
         except BaseException:
             port.end()
             raise
-        return port
+        return BytesOverFrames(port) if method.stream == "bytes" else port
 
     def _next_number(self) -> int:
         self._number += 1
@@ -155,12 +154,12 @@ class Multiplexer:
 
     def _data(self, number: int, envelope: Envelope) -> None:
         port = self._stream(number)
-        if port is not None and not port.deliver(decode_body(envelope.body, PtyFrame)):
+        if port is not None and not port.deliver(decode_body(envelope.body, port.flow.frame)):
             log.warning("%s sent more of a stream than it may; the stream is ended", self.peer)
             port.end()
             self._post_soon(Kind.END, number)
 
-    def _stream(self, number: int) -> StreamPort | None:
+    def _stream(self, number: int) -> StreamPort[Any] | None:
         return self._opened.get(number) or self._accepted.get(number)
 
     # ---- serving ----------------------------------------------------------------------------------------------------
@@ -190,25 +189,25 @@ class Multiplexer:
             except msgspec.MsgspecError as e:
                 raise InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
             reply = await guarded(self.handler, method, request)
-            if method.stream:
-                self._accept(number, reply)
+            if method.stream is not None:
+                self._accept(number, reply, method)
                 reply = None
             await self._post(Kind.REPLY, number, reply)
         except BackendError as e:
             await self._post_error(number, e)
 
-    def _accept(self, number: int, stream: PtyStream) -> None:
-        port = self._accepted[number] = self._port(number, self._accepted)
-        self._spawn(serve_stream(port, stream))
+    def _accept(self, number: int, stream: Any, method: Method) -> None:
+        port = self._accepted[number] = self._port(number, self._accepted, method)
+        self._spawn(serve_bytes(port, stream) if method.stream == "bytes" else serve_frames(port, stream))
 
-    def _port(self, number: int, ports: dict[int, StreamPort]) -> StreamPort:
+    def _port(self, number: int, ports: dict[int, StreamPort[Any]], method: Method) -> StreamPort[Any]:
         async def post(kind: Kind, body: Any) -> None:
             await self._post(kind, number, body)
 
         def forget() -> None:
             ports.pop(number, None)
 
-        return StreamPort(post, forget)
+        return StreamPort(BYTES if method.stream == "bytes" else FRAMES, post, forget)
 
     # ---- sending ----------------------------------------------------------------------------------------------------
 

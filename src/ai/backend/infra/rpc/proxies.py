@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ai.backend.common.errors import BackendError, Forbidden, InternalError
 from ai.backend.common.wire import agent as w
-from ai.backend.common.wire.link import AgentCommands, ManagerReports, PtyStream
+from ai.backend.common.wire.link import AgentCommands, ByteStream, ManagerReports, PtyStream
 from ai.backend.infra.rpc.methods import COMMANDS, REPORTS, Method, Observe
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,8 @@ class Caller(Protocol):
     """What carries one call to the far side and back, with its deadline."""
 
     async def call(self, method: Method, request: object) -> Any: ...
-    async def open_stream(self, method: Method, request: object) -> PtyStream: ...
+    async def open_stream(self, method: Method, request: object) -> Any:
+        """A PtyStream or a ByteStream, as the method says."""
 
 
 class CommandsProxy:
@@ -76,7 +77,12 @@ class CommandsProxy:
         return result
 
     async def open_pty(self, req: w.OpenPty) -> PtyStream:
-        return await self._caller.open_stream(COMMANDS["open_pty"], req)
+        stream: PtyStream = await self._caller.open_stream(COMMANDS["open_pty"], req)
+        return stream
+
+    async def open_port(self, req: w.OpenPort) -> ByteStream:
+        stream: ByteStream = await self._caller.open_stream(COMMANDS["open_port"], req)
+        return stream
 
 
 class ReportsProxy:
@@ -99,7 +105,7 @@ class ReportsProxy:
 
 
 Handler = Callable[[Method, Any], Any]
-"""``await handler(method, request)`` gives the reply, or a :class:`PtyStream` for a stream method."""
+"""``await handler(method, request)`` gives the reply, or the stream that the method opens."""
 
 
 def commands_handler(commands: AgentCommands) -> Handler:

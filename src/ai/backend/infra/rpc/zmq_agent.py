@@ -11,7 +11,7 @@ import zmq
 import zmq.asyncio
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.common.wire.link import AgentCommands, ManagerReports, PtyStream
+from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.rpc.frames import Envelope, Hello, Kind, decode, encode
 from ai.backend.infra.rpc.keys import KeyPair
 from ai.backend.infra.rpc.memory import MAX_MESSAGE_BYTES
@@ -114,7 +114,7 @@ class ZmqAgentEndpoint:
         await self._wait_connected()
         return await self._multiplexer.call(method, request)
 
-    async def open_stream(self, method: Method, request: object) -> PtyStream:
+    async def open_stream(self, method: Method, request: object) -> object:
         await self._wait_connected()
         return await self._multiplexer.open_stream(method, request)
 

@@ -13,7 +13,7 @@ import zmq
 import zmq.asyncio
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.common.wire.link import AgentCommands, ManagerReports, PtyStream
+from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.rpc.frames import PROTOCOL, Envelope, Hello, Kind, decode, decode_body, encode
 from ai.backend.infra.rpc.keys import AgentKeys, KeyPair
 from ai.backend.infra.rpc.memory import MAX_MESSAGE_BYTES
@@ -270,7 +270,7 @@ class _AgentCaller:
     async def call(self, method: Method, request: object) -> object:
         return await self._endpoint.multiplexer_of(self._agent_id).call(method, request)
 
-    async def open_stream(self, method: Method, request: object) -> PtyStream:
+    async def open_stream(self, method: Method, request: object) -> object:
         return await self._endpoint.multiplexer_of(self._agent_id).open_stream(method, request)
 
 
