@@ -18,6 +18,8 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
 from ai.backend.common.wire.agent import ImageReport, PluginReport
 
+PULLING_RUNTIMES = frozenset({"docker"})
+
 
 def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
     """What the failed ones of these devices would offer; a device that cannot be read has nothing."""
@@ -67,6 +69,11 @@ class Agent:
     version_id: int = 1
 
     @property
+    def can_pull(self) -> bool:
+        """Whether its runtime fetches images from registries."""
+        return self.runtime in PULLING_RUNTIMES
+
+    @property
     def capacity(self) -> ResourceSlot:
         """What it offers, and what it would offer if no device had failed: kernels may still hold that."""
         return self.available_slots + withheld_slots(self.devices)
@@ -82,7 +89,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """An image that some living agent can run, merged over agents."""
+    """An image that some living agent can run, merged over agents, or that a registry has (``is_registered``)."""
 
     name: str
     architecture: str
@@ -91,6 +98,7 @@ class Image:
     labels: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
     agents: tuple[AgentId, ...] = ()
+    is_registered: bool = False
 
     @property
     def min_slots(self) -> ResourceSlot:

@@ -29,7 +29,7 @@ from ai.backend.manager.model.session import Holding
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.identity import IdentityService
-from ai.backend.manager.services.images import merge_images
+from ai.backend.manager.services.images.resolving import merge_images
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.snapshots import plugin_devices
 from ai.backend.manager.services.statistics import StatBoard

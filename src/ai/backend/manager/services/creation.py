@@ -35,7 +35,7 @@ from ai.backend.manager.model.session import CreateSession, Kernel, Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
-from ai.backend.manager.services.images import merge_images, resolve_image
+from ai.backend.manager.services.images.resolving import merge_images, resolve_image
 from ai.backend.manager.services.mounts import SessionMounts
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.snapshots import plugin_devices

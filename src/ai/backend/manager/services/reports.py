@@ -15,6 +15,7 @@ import msgspec
 from ai.backend.common.devices import SlotDisplay
 from ai.backend.common.errors import InvalidInput, NotFound, StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, ResourceGroupName, SessionId, SlotName
+from ai.backend.common.images import architecture_name
 from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
@@ -30,7 +31,6 @@ from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock
-from ai.backend.manager.services.images import architecture_name
 from ai.backend.manager.services.presence import PresenceCheck
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.statistics import StatBoard

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.common.images import standard_labels
 from ai.backend.plugin.node import runner_copy
 from ai.backend.plugin.node.mounts import RUNNER
 from ai.backend.plugin.node.state import read_json, write_json
@@ -68,18 +69,6 @@ class ImageFacts:
     volumes: tuple[str, ...] = ()
     passwd: str = ""
     group: str = ""
-
-
-def standard_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The image's labels (spec 03-05), with what an image without any has since 24.09."""
-    vanilla = {
-        "ai.backend.kernelspec": "1",
-        "ai.backend.role": "COMPUTE",
-        "ai.backend.features": "batch query uid-match user-input",
-        "ai.backend.resource.min.cpu": "1",
-        "ai.backend.resource.min.mem": "64m",
-    }
-    return {**vanilla, **labels}
 
 
 class Images:

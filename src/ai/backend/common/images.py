@@ -1,0 +1,158 @@
+"""Names and labels of container images (spec 03-05 "Metadata Labels")."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ai.backend.common.errors import InvalidInput, InvalidQuantity
+from ai.backend.common.slots import ResourceSlot
+
+KERNELSPEC = "1"
+MAX_NAME = 512
+MIN_PREFIX = "ai.backend.resource.min."
+DEFAULT_TAG = "latest"
+ROLES = ("COMPUTE", "INFERENCE", "SYSTEM")
+CUSTOMIZED_OWNER = "ai.backend.customized-image.owner"
+"""Whose image it is that was committed from a session: `user:<uuid>`. Others do not see it."""
+CUSTOMIZED_NAME = "ai.backend.customized-image.name"
+_ARCHITECTURES = {"amd64": "x86_64", "x86-64": "x86_64", "arm64": "aarch64"}
+_VANILLA = {
+    "ai.backend.kernelspec": KERNELSPEC,
+    "ai.backend.role": "COMPUTE",
+    "ai.backend.features": "batch query uid-match user-input",
+    "ai.backend.resource.min.cpu": "1",
+    "ai.backend.resource.min.mem": "64m",
+}
+_REGISTRY = re.compile(
+    r"(?=.{1,255}\Z)(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+)
+_PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
+_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_DIGEST = re.compile(r"[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[0-9a-fA-F]{32,128}")
+_PORT = re.compile(
+    r"(?P<name>[A-Za-z0-9][\w-]{0,63}):(?P<protocol>[a-z]{1,16}):(?P<ports>\d{1,5}|\[\d{1,5}(?:,\d{1,5})*\])", re.ASCII
+)
+_BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
+_ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}", re.ASCII)
+
+
+def architecture_name(name: str) -> str:
+    """The canonical name of a processor architecture."""
+    lowered = name.strip().lower()
+    return _ARCHITECTURES.get(lowered, lowered)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageName:
+    """The full name of an image.
+
+    ``registry`` is a host, perhaps with a port, and empty for images that no registry has; ``path`` is what follows
+    (its first part is the project of a Harbor); ``tag`` is never empty.
+    """
+
+    registry: str
+    path: str
+    tag: str
+
+    @classmethod
+    def parse(cls, text: str) -> ImageName:
+        """Read ``[HOST[:PORT]/]PATH[:TAG]``.
+
+        >>> ImageName.parse("cr.example.org:5000/stable/python:3.11")
+        ImageName(registry='cr.example.org:5000', path='stable/python', tag='3.11')
+
+        Raises:
+            InvalidInput: it is no name of an image, or names one by its digest.
+        """
+        registry, slash, rest = text.partition("/")
+        if not slash or not ("." in registry or ":" in registry or registry == "localhost"):
+            registry, rest = "", text
+        path, colon, tag = rest.partition(":")
+        tag = tag if colon else DEFAULT_TAG
+        fits = len(text) <= MAX_NAME and _PATH.fullmatch(path) and _TAG.fullmatch(tag)
+        if not fits or (registry and not _REGISTRY.fullmatch(registry)):
+            raise InvalidInput(f"{text[:128]!r} is no name of an image.", data={"image": "malformed"})
+        return cls(registry, path, tag)
+
+    @property
+    def repository(self) -> str:
+        """The name without its tag."""
+        return f"{self.registry}/{self.path}" if self.registry else self.path
+
+    def __str__(self) -> str:
+        return f"{self.repository}:{self.tag}"
+
+
+def registry_of(name: str) -> str:
+    """The registry in an image's name; empty where there is none, or it is no name."""
+    try:
+        return ImageName.parse(name).registry
+    except InvalidInput:
+        return ""
+
+
+def is_tag(text: str) -> bool:
+    return _TAG.fullmatch(text) is not None
+
+
+def is_path(text: str) -> bool:
+    """Whether it may be the name of a repository in a registry."""
+    return len(text) <= 255 and _PATH.fullmatch(text) is not None
+
+
+def is_digest(text: str) -> bool:
+    return _DIGEST.fullmatch(text) is not None
+
+
+def check_registry_name(name: str) -> str:
+    """Return the host of a registry. Raises InvalidInput: it is none."""
+    if not _REGISTRY.fullmatch(name):
+        raise InvalidInput(f"{name[:128]!r} is no name of a registry: a host, and perhaps :PORT.")
+    return name
+
+
+def check_alias(alias: str) -> str:
+    """Return the alias of an image. Raises InvalidInput: it has characters that names of images have not."""
+    if not _ALIAS.fullmatch(alias):
+        raise InvalidInput(f"{alias[:128]!r} is no alias of an image.", data={"alias": "malformed"})
+    return alias
+
+
+def standard_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """The image's labels, with what an image without them has since 24.09."""
+    return {**_VANILLA, **labels}
+
+
+def label_problem(labels: Mapping[str, str]) -> str | None:
+    """Why sessions cannot be made of an image with these labels; None if they can. A missing label is no problem."""
+    spec = labels.get("ai.backend.kernelspec", KERNELSPEC)
+    if spec != KERNELSPEC:
+        return f"ai.backend.kernelspec is {spec[:32]!r}, and only {KERNELSPEC} is known"
+    for name, text in labels.items():
+        if name.startswith(MIN_PREFIX) and (problem := _minimum_problem(name, text)):
+            return problem
+    role = labels.get("ai.backend.role", ROLES[0])
+    if role not in ROLES:
+        return f"ai.backend.role is {role[:32]!r}, and not one of {', '.join(ROLES)}"
+    declared: set[str] = set()
+    for port in filter(None, (p.strip() for p in _BETWEEN_PORTS.split(labels.get("ai.backend.service-ports", "")))):
+        match = _PORT.fullmatch(port)
+        if match is None or not all(1 <= int(number) <= 65535 for number in match["ports"].strip("[]").split(",")):
+            return f"ai.backend.service-ports has {port[:64]!r}, which is not NAME:PROTOCOL:PORT"
+        declared.add(match["name"])
+    for name in filter(None, (n.strip() for n in labels.get("ai.backend.endpoint-ports", "").split(","))):
+        if name not in declared:
+            return f"ai.backend.endpoint-ports names {name[:64]!r}, which is no service port"
+    return None
+
+
+def _minimum_problem(name: str, text: str) -> str | None:
+    try:
+        quantity = ResourceSlot.parse({name.removeprefix(MIN_PREFIX): text})
+    except (InvalidQuantity, InvalidInput):
+        return f"{name[:64]} is {text[:32]!r}, which is no quantity"
+    if any(value < 0 or value.is_infinite() for value in quantity.values()):
+        return f"{name[:64]} is {text[:32]!r}, which no session can have"
+    return None
