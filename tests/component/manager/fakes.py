@@ -36,7 +36,10 @@ from ai.backend.common.wire.agent import (
     ReadLogs,
     RestartKernel,
     RunResult,
+    ServiceState,
     SlotReport,
+    StartService,
+    StopService,
     TarFile,
     UploadFiles,
 )
@@ -77,6 +80,7 @@ class FakeAgent:
     deaf: bool = False
     logs: bytes = b"hello\n"
     kernels: dict[str, Held] = field(default_factory=dict)
+    services: dict[str, str] = field(default_factory=dict)
     created: list[KernelSpec] = field(default_factory=list)
     destroyed: list[DestroyKernel] = field(default_factory=list)
     uploads: list[UploadFiles] = field(default_factory=list)
@@ -239,6 +243,22 @@ class FakeAgent:
 
     async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions:
         return DeviceOptions(actions=["reset"], devices=[f"{req.device_name}-0"])
+
+    async def start_service(self, req: StartService) -> ServiceState:
+        if req.kernel_id not in self.kernels or req.name != "sshd":
+            raise NotFound(f"no service {req.name}")
+        self.services[req.kernel_id] = req.name
+        return ServiceState(name="sshd", protocol="tcp", ports=[2200], status="running")
+
+    async def stop_service(self, req: StopService) -> None:
+        if req.name != "sshd":
+            raise NotFound(f"no service {req.name}")
+        self.services.pop(req.kernel_id, None)
+
+    async def list_services(self, req: KernelRef) -> list[ServiceState]:
+        if req.kernel_id in self.services:
+            return [ServiceState(name="sshd", protocol="tcp", ports=[2200], status="running")]
+        return [ServiceState(name="sshd", protocol="tcp")]
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
         raise NotFound("no terminal here")

@@ -25,6 +25,7 @@ from ai.backend.common.wire.agent import (
     ProcessInfo,
     PtyFrame,
     RunResult,
+    ServiceState,
     StatReport,
     TarFile,
 )
@@ -182,6 +183,17 @@ class Commands:
         self._note("device_options", req)
         part = PartitionOption(name="1g", slot_name="mock.device:1g-mig", available=2)
         return DeviceOptions(actions=["reset"], devices=["a"], profiles={"a": [part]})
+
+    async def start_service(self, req: Any) -> ServiceState:
+        self._note("start_service", req)
+        return ServiceState(name=req.name, protocol="tcp", ports=[2200], status="running")
+
+    async def stop_service(self, req: Any) -> None:
+        self._note("stop_service", req)
+
+    async def list_services(self, req: Any) -> list[ServiceState]:
+        self._note("list_services", req)
+        return [ServiceState(name="sshd", protocol="tcp")]
 
     async def open_pty(self, req: Any) -> PtyStream:
         self._note("open_pty", req)

@@ -27,6 +27,7 @@ from ai.backend.common.wire.agent import (
     Execute,
     FileBlob,
     KernelObservation,
+    KernelRef,
     ListProcesses,
     MetricFamily,
     MetricSample,
@@ -34,7 +35,9 @@ from ai.backend.common.wire.agent import (
     OperateDevice,
     PtyFrame,
     ReadLogs,
+    StartService,
     StatReport,
+    StopService,
     UploadFiles,
 )
 from tests.contract.rpc.conftest import Commands, Pair
@@ -62,6 +65,10 @@ class TestLinkContract:
         upload = UploadFiles(kernel_id="k", files=[FileBlob(path="a", data=bytes(range(256)))])
         await agent.upload_files(upload)
         assert await agent.read_logs(ReadLogs(kernel_id="k")) == b"log \xff\x00"
+        started = await agent.start_service(StartService(kernel_id="k", name="sshd", arguments={"--bare": None}))
+        assert (started.ports, started.status) == ([2200], "running")
+        await agent.stop_service(StopService(kernel_id="k", name="sshd"))
+        assert [(s.name, s.ports) for s in await agent.list_services(KernelRef(kernel_id="k"))] == [("sshd", [])]
         (process,) = await agent.list_processes(ListProcesses(kernel_id="k"))
         assert (process.pid, process.metrics["mem"]["current"]) == (7, "1")
         operation = OperateDevice(device_name="mock", device_id="a", action="partition", argument="1g")

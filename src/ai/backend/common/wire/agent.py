@@ -201,6 +201,42 @@ class OpenPort(Wire, frozen=True, kw_only=True):
     port: int
 
 
+class StartService(Wire, frozen=True, kw_only=True):
+    """Start a service of a kernel, or find it started (spec 03-05, "Service Definition DSL").
+
+    ``port`` chooses among several ports of one service and is only checked. ``envs`` and ``arguments`` are those that
+    its definition allows; an argument without a value is a bare option.
+    """
+
+    kernel_id: str
+    name: str
+    port: int | None = None
+    envs: dict[str, str] = {}
+    arguments: dict[str, str | None] = {}
+
+
+class StopService(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    name: str
+
+
+class ServiceState(Wire, frozen=True, kw_only=True):
+    """A service of a kernel. ``ports`` are those it listens on inside, at 127.0.0.1: give them to ``open_port``.
+
+    They are the declared ones where a workload has a network of its own, else free ones of the host, and empty while it
+    does not run. ``reason`` tells why it failed.
+    """
+
+    name: str
+    protocol: str
+    ports: list[int] = []
+    status: Literal["stopped", "starting", "running", "failed"] = "stopped"
+    url_template: str | None = None
+    allowed_arguments: list[str] = []
+    allowed_envs: list[str] = []
+    reason: str | None = None
+
+
 class PtyFrame(Wire, frozen=True, kw_only=True):
     """One message of a terminal stream, either way. ``data`` of ``stdin`` and ``out``; rows and cols of ``resize``."""
 

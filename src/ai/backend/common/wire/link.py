@@ -35,7 +35,10 @@ from ai.backend.common.wire.agent import (
     ReadLogs,
     RestartKernel,
     RunResult,
+    ServiceState,
+    StartService,
     StatReport,
+    StopService,
     TarFile,
     UploadFiles,
 )
@@ -103,6 +106,19 @@ class AgentCommands(Protocol):
 
     async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions: ...
     async def open_pty(self, req: OpenPty) -> PtyStream: ...
+    async def start_service(self, req: StartService) -> ServiceState:
+        """Answers once it listens.
+
+        Raises:
+            NotFound: the kernel has no such service. Forbidden: what it offers would be open to others of the host.
+            InvalidInput: its definition or an argument is wrong. RunError: it ended or never listened.
+        """
+        ...
+
+    async def stop_service(self, req: StopService) -> None:
+        """One that does not run is no error. Raises NotFound."""
+
+    async def list_services(self, req: KernelRef) -> list[ServiceState]: ...
     async def open_port(self, req: OpenPort) -> ByteStream:
         """Raises Unavailable if nothing listens there, NotSupported or Forbidden where the runtime has no tunnels."""
         ...

@@ -50,6 +50,9 @@ COMMANDS = _table(
     Method("list_processes", w.ListProcesses, list[w.ProcessInfo], abandonable=True),
     Method("operate_device", w.OperateDevice, w.DeviceOperation, deadline_s=90.0),
     Method("device_options", w.DeviceOptionsOf, w.DeviceOptions, deadline_s=60.0, abandonable=True),
+    Method("start_service", w.StartService, w.ServiceState, deadline_s=60.0),
+    Method("stop_service", w.StopService, None),
+    Method("list_services", w.KernelRef, list[w.ServiceState], abandonable=True),
     Method("open_pty", w.OpenPty, None, stream="frames"),
     Method("open_port", w.OpenPort, None, stream="bytes", abandonable=True),
 )

@@ -76,6 +76,17 @@ class CommandsProxy:
         result: w.DeviceOptions = await self._caller.call(COMMANDS["device_options"], req)
         return result
 
+    async def start_service(self, req: w.StartService) -> w.ServiceState:
+        state: w.ServiceState = await self._caller.call(COMMANDS["start_service"], req)
+        return state
+
+    async def stop_service(self, req: w.StopService) -> None:
+        await self._caller.call(COMMANDS["stop_service"], req)
+
+    async def list_services(self, req: w.KernelRef) -> list[w.ServiceState]:
+        states: list[w.ServiceState] = await self._caller.call(COMMANDS["list_services"], req)
+        return states
+
     async def open_pty(self, req: w.OpenPty) -> PtyStream:
         stream: PtyStream = await self._caller.open_stream(COMMANDS["open_pty"], req)
         return stream
