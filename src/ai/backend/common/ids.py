@@ -42,3 +42,5 @@ ArtifactId = NewType("ArtifactId", UUID)
 """A model, package or image of a registry."""
 RevisionId = NewType("RevisionId", UUID)
 """One version of an artifact."""
+TemplateId = NewType("TemplateId", UUID)
+"""A template of sessions or of clusters (spec 03-11)."""

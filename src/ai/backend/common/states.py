@@ -98,6 +98,15 @@ class UserRole(StrEnum):
     MONITOR = "monitor"
 
 
+class UserStatus(StrEnum):
+    """Only active users sign in. Deleted ones are kept until they are purged."""
+
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    DELETED = "deleted"
+    BEFORE_VERIFICATION = "before-verification"
+
+
 class GroupType(StrEnum):
     """A model store is read, and its models are cloned, by everybody (spec 03-18, "Model Store")."""
 
@@ -141,6 +150,8 @@ class KernelEventReason(StrEnum):
     RESTART_TIMEOUT = "restart-timeout"
     PENDING_TIMEOUT = "pending-timeout"
     IDLE_TIMEOUT = "idle-timeout"
+    IDLE_SESSION_LIFETIME = "idle-session-lifetime"
+    IDLE_UTILIZATION = "idle-utilization"
     OUT_OF_MEMORY = "out-of-memory"
     ANOMALY_DETECTED = "anomaly-detected"
     AGENT_TERMINATION = "agent-termination"

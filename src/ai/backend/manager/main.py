@@ -34,22 +34,33 @@ from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.adapters.artifact_depot import ProxyArtifactDepot
 from ai.backend.manager.adapters.callbacks import HttpCallbackSender
 from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
+from ai.backend.manager.adapters.db.activity_store import SqlActivityStore, SqlErrorLogStore
 from ai.backend.manager.adapters.db.answer_store import SqlAnswerStore
 from ai.backend.manager.adapters.db.artifact_store import SqlArtifactStore
 from ai.backend.manager.adapters.db.cluster_store import SqlAgentStore, SqlJournalStore
 from ai.backend.manager.adapters.db.folder_store import SqlFolderStore
 from ai.backend.manager.adapters.db.identity_store import SqlIdentityStore
+from ai.backend.manager.adapters.db.session_default_store import SqlDotfileStore, SqlTemplateStore
 from ai.backend.manager.adapters.db.session_store import SqlSessionStore
 from ai.backend.manager.adapters.memory.answer_store import MemoryAnswerStore
+from ai.backend.manager.adapters.memory.session_default_store import (
+    MemoryActivityStore,
+    MemoryDotfileStore,
+    MemoryErrorLogStore,
+    MemoryTemplateStore,
+)
 from ai.backend.manager.adapters.reservoirs import SdkReservoirs
 from ai.backend.manager.adapters.storage_proxy import StorageProxies
 from ai.backend.manager.adapters.system import SystemClock, SystemMinter
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.model.session import SlotAudit
+from ai.backend.manager.ports.activity_store import ActivityStore
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
 from ai.backend.manager.ports.artifact_store import ArtifactStore
+from ai.backend.manager.ports.error_log_store import ErrorLogStore
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.session_defaults import DotfileStore, TemplateStore
 from ai.backend.manager.ports.storage import StorageGateway
 from ai.backend.manager.ports.stores import AgentStore, AnswerStore, AuditStore, SessionStore, TaskStore
 from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
@@ -98,6 +109,10 @@ class Stores:
     audit: AuditStore
     config: ConfigStore = field(default_factory=MemoryConfigStore)
     answers: AnswerStore = field(default_factory=MemoryAnswerStore)
+    templates: TemplateStore = field(default_factory=MemoryTemplateStore)
+    dotfiles: DotfileStore = field(default_factory=MemoryDotfileStore)
+    activities: ActivityStore = field(default_factory=MemoryActivityStore)
+    errors: ErrorLogStore = field(default_factory=MemoryErrorLogStore)
     folders: FolderStore | None = None
     artifacts: ArtifactStore | None = None
 
@@ -112,6 +127,10 @@ class Stores:
             audit=journal,
             config=SQLiteConfigStore(database),
             answers=SqlAnswerStore(database),
+            templates=SqlTemplateStore(database),
+            dotfiles=SqlDotfileStore(database),
+            activities=SqlActivityStore(database),
+            errors=SqlErrorLogStore(database),
             folders=SqlFolderStore(database),
             artifacts=SqlArtifactStore(database),
         )

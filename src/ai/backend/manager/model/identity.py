@@ -12,7 +12,7 @@ from typing import Any
 
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import GroupType, UserRole
+from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 
 
@@ -67,7 +67,7 @@ class User:
     full_name: str = ""
     description: str = ""
     need_password_change: bool = False
-    status: str = "active"
+    status: UserStatus = UserStatus.ACTIVE
     status_info: str | None = None
     created_at: datetime
     modified_at: datetime
@@ -77,7 +77,7 @@ class User:
 
     @property
     def is_active(self) -> bool:
-        return self.status == "active"
+        return self.status is UserStatus.ACTIVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +147,15 @@ class NewKeypair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePolicy:
-    """Limits of a keypair (spec 03-09). A zero ``max_concurrent_sessions`` is no limit."""
+    """Limits of a keypair (spec 03-09, peer facts 4.4).
+
+    Attributes:
+        max_concurrent_sessions: live sessions; zero is no limit.
+        max_pending_session_count: sessions that wait for resources; zero is no limit.
+        max_pending_session_resource_slots: what these ask for together; a slot that it does not name is unbounded.
+        max_session_lifetime: seconds from its start to its end; zero is no limit.
+        idle_timeout: seconds without its user; zero is what the shared configuration says, less than zero no limit.
+    """
 
     name: str
     created_at: datetime
@@ -155,6 +163,8 @@ class ResourcePolicy:
     total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
     max_concurrent_sessions: int = 0
     max_containers_per_session: int = 64
+    max_pending_session_count: int = 0
+    max_pending_session_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
     max_session_lifetime: int = 0
     idle_timeout: int = 0
     max_vfolder_count: int = 0

@@ -51,6 +51,8 @@ class Kernel:
         occupied_slots: what it holds on ``agent`` now; empty unless the status is a holding one.
         devices: slot -> device id -> quantity as text; the plan until the agent reports what it bound.
         container_id: what the runtime calls the workload.
+        role_options: what a cluster template gives to kernels of its role alone: ``environ`` and
+            ``bootstrap_script``.
         live_stat: the latest statistics in memory, filled at reads only.
     """
 
@@ -77,6 +79,7 @@ class Kernel:
     service_ports: tuple[Mapping[str, Any], ...] = ()
     container_id: str | None = None
     exit_code: int | None = None
+    role_options: Mapping[str, Any] = field(default_factory=dict)
     last_stat: Mapping[str, Any] | None = None
     live_stat: Mapping[str, Any] | None = None
     created_at: datetime

@@ -35,6 +35,7 @@ from ai.backend.common.states import (
     SessionType,
     SlotType,
     UserRole,
+    UserStatus,
 )
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.common.wire.agent import ImageReport, PluginReport
@@ -94,7 +95,7 @@ users = Table(
     _required("full_name", String(256)),
     _required("description", Text),
     _required("need_password_change", Boolean),
-    _required("status", String(32)),
+    _required("status", EnumText(UserStatus)),
     Column("status_info", Text),
     _required("created_at", UTCDateTime),
     _required("modified_at", UTCDateTime),
@@ -113,7 +114,7 @@ keypairs = Table(
     "keypairs",
     metadata,
     Column("access_key", String(20), primary_key=True),
-    _required("secret_key", Text),  # the prefix before the first colon will name the cipher; none means plain
+    _required("secret_key", Text),  # sealed, see sealing.py
     _required("user_id", GUID, index=True),
     _required("is_active", Boolean),
     _required("is_admin", Boolean),
@@ -134,6 +135,8 @@ policies = Table(
     _required("total_resource_slots", QuantityMap),
     _required("max_concurrent_sessions", Integer),
     _required("max_containers_per_session", Integer),
+    _required("max_pending_session_count", Integer, server_default="0"),
+    _required("max_pending_session_resource_slots", QuantityMap, server_default="{}"),
     _required("max_session_lifetime", Integer),
     _required("idle_timeout", Integer),
     _required("max_vfolder_count", Integer),
@@ -292,6 +295,7 @@ kernels = Table(
     _required("service_ports", JSONTuple(dict[str, Any])),
     Column("container_id", String(128)),
     Column("exit_code", Integer),
+    _required("role_options", JSONText, server_default="{}"),
     Column("last_stat", JSONText),
     _required("created_at", UTCDateTime),
     Column("started_at", UTCDateTime),

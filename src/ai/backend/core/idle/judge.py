@@ -1,0 +1,110 @@
+"""The verdict on one session: what of its limits is used up, and how much is left of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ai.backend.common.states import KernelEventReason, SessionType
+from ai.backend.core.idle.rules import NETWORK_TIMEOUT, SESSION_LIFETIME, UTILIZATION, Limits, UtilizationRule
+from ai.backend.core.idle.window import Window
+
+EXPIRE_AFTER, GRACE_PERIOD = "expire_after", "grace_period"
+_REASONS = {
+    NETWORK_TIMEOUT: KernelEventReason.IDLE_TIMEOUT,
+    SESSION_LIFETIME: KernelEventReason.IDLE_SESSION_LIFETIME,
+    UTILIZATION: KernelEventReason.IDLE_UTILIZATION,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A session as it is judged.
+
+    Attributes:
+        started_at: when it began to run for the first time.
+        last_access: the last sign of its user; its start or restart where there is none later.
+        usage: None where nothing is measured for it.
+    """
+
+    session_type: SessionType
+    started_at: datetime
+    last_access: datetime
+    usage: Window | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What one checker says. ``remaining_s`` is None where its end cannot be told yet; ``extra`` explains it."""
+
+    remaining_s: float | None
+    kind: str = EXPIRE_AFTER
+    extra: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As clients read it: whole seconds, which are never negative."""
+        remaining = None if self.remaining_s is None else max(0, int(self.remaining_s))
+        return {"remaining": remaining, "remaining_time_type": self.kind, "extra": self.extra}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``reason`` is None while the session may go on."""
+
+    reason: KernelEventReason | None
+    reports: Mapping[str, Report]
+
+
+def judge(subject: Subject, limits: Limits, *, now: datetime, slack_s: float = 0.0) -> Verdict:
+    """Judge a running session.
+
+    A batch session has no user to wait for and an inference session is used by others, so neither has a network
+    timeout; only interactive and batch sessions are judged by what they use.
+
+    Args:
+        subject: the session.
+        limits: what holds for it.
+        now: the time.
+        slack_s: how much later than what is known the last access may have been.
+    """
+    reports: dict[str, Report] = {}
+    expired: list[str] = []
+    if limits.network_timeout_s is not None and subject.session_type is SessionType.INTERACTIVE:
+        left = limits.network_timeout_s - (now - subject.last_access).total_seconds()
+        reports[NETWORK_TIMEOUT] = Report(remaining_s=left)
+        if left <= -slack_s:
+            expired.append(NETWORK_TIMEOUT)
+    if limits.lifetime_s is not None:
+        left = limits.lifetime_s - (now - subject.started_at).total_seconds()
+        reports[SESSION_LIFETIME] = Report(remaining_s=left)
+        if left <= 0:
+            expired.append(SESSION_LIFETIME)
+    if limits.utilization is not None and subject.session_type is not SessionType.INFERENCE:
+        report, is_idle = _utilization(subject, limits.utilization, now)
+        reports[UTILIZATION] = report
+        if is_idle:
+            expired.append(UTILIZATION)
+    return Verdict(reason=_REASONS[expired[0]] if expired else None, reports=reports)
+
+
+def _utilization(subject: Subject, rule: UtilizationRule, now: datetime) -> tuple[Report, bool]:
+    usage = subject.usage or Window(rule.window_s)
+    averages = {name: usage.average(name, now) for name in rule.thresholds}
+    told = {
+        name: [None if value is None else round(value, 3), rule.thresholds[name]] for name, value in averages.items()
+    }
+    extra = {"resources": told, "thresholds_check_operator": "and" if rule.needs_all else "or"}
+    age_s = (now - subject.started_at).total_seconds()
+    if age_s < rule.grace_s:
+        return Report(remaining_s=rule.grace_s - age_s, kind=GRACE_PERIOD, extra=extra), False
+    missed = [value < rule.thresholds[name] for name, value in averages.items() if value is not None]
+    is_low = bool(missed) and (all(missed) if rule.needs_all else any(missed))
+    if usage.is_complete(now):
+        return Report(remaining_s=0 if is_low else None, extra=extra), is_low
+    measured = [i * usage.step_s for i in usage.buckets]
+    # the earliest end, should it go on like this
+    begun_s = min(measured) if measured else now.timestamp()
+    left = begun_s + rule.window_s - now.timestamp()
+    return Report(remaining_s=max(0.0, left) if is_low else None, extra=extra), False

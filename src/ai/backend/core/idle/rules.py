@@ -1,0 +1,140 @@
+"""What an installation and a resource policy say about idle sessions (peer facts 4.5 and 4.8, spec 03-07, 03-09).
+
+The shared configuration, below ``config/idle``::
+
+    enabled                                                     network_timeout,session_lifetime,utilization
+    checkers/network_timeout/threshold                          a duration; 0 is none
+    checkers/utilization/resource-thresholds/<metric>/average   percent
+    checkers/utilization/thresholds-check-operator              and | or
+    checkers/utilization/time-window                            a duration
+    checkers/utilization/initial-grace-period                   a duration
+
+A policy's own limits hold whether or not anything is enabled: ``idle_timeout`` replaces the threshold of the
+configuration (less than zero: no limit), ``max_session_lifetime`` is the lifetime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ai.backend.common.errors import InvalidInput
+
+NETWORK_TIMEOUT, SESSION_LIFETIME, UTILIZATION = "network_timeout", "session_lifetime", "utilization"
+CHECKERS = (NETWORK_TIMEOUT, SESSION_LIFETIME, UTILIZATION)
+_DURATION = re.compile(r"(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>s|m|h|d|w|)")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+DEFAULT_TIMEOUT_S = 600.0
+DEFAULT_WINDOW_S = 43_200.0
+DEFAULT_GRACE_S = 300.0
+
+
+def duration_s(text: str) -> float:
+    """Seconds of ``90``, ``90s``, ``10m``, ``1.5h``, ``7d`` or ``2w``.
+
+    Raises:
+        InvalidInput: it is none of these.
+    """
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None:
+        raise InvalidInput(f"{text[:64]!r} is not a duration", data={"duration": "malformed"})
+    return float(match["number"]) * _UNITS[match["unit"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UtilizationRule:
+    """Whoever stays below its thresholds over a whole window is idle.
+
+    Attributes:
+        thresholds: metric -> percent of what the session has.
+        needs_all: whether every threshold must be missed (operator ``and``), or one is enough (``or``).
+        window_s: over which the averages are taken.
+        grace_s: from the start of the session, in which nothing is judged.
+    """
+
+    thresholds: Mapping[str, float]
+    needs_all: bool = True
+    window_s: float = DEFAULT_WINDOW_S
+    grace_s: float = DEFAULT_GRACE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the shared configuration says. ``faults``: what of it was not understood, and is left out."""
+
+    network_timeout_s: float | None = None
+    utilization: UtilizationRule | None = None
+    faults: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What holds for one session; None is no limit."""
+
+    network_timeout_s: float | None = None
+    lifetime_s: float | None = None
+    utilization: UtilizationRule | None = None
+
+    @classmethod
+    def of(cls, rules: Rules, *, idle_timeout_s: float = 0, max_lifetime_s: float = 0) -> Limits:
+        """The rules of the installation with the numbers of a resource policy."""
+        timeout_s = rules.network_timeout_s if idle_timeout_s == 0 else idle_timeout_s
+        return cls(
+            network_timeout_s=timeout_s if timeout_s is not None and timeout_s > 0 else None,
+            lifetime_s=max_lifetime_s if max_lifetime_s > 0 else None,
+            utilization=rules.utilization,
+        )
+
+
+def read_rules(values: Mapping[str, str]) -> Rules:
+    """Read the keys below ``config/idle``, which are relative here. What is malformed is a fault and has no effect."""
+    faults: list[str] = []
+
+    def seconds(key: str, default: float) -> float:
+        if key not in values:
+            return default
+        try:
+            return duration_s(values[key])
+        except InvalidInput:
+            faults.append(f"{key}: {values[key][:64]!r} is not a duration")
+            return default
+
+    enabled = {word.strip() for word in values.get("enabled", "").replace("-", "_").split(",") if word.strip()}
+    faults += [f"enabled: there is no checker {word[:64]!r}" for word in sorted(enabled - set(CHECKERS))]
+    timeout_s = seconds("checkers/network_timeout/threshold", DEFAULT_TIMEOUT_S)
+    thresholds = _thresholds(values, faults)
+    operator = values.get("checkers/utilization/thresholds-check-operator", "and").strip().lower()
+    if operator not in ("and", "or"):
+        faults.append(f"checkers/utilization/thresholds-check-operator: {operator[:64]!r} is neither and nor or")
+        operator = "and"
+    window_s = seconds("checkers/utilization/time-window", DEFAULT_WINDOW_S)
+    if window_s <= 0:
+        faults.append("checkers/utilization/time-window: must be positive")
+        window_s = DEFAULT_WINDOW_S
+    grace_s = seconds("checkers/utilization/initial-grace-period", DEFAULT_GRACE_S)
+    rule = UtilizationRule(thresholds=thresholds, needs_all=operator == "and", window_s=window_s, grace_s=grace_s)
+    return Rules(
+        network_timeout_s=timeout_s if NETWORK_TIMEOUT in enabled else None,
+        utilization=rule if UTILIZATION in enabled and thresholds else None,
+        faults=tuple(faults),
+    )
+
+
+def _thresholds(values: Mapping[str, str], faults: list[str]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for key, text in values.items():
+        parts = key.split("/")
+        if parts[:3] != ["checkers", UTILIZATION, "resource-thresholds"] or parts[4:] != ["average"]:
+            continue
+        if not text.strip():
+            continue
+        try:
+            percent = float(text)
+        except ValueError:
+            percent = -1.0
+        if 0 <= percent <= 1e6:
+            found[parts[3]] = percent
+        else:
+            faults.append(f"{key}: {text[:64]!r} is not a percentage")
+    return found

@@ -1,0 +1,150 @@
+"""Templates, dotfiles and bootstrap scripts in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from sqlalchemy import Connection, and_, delete, insert, or_, select, update
+
+from ai.backend.common.ids import AccessKey, TemplateId, UserId
+from ai.backend.infra.database import Database
+from ai.backend.manager.adapters.db import session_default_tables as t
+from ai.backend.manager.adapters.db.tables import domains, groups, keypairs
+from ai.backend.manager.model.dotfile import Dotfile, DotfileOwner, DotfileScope, with_dotfile
+from ai.backend.manager.model.template import Template, TemplateKind
+
+_TEMPLATE_FIELDS = tuple(f.name for f in fields(Template))
+
+
+def _template_row(template: Template) -> dict[str, object]:
+    return {name: getattr(template, name) for name in _TEMPLATE_FIELDS}
+
+
+class SqlTemplateStore:
+    """Implements :class:`ai.backend.manager.ports.session_defaults.TemplateStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def add_templates(self, templates: Sequence[Template]) -> None:
+        def work(s: Connection) -> None:
+            s.execute(insert(t.templates), [_template_row(template) for template in templates])
+
+        await self._db.run_write(work)
+
+    async def template(self, template_id: TemplateId) -> Template | None:
+        def work(s: Connection) -> Template | None:
+            row = s.execute(select(t.templates).where(t.templates.c.id == template_id)).one_or_none()
+            return Template(**row._mapping) if row is not None else None
+
+        return await self._db.run_read(work)
+
+    async def templates(
+        self, kind: TemplateKind, *, user_id: UserId | None = None, domain_name: str | None = None
+    ) -> list[Template]:
+        c = t.templates.c
+        query = select(t.templates).where(c.kind == kind).order_by(c.name, c.created_at, c.id)
+        if user_id is not None:
+            query = query.where(c.user_id == user_id)
+        if domain_name is not None:
+            query = query.where(c.domain_name == domain_name)
+
+        def work(s: Connection) -> list[Template]:
+            return [Template(**row._mapping) for row in s.execute(query)]
+
+        return await self._db.run_read(work)
+
+    async def put_template(self, template: Template) -> bool:
+        def work(s: Connection) -> bool:
+            changed = update(t.templates).where(t.templates.c.id == template.id).values(_template_row(template))
+            return bool(s.execute(changed).rowcount)
+
+        return await self._db.run_write(work)
+
+    async def drop_template(self, template_id: TemplateId) -> bool:
+        def work(s: Connection) -> bool:
+            return bool(s.execute(delete(t.templates).where(t.templates.c.id == template_id)).rowcount)
+
+        return await self._db.run_write(work)
+
+
+class SqlDotfileStore:
+    """Implements :class:`ai.backend.manager.ports.session_defaults.DotfileStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def dotfiles(self, owner: DotfileOwner) -> list[Dotfile]:
+        return await self._db.run_read(lambda s: _of(s, owner))
+
+    async def put_dotfile(self, owner: DotfileOwner, dotfile: Dotfile, *, is_new: bool) -> None:
+        c = t.dotfiles.c
+
+        def work(s: Connection) -> None:
+            _lock(s, owner)
+            with_dotfile(_of(s, owner), dotfile, is_new=is_new)
+            s.execute(delete(t.dotfiles).where(c.scope == owner.scope, c.owner == owner.name, c.path == dotfile.path))
+            row = {"path": dotfile.path, "permission": dotfile.permission, "data": dotfile.data}
+            s.execute(insert(t.dotfiles), {"scope": owner.scope, "owner": owner.name, **row})
+
+        await self._db.run_write(work)
+
+    async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool:
+        c = t.dotfiles.c
+
+        def work(s: Connection) -> bool:
+            gone = delete(t.dotfiles).where(c.scope == owner.scope, c.owner == owner.name, c.path == path)
+            return bool(s.execute(gone).rowcount)
+
+        return await self._db.run_write(work)
+
+    async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
+        c = t.dotfiles.c
+        if not owners:
+            return []
+        wanted = or_(*(and_(c.scope == owner.scope, c.owner == owner.name) for owner in owners))
+        query = select(c.scope, c.path, c.permission, c.data).where(wanted).order_by(c.scope, c.path)
+
+        def work(s: Connection) -> list[tuple[DotfileScope, Dotfile]]:
+            return [
+                (scope, Dotfile(path=path, permission=permission, data=data))
+                for scope, path, permission, data in s.execute(query)
+            ]
+
+        return await self._db.run_read(work)
+
+    async def bootstrap_script(self, access_key: AccessKey) -> str:
+        c = t.bootstrap_scripts.c
+
+        def work(s: Connection) -> str:
+            return s.execute(select(c.script).where(c.access_key == access_key)).scalar_one_or_none() or ""
+
+        return await self._db.run_read(work)
+
+    async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None:
+        c = t.bootstrap_scripts.c
+
+        def work(s: Connection) -> None:
+            _lock(s, DotfileOwner(scope=DotfileScope.USER, name=access_key))
+            s.execute(delete(t.bootstrap_scripts).where(c.access_key == access_key))
+            if script:
+                s.execute(insert(t.bootstrap_scripts), {"access_key": access_key, "script": script})
+
+        await self._db.run_write(work)
+
+
+def _of(s: Connection, owner: DotfileOwner) -> list[Dotfile]:
+    c = t.dotfiles.c
+    query = select(c.path, c.permission, c.data).where(c.scope == owner.scope, c.owner == owner.name).order_by(c.path)
+    return [Dotfile(path=path, permission=permission, data=data) for path, permission, data in s.execute(query)]
+
+
+def _lock(s: Connection, owner: DotfileOwner) -> None:
+    """Changes of one owner wait for each other, so that limits hold; SQLite has one writer anyway."""
+    key = {
+        DotfileScope.DOMAIN: domains.c.name,
+        DotfileScope.GROUP: groups.c.id,
+        DotfileScope.USER: keypairs.c.access_key,
+    }[owner.scope]
+    s.execute(select(key).where(key == owner.name).with_for_update())
