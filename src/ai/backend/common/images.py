@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ai.backend.common.errors import InvalidInput, InvalidQuantity
+from ai.backend.common.service_ports import declared_services
 from ai.backend.common.slots import ResourceSlot
 
 KERNELSPEC = "1"
@@ -31,10 +32,6 @@ _REGISTRY = re.compile(
 _PATH = re.compile(r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 _DIGEST = re.compile(r"[a-z0-9]+(?:[.+_-][a-z0-9]+)*:[0-9a-fA-F]{32,128}")
-_PORT = re.compile(
-    r"(?P<name>[A-Za-z0-9][\w-]{0,63}):(?P<protocol>[a-z]{1,16}):(?P<ports>\d{1,5}|\[\d{1,5}(?:,\d{1,5})*\])", re.ASCII
-)
-_BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+-]{0,127}", re.ASCII)
 
 
@@ -136,15 +133,10 @@ def label_problem(labels: Mapping[str, str]) -> str | None:
     role = labels.get("ai.backend.role", ROLES[0])
     if role not in ROLES:
         return f"ai.backend.role is {role[:32]!r}, and not one of {', '.join(ROLES)}"
-    declared: set[str] = set()
-    for port in filter(None, (p.strip() for p in _BETWEEN_PORTS.split(labels.get("ai.backend.service-ports", "")))):
-        match = _PORT.fullmatch(port)
-        if match is None or not all(1 <= int(number) <= 65535 for number in match["ports"].strip("[]").split(",")):
-            return f"ai.backend.service-ports has {port[:64]!r}, which is not NAME:PROTOCOL:PORT"
-        declared.add(match["name"])
-    for name in filter(None, (n.strip() for n in labels.get("ai.backend.endpoint-ports", "").split(","))):
-        if name not in declared:
-            return f"ai.backend.endpoint-ports names {name[:64]!r}, which is no service port"
+    try:
+        declared_services(labels)
+    except InvalidInput as e:
+        return f"its service ports are wrong: {e.message}"
     return None
 
 

@@ -1,0 +1,117 @@
+"""The services that a kernel declares: the image's labels, the user's preopened ports, and our own.
+
+Source: spec 03-05, "Port Mapping Declaration"; peer facts 3.2 and 3.4 for protocols and reserved ports.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ai.backend.common.errors import InvalidInput
+
+PORTS_LABEL = "ai.backend.service-ports"
+ENDPOINTS_LABEL = "ai.backend.endpoint-ports"
+PROTOCOLS = frozenset({"tcp", "http", "pty", "preopen", "internal", "vnc", "rdp"})
+RESERVED_PORTS = frozenset({2000, 2001, 2002, 2003, 2200, 7681})
+SSHD, TTYD = "sshd", "ttyd"
+
+_PORT = re.compile(
+    r"(?P<name>[A-Za-z0-9][\w-]{0,63}):(?P<protocol>[a-z]{1,16}):(?P<ports>\d{1,5}|\[\d{1,5}(?:,\d{1,5})*\])", re.ASCII
+)
+_BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePort:
+    """One service. ``ports`` are inside the workload; the definition's templates know them as ``{ports[0]}`` ...
+
+    ``protocol`` is one of :data:`PROTOCOLS`; what is ``preopen`` is started by the user or the image's bootstrap.
+    ``is_endpoint``: an inference endpoint stands for it.
+    """
+
+    name: str
+    protocol: str
+    ports: tuple[int, ...]
+    is_endpoint: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """As agents report it and clients read it (``service_ports`` of a kernel)."""
+        return {
+            "name": self.name,
+            "protocol": self.protocol,
+            "container_ports": list(self.ports),
+            "host_ports": [None] * len(self.ports),
+            "is_inference": self.is_endpoint,
+        }
+
+
+INTRINSIC = (
+    ServicePort(name=SSHD, protocol="tcp", ports=(2200,)),
+    ServicePort(name=TTYD, protocol="http", ports=(7681,)),
+)
+
+
+def parse_declarations(text: str) -> tuple[ServicePort, ...]:
+    """Read ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``.
+
+    Raises:
+        InvalidInput: no declaration, an unknown protocol, a reserved port or name, or one that comes twice.
+    """
+    found: list[ServicePort] = []
+    for part in filter(None, (part.strip() for part in _BETWEEN_PORTS.split(text))):
+        match = _PORT.fullmatch(part)
+        if match is None:
+            raise InvalidInput(f"{part[:64]!r} is not NAME:PROTOCOL:PORT")
+        ports = tuple(int(number) for number in match["ports"].strip("[]").split(","))
+        found.append(ServicePort(name=match["name"], protocol=match["protocol"], ports=ports))
+    _check(found)
+    return tuple(found)
+
+
+def _check(ports: Sequence[ServicePort]) -> None:
+    names: set[str] = {port.name for port in INTRINSIC}
+    numbers: set[int] = set()
+    for service in ports:
+        if service.protocol not in PROTOCOLS:
+            raise InvalidInput(f"{service.protocol!r} is no protocol of services: {', '.join(sorted(PROTOCOLS))}")
+        if service.name in names:
+            raise InvalidInput(f"the service {service.name!r} is declared twice, or is one that every session has")
+        names.add(service.name)
+        for number in service.ports:
+            if not 1 <= number <= 65_535:
+                raise InvalidInput(f"{service.name} is not NAME:PROTOCOL:PORT: {number} is no port")
+            if number in RESERVED_PORTS:
+                raise InvalidInput(f"the port {number} is reserved for the platform")
+            if number in numbers:
+                raise InvalidInput(f"the port {number} is declared twice")
+            numbers.add(number)
+
+
+def declared_services(labels: Mapping[str, str]) -> tuple[ServicePort, ...]:
+    """The services of an image, with those marked that endpoints stand for. Raises InvalidInput."""
+    services = parse_declarations(labels.get(PORTS_LABEL, ""))
+    endpoints = {name for name in (part.strip() for part in labels.get(ENDPOINTS_LABEL, "").split(",")) if name}
+    missing = endpoints - {service.name for service in services}
+    if missing:
+        raise InvalidInput(f"{ENDPOINTS_LABEL} names {min(missing)[:64]!r}, which is no service port")
+    return tuple(replace(service, is_endpoint=service.name in endpoints) for service in services)
+
+
+def kernel_services(
+    labels: Mapping[str, str], preopen: Iterable[int] = (), *, intrinsic: Iterable[ServicePort] = INTRINSIC
+) -> tuple[ServicePort, ...]:
+    """Everything that a kernel offers: the image's services, the user's preopened ports by their number, and ours.
+
+    Raises:
+        InvalidInput: the labels are wrong, or a preopened port is another service's.
+    """
+    services = [*declared_services(labels)]
+    taken = {number for service in services for number in service.ports} | RESERVED_PORTS
+    for port in preopen:
+        if port in taken:
+            raise InvalidInput(f"the port {port} cannot be preopened: it is a service's", data={"port": port})
+        services.append(ServicePort(name=str(port), protocol="preopen", ports=(port,)))
+    return (*services, *intrinsic)
