@@ -1,7 +1,7 @@
 """An agent's process in miniature: runs the process runtime through one life of a workload, to be killed on the way.
 
 Usage: python driver.py STATE KERNEL_ID SETTINGS_JSON UNTIL [MOUNT_SOURCE CODE]   with UNTIL one of ready, stopped,
-removed. A source is mounted at /mnt/data, and the code is run.
+removed. A source is mounted at /mnt/data, and the code is run; if it prints a number, that port is connected to.
 
 Prints a line of JSON per step. The environment variable BACKENDAI_CRASH_AT names the instruction to die at
 (``supervisor.crash_points``).
@@ -47,6 +47,11 @@ async def main() -> None:
             talk = Talk(channel, 20.0)
             await talk.run(mounted[1])
             say(step="ran", said=talk.text())
+            if talk.text().strip().isdigit():
+                stream = await runtime.open_port(key, int(talk.text()))
+                exposure = await runtime.port_exposure(key)
+                say(step="connected", said=(await stream.read()).decode(), exposure=exposure.value)
+                await stream.close()
         if until in {"stopped", "removed"}:
             ended = await runtime.stop(key, grace_s=1.0)
             say(step="stopped", reason=ended.reason if ended else None)

@@ -125,6 +125,22 @@ def test_an_ordinary_user_mounts_a_path_in_a_folder(ordinary: Path) -> None:
     assert "no path in a folder can be mounted" in bare[1]["error"]
 
 
+@pytest.mark.needs("root", "isolation")
+@pytest.mark.parametrize(("network", "exposure"), [("none", "private"), ("host", "host")])
+def test_an_ordinary_user_connects_to_a_port(ordinary: Path, network: str, exposure: str) -> None:
+    """Into a network of its own by the power over what its sandbox owns."""
+    code = (
+        "import socketserver, threading\n"
+        "class Hello(socketserver.BaseRequestHandler):\n"
+        "    def handle(self): self.request.sendall(b'hello')\n"
+        "server = socketserver.TCPServer(('127.0.0.1', 0), Hello)\n"
+        "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
+        "print(server.server_address[1])\n"
+    )
+    steps = as_ordinary_user(ordinary, str(uuid4()), {"network": network}, str(ordinary), code)
+    assert {"step": "connected", "said": "hello", "exposure": exposure} in steps, steps
+
+
 @pytest.mark.needs("isolation", "cgroups", "root")
 async def test_control_groups_have_the_limits(runtime: ProcessRuntime) -> None:
     config = WorkloadConfig(cpu_limit=0.5, memory_limit_bytes=96 * MIB, cpuset=(0,))

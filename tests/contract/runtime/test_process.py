@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-from ai.backend.plugin.runtime import AbstractRuntime
+from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
 from ai.backend.plugin.testing.runtime_contract import RuntimeContract
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -35,22 +36,35 @@ class ProcessRuntimeSuite(RuntimeContract):
         assert runtime.info().tier == self.tier
 
 
+class AloneInItsNetwork(ProcessRuntimeSuite):
+    """What listens inside is reached by nobody else."""
+
+    async def test_its_ports_are_its_own(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        assert await runtime.port_exposure(spec.key) is PortExposure.PRIVATE
+        await talk.run(self.echo)
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", int(talk.text())), 5)
+        await talk.close()
+
+
 @pytest.mark.needs("isolation", "cgroups", "root")
 class TestSealed(ProcessRuntimeSuite):
     tier = "sealed"
 
 
 @pytest.mark.needs("isolation", "cgroups", "root")
-class TestSealedByRoot(ProcessRuntimeSuite):
+class TestSealedByRoot(AloneInItsNetwork):
     """Where the host forbids user namespaces, the sandbox changes its user inside."""
 
-    settings: ClassVar[dict[str, Any]] = {"user_namespaces": "off"}
+    settings: ClassVar[dict[str, Any]] = {"user_namespaces": "off", "network": "none"}
     tier = "sealed"
 
 
 @pytest.mark.needs("isolation")
-class TestCaged(ProcessRuntimeSuite):
-    settings: ClassVar[dict[str, Any]] = {"cgroups": "off"}
+class TestCaged(AloneInItsNetwork):
+    settings: ClassVar[dict[str, Any]] = {"cgroups": "off", "network": "none"}
     tier = "caged"
 
 

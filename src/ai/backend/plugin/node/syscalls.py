@@ -16,6 +16,8 @@ SECCOMP_MODE_FILTER = 2
 
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWUSER = 0x1000_0000
+CLONE_NEWNET = 0x4000_0000
+NS_GET_USERNS = 0xB701
 MNT_DETACH = 2
 MS_BIND = 0x1000
 MS_REC = 0x4000
@@ -82,6 +84,11 @@ def unshare_user() -> None:
             os.write(fd, text.encode())
         finally:
             os.close(fd)
+
+
+def enter_namespace(fd: int, kind: int) -> None:
+    """Move this thread into a namespace; into a user namespace only a process of one thread. Raises OSError."""
+    _check(_LIBC.setns(ctypes.c_int(fd), ctypes.c_int(kind)), "setns")
 
 
 def mount(source: str, target: str, fstype: str, flags: int, data: str = "") -> None:

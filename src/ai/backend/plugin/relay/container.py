@@ -17,6 +17,7 @@ import sys
 import time
 
 from .framing import encode
+from .handover import hand_over_socket
 from .relay import Relay
 
 TYPE_CHECKING = False
@@ -104,6 +105,9 @@ class Container:
         self._kill_at = time.monotonic() + (0.0 if violation else RUNNER_LOST_GRACE_S)
 
     def _command(self, peer: Peer, kind: str, body: bytes) -> bool:
+        if kind == "socket":
+            hand_over_socket(peer)
+            return True
         if kind != "begin":
             return False
         if not self._pid:

@@ -21,6 +21,7 @@ Skips follow from what the runtime declares in ``info().capabilities`` and print
 
 * ``keep-home``: a home can outlive its workload (restart in place);
 * ``session-networks``: kernels of a session can have a network of their own; with ``exec``, programs use it;
+* ``ports``: what listens inside can be connected to; with ``exec``, the test has something listen;
 * ``host-pids``: ``pids`` are process ids of the machine on which the tests run.
 
 Every workload that a test made is removed after it.
@@ -30,7 +31,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
@@ -39,8 +42,10 @@ import pytest
 
 from ai.backend.common.errors import Conflict, CreationDenied, Unavailable
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
+    PortExposure,
     RunnerChannel,
     WorkloadKey,
     WorkloadSpec,
@@ -107,6 +112,18 @@ class Talk:
         await self.channel.close()
         self._reader.cancel()
         await asyncio.gather(self._reader, return_exceptions=True)
+
+
+async def _say(stream: ByteStream, data: bytes) -> None:
+    await stream.write(data)
+    await stream.write_eof()
+
+
+async def _hear(stream: ByteStream) -> bytes:
+    heard = bytearray()
+    while piece := await stream.read():
+        heard += piece
+    return bytes(heard)
 
 
 class RuntimeContract:
@@ -209,6 +226,50 @@ class RuntimeContract:
         "print('sub1', line.recv(64).decode())\n"
     )
     """What two kernels run to talk to each other; the second prints ``sub1 main1 hello``."""
+
+    # ---- ports
+
+    async def test_a_port_inside_is_connected_to_until_the_workload_ends(self, runtime: AbstractRuntime) -> None:
+        self.need(runtime, "ports")
+        self.need(runtime, "exec")
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        with socket.create_server(("127.0.0.1", 0)) as outside:
+            assert await runtime.port_exposure(spec.key) in PortExposure
+            with pytest.raises(Unavailable):  # what listens on the host is nobody's service
+                await runtime.open_port(spec.key, outside.getsockname()[1])
+        await talk.run(self.echo)
+        port = int(talk.text())
+        sent = bytes(range(256)) * 8192
+        first, held = [await runtime.open_port(spec.key, port) for _ in range(2)]
+        async with asyncio.timeout(self.patience_s):
+            writing = asyncio.create_task(_say(first, sent))
+            assert await _hear(first) == sent
+            await writing
+            await held.write(b"held")
+            assert await held.read() == b"held"
+            await first.close()
+            with pytest.raises(Unavailable):
+                await first.read()
+            await runtime.stop(spec.key, grace_s=0.0)
+            with suppress(Unavailable):  # reset, if it was in the middle of something
+                assert await held.read() == b""
+        with pytest.raises(Unavailable):
+            await runtime.open_port(spec.key, port)
+        await held.close()
+        await talk.close()
+
+    echo: ClassVar[str] = (
+        "import socketserver, threading\n"
+        "class Echo(socketserver.BaseRequestHandler):\n"
+        "    def handle(self):\n"
+        "        while data := self.request.recv(65536):\n"
+        "            self.request.sendall(data)\n"
+        "server = socketserver.ThreadingTCPServer(('127.0.0.1', 0), Echo)\n"
+        "threading.Thread(target=server.serve_forever, daemon=True).start()\n"
+        "print(server.server_address[1])\n"
+    )
+    """What a workload runs to send back what it gets; it prints its port."""
 
     # ---- what it is
 

@@ -67,7 +67,7 @@ def describe(facts: EngineFacts, settings: DockerRuntimeSettings) -> RuntimeInfo
         capabilities=frozenset(
             {
                 "exec", "files", "pty", "logs", "keep-home", "host-pids", "survives-agent", "mounts",
-                "isolated-filesystem", "extra-gids", "networks", "session-networks",
+                "isolated-filesystem", "extra-gids", "networks", "session-networks", "ports",
             }
         ),
     )  # fmt: skip

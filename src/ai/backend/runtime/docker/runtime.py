@@ -18,8 +18,9 @@ from typing import ClassVar
 
 from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, Unavailable, WorkloadError
 from ai.backend.common.ids import SessionId
+from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Measurement
-from ai.backend.plugin.node import process_list, room, runner_copy
+from ai.backend.plugin.node import ports, process_list, room, runner_copy
 from ai.backend.plugin.node.channel import RelayChannel
 from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.measuring import Meter
@@ -27,6 +28,7 @@ from ai.backend.plugin.node.trees import tree_size
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
     NetworkView,
+    PortExposure,
     ProcessView,
     RunnerChannel,
     RuntimeImage,
@@ -269,6 +271,27 @@ class DockerRuntime(AbstractRuntime):
             if await is_listening(handle.folder.channel):
                 return None
             await asyncio.sleep(ENDING_LOOK_S)
+
+    async def port_exposure(self, key: WorkloadKey) -> PortExposure:
+        handle = self._living(key)
+        if handle.exposure is None:
+            found = await self._engine.inspect(handle.record.container_id)
+            if found is None:
+                raise Unavailable("there is no such workload")
+            mode = found["HostConfig"]["NetworkMode"]
+            handle.exposure = PortExposure.HOST if mode == "host" else PortExposure.PRIVATE
+        return handle.exposure
+
+    async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
+        if await self.port_exposure(key) is PortExposure.HOST:
+            return await ports.connect_on_host(port, await self.pids(key))
+        return await ports.connect_inside(self._living(key).folder.channel, port)
+
+    def _living(self, key: WorkloadKey) -> Handle:
+        handle = self._workloads.handles.get(key)
+        if handle is None or handle.exit is not None:
+            raise Unavailable("there is no such workload")
+        return handle
 
     async def events(self) -> AsyncIterator[WorkloadExited]:
         while True:

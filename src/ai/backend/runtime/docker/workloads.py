@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from ai.backend.common.errors import BackendError
-from ai.backend.plugin.runtime import WorkloadExit, WorkloadExited, WorkloadKey, WorkloadState, WorkloadView
+from ai.backend.plugin.runtime import (
+    PortExposure,
+    WorkloadExit,
+    WorkloadExited,
+    WorkloadKey,
+    WorkloadState,
+    WorkloadView,
+)
 from ai.backend.runtime.docker import cleaning
 from ai.backend.runtime.docker.engine import Container, Engine
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerFolder, DockerRecord, DockerState, key_of
@@ -31,6 +38,7 @@ class Handle:
     folder: DockerFolder
     exit: WorkloadExit | None = None
     reason: str = ""
+    exposure: PortExposure | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def view(self) -> WorkloadView:

@@ -95,7 +95,7 @@ def tier_of(has_sandbox: bool, controllers: frozenset[str]) -> str:
 
 
 def capabilities_of(host: Host) -> frozenset[str]:
-    found = {"exec", "files", "pty", "logs", "keep-home", "host-pids", "survives-agent"}
+    found = {"exec", "files", "pty", "logs", "keep-home", "host-pids", "survives-agent", "ports"}
     if host.bwrap:
         found |= {"mounts", "rootfs-images", "isolated-filesystem"}
     if host.is_root:

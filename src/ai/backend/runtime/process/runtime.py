@@ -18,14 +18,16 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
+from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Measurement
-from ai.backend.plugin.node import measuring, process_list, room, runner_copy
+from ai.backend.plugin.node import measuring, ports, process_list, room, runner_copy
 from ai.backend.plugin.node.channel import RelayChannel, RelayConnection
 from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.state import exit_of
 from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
+    PortExposure,
     ProcessView,
     RunnerChannel,
     RuntimeImage,
@@ -60,6 +62,7 @@ class _Handle:
     watcher: asyncio.Task[None] | None = None
     line: RelayConnection | None = None
     announced: bool = False
+    exposure: PortExposure | None = None
 
 
 class ProcessRuntime(AbstractRuntime):
@@ -268,6 +271,19 @@ class ProcessRuntime(AbstractRuntime):
         if not directory.path.exists():
             raise Unavailable("there is no such workload")
         return await RelayChannel.attach(directory.path, epoch=epoch, last_seq=last_seq)
+
+    async def port_exposure(self, key: WorkloadKey) -> PortExposure:
+        handle = await self._find(key)
+        if handle is None:
+            raise Unavailable("there is no such workload")
+        if handle.exposure is None:
+            handle.exposure = await ports.exposure_of(handle.directory.path)
+        return handle.exposure
+
+    async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
+        if await self.port_exposure(key) is PortExposure.HOST:
+            return await ports.connect_on_host(port, await self.pids(key))
+        return await ports.connect_inside(self._state.workload(key).path, port)
 
     async def events(self) -> AsyncIterator[WorkloadExited]:
         while True:

@@ -25,6 +25,7 @@ from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.relay.framing import decode, encode
 from ai.backend.plugin.relay.peers import Peer
 from ai.backend.plugin.relay.relay import Relay
+from ai.backend.runtime.process.supervisor.entering import hand_over_socket
 from ai.backend.runtime.process.supervisor.session_log import SessionLog
 from ai.backend.runtime.process.supervisor.spawn import Leader
 
@@ -208,6 +209,8 @@ class Shim:
         elif kind == "shim-signal":
             number = signal.Signals[decode(body)["signal"]]
             proc.send([pid for pid in self._tree() if pid != self._leader.pid], number)
+        elif kind == "socket":
+            hand_over_socket(peer.sock, self._leader.pid, self._plan)
         elif kind == "shim-ping":
             peer.send(encode({"t": "shim-pong", "req": decode(body).get("req")}))
         elif kind == "shim-dismiss":

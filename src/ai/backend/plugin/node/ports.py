@@ -1,0 +1,235 @@
+"""The agent's way to what listens inside a workload: a socket of the workload's network, connected by the agent.
+
+Whoever stands in that network (the relay of a container, a child of a shim) makes the socket and hands it over; what
+passes through it passes nobody else. A relay runs as the session's user, in a container with the image's own Python:
+what it hands over is looked at, and no flag that it could change later is relied on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.plugin.relay.framing import encode
+from ai.backend.plugin.runtime import PortExposure
+
+_TIMEOUT_S = 5.0
+_ANSWER_BYTES = 4096
+_LEAST, _MOST = 16 * 1024, 256 * 1024
+_LOOPBACK = "127.0.0.1"
+_LISTENING = "0A"
+_PROBES = ThreadPoolExecutor(max_workers=16, thread_name_prefix="ports")
+"""Of its own: a hostile workload that lets its callers wait holds no other work of the agent."""
+
+
+class SocketStream:
+    """A :class:`~ai.backend.common.wire.link.ByteStream` on a connected socket, which it owns."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._waiters: dict[str, asyncio.Future[None]] = {}
+        self._room = _LEAST
+        self._is_cut = False
+        sock.setblocking(False)
+        with suppress(OSError):  # a unix socket has none
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    async def read(self) -> bytes:
+        while not self._is_cut:
+            try:
+                data = self._sock.recv(self._room, socket.MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                await self._until("read", self._loop.add_reader, self._loop.remove_reader)
+            except OSError as error:
+                raise Unavailable(f"the connection was cut: {error.strerror}") from error
+            else:
+                self._room = min(_MOST, 2 * self._room) if len(data) == self._room else max(_LEAST, self._room // 2)
+                return data
+        raise Unavailable("the connection was cut")
+
+    async def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            if self._is_cut:
+                raise Unavailable("the connection was cut")
+            try:
+                rest = rest[self._sock.send(rest, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
+            except (BlockingIOError, InterruptedError):
+                await self._until("write", self._loop.add_writer, self._loop.remove_writer)
+            except OSError as error:
+                raise Unavailable(f"the connection was cut: {error.strerror}") from error
+
+    async def write_eof(self) -> None:
+        if self._is_cut:
+            raise Unavailable("the connection was cut")
+        with suppress(OSError):  # the far side has gone already, as whoever reads will hear
+            self._sock.shutdown(socket.SHUT_WR)
+
+    async def close(self) -> None:
+        if self._is_cut:
+            return
+        self._is_cut = True
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        for waiter in self._waiters.values():
+            if not waiter.done():
+                waiter.set_result(None)
+        self._sock.close()
+
+    async def _until(self, what: str, add: Callable[..., Any], remove: Callable[..., Any]) -> None:
+        waiter = self._waiters[what] = self._loop.create_future()
+        add(self._sock, _wake, waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.pop(what, None)
+            if not self._is_cut:
+                remove(self._sock)
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
+async def connect_inside(directory: Path, port: int) -> SocketStream:
+    """To 127.0.0.1 in the network of the workload whose relay or shim listens in the directory.
+
+    Raises:
+        Unavailable: nobody is there, or its network is the host's, or nothing listens on the port.
+    """
+    return SocketStream(await _in_thread(_connect_inside, directory, port))
+
+
+async def connect_on_host(port: int, pids: Iterable[int]) -> SocketStream:
+    """To 127.0.0.1 on the host, if what listens there is one of these processes. Raises Unavailable."""
+    return SocketStream(await _in_thread(_connect_on_host, port, tuple(pids)))
+
+
+async def exposure_of(directory: Path) -> PortExposure:
+    """Whose network a workload is in, as its shim or relay says. Raises Unavailable."""
+    exposure: PortExposure
+    exposure, sock = await _in_thread(_ask, directory)
+    if sock is not None:
+        sock.close()
+    return exposure
+
+
+async def _in_thread(call: Callable[..., Any], *arguments: Any) -> Any:
+    return await asyncio.get_running_loop().run_in_executor(_PROBES, call, *arguments)
+
+
+def _connect_inside(directory: Path, port: int) -> socket.socket:
+    _, sock = _ask(directory)
+    if sock is None:
+        raise Unavailable("the workload has no network of its own")
+    return _connected(sock, port)
+
+
+def _connect_on_host(port: int, pids: tuple[int, ...]) -> socket.socket:
+    if not listeners_of(port) & sockets_of(pids):
+        raise Unavailable(f"nothing of this session listens on port {port}")
+    return _connected(socket.socket(socket.AF_INET, socket.SOCK_STREAM), port)
+
+
+def _connected(sock: socket.socket, port: int) -> socket.socket:
+    try:
+        sock.settimeout(_TIMEOUT_S)
+        sock.connect((_LOOPBACK, port))
+    except OSError as error:
+        sock.close()
+        reason = error.strerror or "no answer"
+        raise Unavailable(f"nothing listens on port {port} of the workload ({reason})") from error
+    return sock
+
+
+def _ask(directory: Path) -> tuple[PortExposure, socket.socket | None]:
+    try:
+        handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
+                line.settimeout(_TIMEOUT_S)
+                line.connect(f"/proc/self/fd/{handle}/shim.sock")
+                line.sendall(encode({"t": "socket"}))
+                answer, sock = _receive(line)
+        finally:
+            os.close(handle)
+    except (OSError, ValueError) as error:
+        raise Unavailable("the workload's relay does not answer") from error
+    if answer.get("t") != "socket":
+        if sock is not None:
+            sock.close()
+        raise Unavailable(f"there is no way into the workload's network: {str(answer.get('reason'))[:200]}")
+    return PortExposure.PRIVATE if sock is not None else PortExposure.HOST, sock
+
+
+def _receive(line: socket.socket) -> tuple[dict[str, Any], socket.socket | None]:
+    """The answer and what came with it. Raises OSError or ValueError for what cannot be."""
+    data = bytearray()
+    handed: list[int] = []
+    try:
+        while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            piece, ancillary, _, _ = line.recvmsg(
+                _ANSWER_BYTES - len(data), socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC
+            )
+            for level, kind, content in ancillary:
+                if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                    handed.append(int.from_bytes(content[:4], sys.byteorder))
+            if not piece:
+                raise ConnectionResetError
+            data += piece
+        answer = json.loads(bytes(data[4:]))
+        if not isinstance(answer, dict):
+            raise ValueError("no object")
+        return answer, _adopt(handed)
+    finally:
+        for fd in handed:
+            os.close(fd)
+
+
+def _adopt(handed: list[int]) -> socket.socket | None:
+    """The one socket of the right kind that was handed over; it is taken from the list. Raises ValueError."""
+    if not handed:
+        return None
+    sock = socket.socket(fileno=handed.pop())
+    if (sock.family, sock.type & 0xF) != (socket.AF_INET, socket.SOCK_STREAM) or handed:
+        sock.close()
+        raise ValueError("something else was handed over")
+    return sock
+
+
+def listeners_of(port: int) -> frozenset[int]:
+    """Inodes of the host's sockets that listen on a port of 127.0.0.1, by whatever address."""
+    local = {"0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"}
+    found: set[int] = set()
+    for table in ("tcp", "tcp6"):
+        with suppress(OSError):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                address, _, number = fields[1].partition(":")
+                if fields[3] == _LISTENING and int(number, 16) == port and address in local:
+                    found.add(int(fields[9]))
+    return frozenset(found)
+
+
+def sockets_of(pids: Iterable[int]) -> frozenset[int]:
+    """Inodes of the sockets that these processes hold; those that may not be looked at hold none."""
+    found: set[int] = set()
+    for pid in pids:
+        with suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # names, not paths
+                with suppress(OSError):
+                    target = os.readlink(f"/proc/{pid}/fd/{name}")  # noqa: PTH115  # as above
+                    if target.startswith("socket:["):
+                        found.add(int(target[8:-1]))
+    return frozenset(found)
