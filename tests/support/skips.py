@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import docker_engine
+from tests.support import docker_engine, postgres
 from tests.support.quota_disk import why_no_quota_disk
 
 ACCEPTED_IN_CI = ("machine:", "capability:")
@@ -97,6 +97,9 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "cgroups": _cgroups,
     "nvidia": _nvidia,
     "docker": docker_engine.why_not,
+    "postgres": postgres.why_not,
+    "redis": _program("redis-server", "redis-server"),
+    "etcd": _program("etcd", "etcd-server"),
     "xfs": _xfs,
 }
 

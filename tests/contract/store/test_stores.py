@@ -32,7 +32,7 @@ from ai.backend.common.ids import (
     UserId,
 )
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import AgentStatus, GroupType, SessionStatus, SlotType, UserRole
+from ai.backend.common.states import AgentStatus, GroupType, SessionStatus, SlotType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
@@ -45,6 +45,7 @@ from ai.backend.manager.model.cluster import ResourcePreset, SlotTypeInfo
 from ai.backend.manager.model.identity import (
     Domain,
     Group,
+    GroupRef,
     Keypair,
     ResourceGroup,
     ResourcePolicy,
@@ -56,6 +57,7 @@ from ai.backend.manager.model.query import Condition, Junction, ListQuery, Order
 from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
 from tests.contract.store.builders import AGENT, KEY, NOW, SLOTS, ended, event, make_agent, make_session, placed
 from tests.support.migrated import migrated
+from tests.support.postgres import emptied, migrated_template, shared_server
 
 
 class StoreContract:
@@ -446,8 +448,8 @@ class StoreContract:
         assert (credentials.secret_key, credentials.is_active) == ("s3cret", True)
         assert "s3cret" not in repr(credentials)
         await ids.touch({KEY: (NOW, 3)})
-        assert await ids.set_keypair_active(KEY, False, at=NOW)
-        assert not await ids.set_keypair_active("AKIANOBODY", False, at=NOW)
+        assert await ids.change_keypair(KEY, is_active=False)
+        assert await ids.change_keypair("AKIANOBODY", is_active=False) is None
         keypair = await ids.keypair(KEY)
         assert keypair is not None
         assert (keypair.num_queries, keypair.last_used, keypair.is_active) == (3, NOW, False)
@@ -501,6 +503,99 @@ class StoreContract:
         await ids.put_domain(Domain(name=DomainName("zoo"), created_at=NOW))
         await ids.put_domain(Domain(name=home, created_at=NOW))
         assert [d.name for d in await ids.domains()] == ["default", "zoo"]
+
+    async def test_people_change_and_go(self, stores: Stores) -> None:
+        ids, home = stores.identities, DomainName("default")
+        await ids.put_domain(Domain(name=home, created_at=NOW))
+        groups = [Group(id=GroupId(uuid4()), name=name, domain_name=home, created_at=NOW) for name in "ab"]
+        for group in groups:
+            await ids.put_group(group)
+
+        async def make(name: str, role: UserRole) -> User:
+            key = AccessKey(f"AKIA{name.upper()}")
+            user = User(
+                uuid=UserId(uuid4()),
+                username=name,
+                email=f"{name}@local",
+                role=role,
+                domain_name=home,
+                created_at=NOW,
+                modified_at=NOW,
+                main_access_key=key,
+            )
+            pair = Keypair(access_key=key, user_id=user.uuid, user_email=user.email, created_at=NOW, modified_at=NOW)
+            secret = KeypairSecret(keypair=pair, secret_key=f"secret of {name}")
+            await ids.put_user(user, password_hash=None, groups=[groups[0].id], keypair=secret)
+            return user
+
+        boss, ann = await make("boss", UserRole.SUPERADMIN), await make("ann", UserRole.USER)
+        changed = await ids.change_user(
+            ann.uuid, groups=[groups[1].id], password_hash="h", status=UserStatus.INACTIVE, full_name="Ann"
+        )
+        assert changed is not None
+        assert ([g.name for g in changed.groups], changed.full_name) == (["b"], "Ann")
+        assert await ids.user(uuid=ann.uuid) == changed
+        assert await ids.password_hash("ann@local") == "h"
+        assert await ids.password_hash("boss@local") is None
+        assert await ids.change_user(UserId(uuid4()), full_name="x") is None
+        with pytest.raises(Conflict):
+            await ids.change_user(ann.uuid, username="boss")
+        credentials = await ids.credentials("AKIAANN")
+        assert credentials is not None
+        assert not credentials.is_active
+
+        for attempt in (
+            ids.change_user(boss.uuid, role=UserRole.ADMIN),
+            ids.change_user(boss.uuid, status=UserStatus.DELETED),
+            ids.change_user(boss.uuid, keypairs={"is_active": False}),
+            ids.change_keypair("AKIABOSS", is_active=False),
+            ids.delete_user(boss.uuid),
+        ):
+            with pytest.raises(Conflict) as caught:
+                await attempt
+            assert caught.value.data == {"admin": "the last one"}
+        assert await ids.user(uuid=boss.uuid) == replace(boss, groups=(GroupRef(id=groups[0].id, name="a"),))
+
+        spare = Keypair(
+            access_key=AccessKey("AKIASPARE"), user_id=ann.uuid, user_email="", created_at=NOW, modified_at=NOW
+        )
+        await ids.put_keypair(KeypairSecret(keypair=spare, secret_key="s"))
+        assert await ids.keys_of(user_id=ann.uuid) == ["AKIAANN", "AKIASPARE"]
+        assert await ids.keys_of(domain_name="default") == ["AKIAANN", "AKIABOSS", "AKIASPARE"]
+        with pytest.raises(Conflict):
+            await ids.delete_keypair("AKIAANN")
+        assert (await ids.delete_keypair("AKIASPARE"), await ids.delete_keypair("AKIASPARE")) == (True, False)
+        keys = [AccessKey("AKIAANN"), AccessKey("AKIABOSS"), AccessKey("AKIANOBODY")]
+        assert await ids.owned_by_deleted(keys) == set()
+        await ids.change_user(ann.uuid, status=UserStatus.DELETED, keypairs={"is_active": False})
+        assert await ids.owned_by_deleted(keys) == {"AKIAANN"}
+        with pytest.raises(Conflict):
+            await ids.delete_domain("default")
+        assert (await ids.delete_user(ann.uuid), await ids.delete_user(ann.uuid)) == (True, False)
+        assert await ids.credentials("AKIAANN") is None
+        assert [await ids.delete_group(g.id) for g in (*groups, groups[0])] == [True, True, False]
+        await ids.put_domain(Domain(name=DomainName("empty"), created_at=NOW))
+        assert (await ids.delete_domain("empty"), await ids.delete_domain("empty")) == (True, False)
+
+    async def test_nobody_signs_in_an_inactive_domain_but_superadmins(self, stores: Stores) -> None:
+        ids, home = stores.identities, DomainName("default")
+        await ids.put_domain(Domain(name=home, created_at=NOW, is_active=False))
+        for name, role in (("boss", UserRole.SUPERADMIN), ("ann", UserRole.ADMIN)):
+            user = User(
+                uuid=UserId(uuid4()),
+                username=name,
+                email=f"{name}@local",
+                role=role,
+                domain_name=home,
+                created_at=NOW,
+                modified_at=NOW,
+            )
+            key = AccessKey(f"AKIA{name.upper()}")
+            pair = Keypair(access_key=key, user_id=user.uuid, user_email=user.email, created_at=NOW, modified_at=NOW)
+            await ids.put_user(user, password_hash=None, groups=[], keypair=KeypairSecret(keypair=pair, secret_key="s"))
+            credentials = await ids.credentials(key)
+            assert credentials is not None
+            assert credentials.is_active is (role is UserRole.SUPERADMIN)
 
     async def test_what_is_new_and_what_changes(self, stores: Stores) -> None:
         ids = stores.identities
@@ -595,6 +690,16 @@ class TestSql(StoreContract):
     @pytest.fixture
     async def stores(self, tmp_path: Path) -> AsyncIterator[Stores]:
         database = Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
+        yield Stores.sql(database)
+        await database.close()
+
+
+@pytest.mark.needs("postgres")
+class TestPostgres(StoreContract):
+    @pytest.fixture
+    async def stores(self) -> AsyncIterator[Stores]:
+        server = shared_server()
+        database = Database(server.url(emptied(server, migrated_template())))
         yield Stores.sql(database)
         await database.close()
 

@@ -1,6 +1,6 @@
 """SQLAlchemy for every daemon: engine, transactions, column types, migrations."""
 
-from ai.backend.infra.database.columns import GUID, JSONText, QuantityMap, UTCDateTime, naming_convention
+from ai.backend.infra.database.columns import GUID, JSONText, QuantityMap, UTCDateTime, Whole, naming_convention
 from ai.backend.infra.database.engine import Database
 from ai.backend.infra.database.migrate import current_revision, upgrade
 
@@ -10,6 +10,7 @@ __all__ = [
     "JSONText",
     "QuantityMap",
     "UTCDateTime",
+    "Whole",
     "current_revision",
     "naming_convention",
     "upgrade",

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from sqlalchemy import DateTime, String, Text
+from sqlalchemy import BigInteger, DateTime, Integer, String, Text
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
@@ -22,6 +22,9 @@ naming_convention = {
     "pk": "pk_%(table_name)s",
 }
 """Every constraint has a name, so that alembic can alter it in batch mode."""
+
+Whole = BigInteger().with_variant(Integer(), "sqlite")
+"""An integer of 64 bits; SQLite's own are, and only those make its keys count up."""
 
 
 class UTCDateTime(TypeDecorator[datetime]):

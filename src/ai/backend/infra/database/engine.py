@@ -3,6 +3,9 @@
 SQLite rules: WAL; ``synchronous = NORMAL``, so a commit survives the death of every process at any instruction but the
 newest ones may be lost when the machine loses power; ``BEGIN IMMEDIATE`` for every write, since the driver's deferred
 default loses updates; one writer at a time in this process, and up to ``busy_timeout_s`` of patience for others.
+
+PostgreSQL rules: one writer at a time in the whole installation, and commits that are shared, see
+:mod:`ai.backend.infra.database.postgres`; reads are REPEATABLE READ, READ ONLY.
 """
 
 from __future__ import annotations
@@ -14,11 +17,16 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.database.postgres import GroupCommit, lock_writers, patiently, told
 from ai.backend.infra.database.threads import SqliteThreads
 
+_DRIVERS = {"postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg", "sqlite": "sqlite+aiosqlite"}
+_SNAPSHOT = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 _WRITE = "backendai_write"
 T = TypeVar("T")
 
@@ -27,16 +35,22 @@ class Database:
     """One database.
 
     Args:
-        url: an SQLAlchemy async URL (``sqlite+aiosqlite:///...`` or ``postgresql+asyncpg://...``).
+        url: an SQLAlchemy URL (``sqlite:///...`` or ``postgresql://...``); a driver need not be named.
         pool_size: connections kept, at most.
-        busy_timeout_s: how long a SQLite write waits for another process.
+        busy_timeout_s: how long a SQLite write waits for another process, and how long a PostgreSQL that is away is
+            waited for.
+
+    Raises:
+        InvalidInput: no such database is known, or its extra is not installed.
     """
 
     def __init__(self, url: str, *, pool_size: int = 5, busy_timeout_s: float = 10.0) -> None:
         self.url = url
-        self.engine = create_async_engine(url, pool_size=pool_size, max_overflow=5)
+        self.engine = _engine(url, pool_size)
         self._is_sqlite = self.engine.dialect.name == "sqlite"
+        self._patience_s = busy_timeout_s
         self._writer = asyncio.Lock()
+        self._commits = None if self._is_sqlite else GroupCommit(self.engine, patience_s=busy_timeout_s)
         self._threads: SqliteThreads | None = None
         if self._is_sqlite:
             self._set_up_sqlite(self.engine.sync_engine, busy_timeout_s)
@@ -72,8 +86,11 @@ class Database:
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncSession]:
         """A session for reading: one consistent snapshot, rolled back at the end."""
-        async with self.engine.connect() as connection, self._session(connection) as session:
-            yield session
+        async with self.engine.connect() as connection:
+            if not self._is_sqlite:
+                await connection.execution_options(**_SNAPSHOT)
+            async with self._session(connection) as session:
+                yield session
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncSession]:
@@ -93,6 +110,8 @@ class Database:
         async with self.engine.connect() as connection:
             await connection.execution_options(**{_WRITE: True})
             async with self._session(connection) as session:
+                if not self._is_sqlite:
+                    await session.run_sync(lambda bound: lock_writers(bound.connection()))
                 yield session
                 await session.commit()
 
@@ -104,30 +123,66 @@ class Database:
         """Run ``work(connection)`` in one read transaction; on SQLite as one piece in a thread."""
         if self._threads is not None:
             return await self._threads.read(work)
+        if self._is_sqlite:
+            return await self._read_once(work, {})
+        return await patiently(lambda: self._read_once(work, _SNAPSHOT), self._patience_s)
+
+    async def _read_once(self, work: Callable[[Connection], T], options: dict[str, Any]) -> T:
         async with self.engine.connect() as connection:
+            await connection.execution_options(**options)
             return await connection.run_sync(work)
 
     async def run_write(self, work: Callable[[Connection], T]) -> T:
         """Run ``work(connection)`` in one write transaction and commit, or roll back whole when it raises.
 
-        On SQLite as one piece in the thread that writes: if the caller is cancelled meanwhile, it still commits.
+        As one piece, with nothing else of this process in between: if the caller is cancelled meanwhile, it still
+        commits. ``work`` may be run again while nothing of it is committed, so it must not count its calls.
+
+        Raises:
+            Unavailable: the database is away, or its disk is full. InvalidInput: it cannot hold such a value.
         """
         if self._threads is not None:
             return await self._threads.write(work)
+        if self._commits is not None:
+            return await self._commits.write(work)
         result: T = await self.run_sync(work)
         return result
 
     async def close(self) -> None:
         if self._threads is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._threads.close)
+        if self._commits is not None:
+            await self._commits.close()
         await self.engine.dispose()
 
     def __repr__(self) -> str:
         return f"Database({self.engine.url.render_as_string(hide_password=True)!r})"
 
     async def run_sync(self, function: Any) -> Any:
-        """Run ``function(sync connection)`` in one write transaction; for migrations and table creation."""
-        async with self._writer, self.engine.connect() as connection:
-            await connection.execution_options(**{_WRITE: True})
-            async with connection.begin():
-                return await connection.run_sync(function)
+        """Run ``function(sync connection)`` in one write transaction; for migrations and table creation.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        try:
+            async with self._writer, self.engine.connect() as connection:
+                await connection.execution_options(**{_WRITE: True})
+                async with connection.begin():
+                    if not self._is_sqlite:
+                        await connection.run_sync(lock_writers)
+                    return await connection.run_sync(function)
+        except Exception as error:
+            found = told(error) if not self._is_sqlite else error
+            if found is error:
+                raise
+            raise found from error
+
+
+def _engine(url: str, pool_size: int) -> AsyncEngine:
+    scheme, separator, rest = url.partition("://")
+    try:
+        return create_async_engine(_DRIVERS.get(scheme, scheme) + separator + rest, pool_size=pool_size, max_overflow=5)
+    except ModuleNotFoundError as e:
+        raise InvalidInput(f"the database {scheme} needs {e.name}: pip install 'backendai[postgres]'") from None
+    except ArgumentError:
+        raise InvalidInput(f"no database is named by {scheme}://...", data={"url": "malformed"}) from None

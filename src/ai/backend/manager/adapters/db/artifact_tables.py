@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, String, Table, Text, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, String, Table, Text, UniqueConstraint
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
-from ai.backend.infra.database import GUID, JSONText, UTCDateTime
+from ai.backend.infra.database import GUID, JSONText, UTCDateTime, Whole
 from ai.backend.manager.adapters.db.columns import EnumText
 from ai.backend.manager.adapters.db.tables import metadata
 from ai.backend.manager.model.artifact import Stages
@@ -70,11 +70,11 @@ revisions = Table(
     _required("status", EnumText(RevisionStatus)),
     Column("status_info", Text),
     _required("status_changed", UTCDateTime),
-    _required("generation", Integer),
-    _required("attempt", Integer),
+    _required("generation", Whole),
+    _required("attempt", Whole),
     _required("residue", Boolean, index=True),
     Column("size", BigInteger),
-    Column("file_count", Integer),
+    Column("file_count", Whole),
     Column("digest", String(128)),
     Column("imported_digest", String(128)),
     _required("source", JSONText),

@@ -13,7 +13,6 @@ from sqlalchemy import (
     Float,
     ForeignKey,
     Index,
-    Integer,
     LargeBinary,
     MetaData,
     String,
@@ -39,7 +38,7 @@ from ai.backend.common.states import (
 )
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.common.wire.agent import ImageReport, PluginReport
-from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, naming_convention
+from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole, naming_convention
 from ai.backend.manager.adapters.db.columns import EnumText, JSONTuple
 from ai.backend.manager.model.folder import FolderMount
 from ai.backend.manager.model.journal import TaskStatus
@@ -63,6 +62,7 @@ domains = Table(
     _required("created_at", UTCDateTime),
     _required("total_resource_slots", QuantityMap),
     _required("allowed_vfolder_hosts", JSONText, server_default="{}"),
+    Column("allowed_docker_registries", JSONText),
     Column("integration_id", String(512)),
 )
 
@@ -122,8 +122,8 @@ keypairs = Table(
     _required("modified_at", UTCDateTime),
     Column("last_used", UTCDateTime),
     _required("resource_policy", String(256)),
-    _required("rate_limit", Integer),
-    _required("num_queries", Integer),
+    _required("rate_limit", Whole),
+    _required("num_queries", Whole),
 )
 
 policies = Table(
@@ -133,14 +133,14 @@ policies = Table(
     _required("created_at", UTCDateTime),
     _required("default_for_unspecified", String(32)),
     _required("total_resource_slots", QuantityMap),
-    _required("max_concurrent_sessions", Integer),
-    _required("max_containers_per_session", Integer),
-    _required("max_pending_session_count", Integer, server_default="0"),
+    _required("max_concurrent_sessions", Whole),
+    _required("max_containers_per_session", Whole),
+    _required("max_pending_session_count", Whole, server_default="0"),
     _required("max_pending_session_resource_slots", QuantityMap, server_default="{}"),
-    _required("max_session_lifetime", Integer),
-    _required("idle_timeout", Integer),
-    _required("max_vfolder_count", Integer),
-    _required("max_vfolder_size", Integer),
+    _required("max_session_lifetime", Whole),
+    _required("idle_timeout", Whole),
+    _required("max_vfolder_count", Whole),
+    _required("max_vfolder_size", Whole),
     _required("allowed_vfolder_hosts", JSONText),
 )
 
@@ -150,7 +150,7 @@ storage_policies = Table(
     Column("kind", EnumText(QuotaScopeKind), primary_key=True),
     Column("name", String(256), primary_key=True),
     _required("created_at", UTCDateTime),
-    _required("max_vfolder_count", Integer),
+    _required("max_vfolder_count", Whole),
     _required("max_quota_scope_size", BigInteger),
 )
 
@@ -185,7 +185,7 @@ agents = Table(
     Column("id", String(64), primary_key=True),
     _required("status", EnumText(AgentStatus), index=True),
     _required("status_changed", UTCDateTime),
-    _required("epoch", Integer),
+    _required("epoch", Whole),
     _required("region", String(64)),
     _required("architecture", String(32)),
     _required("scaling_group", String(64), index=True),
@@ -200,19 +200,19 @@ agents = Table(
     _required("runtime", String(64)),
     _required("tier", String(64)),
     _required("enforcement", JSONText),
-    _required("generation", Integer),
+    _required("generation", Whole),
     _required("devices", JSONTuple(dict[str, Any])),
     _required("plugins", JSONTuple(PluginReport)),
     _required("images", JSONTuple(ImageReport)),
-    _required("version_id", Integer),
+    _required("version_id", Whole),
 )
 
 agent_acks = Table(
     "agent_acks",
     metadata,
     Column("agent_id", String(64), primary_key=True),
-    _required("epoch", Integer),
-    _required("seq", Integer),
+    _required("epoch", Whole),
+    _required("seq", Whole),
 )
 
 sessions = Table(
@@ -227,7 +227,7 @@ sessions = Table(
     _required("status_history", JSONText),
     _required("status_changed", UTCDateTime),
     _required("result", EnumText(SessionResult)),
-    _required("version", Integer),
+    _required("version", Whole),
     _required("domain_name", String(64)),
     _required("group_id", GUID),
     _required("group_name", String(64)),
@@ -239,7 +239,7 @@ sessions = Table(
     _required("architecture", String(32)),
     Column("tag", String(256)),
     _required("cluster_mode", EnumText(ClusterMode)),
-    _required("cluster_size", Integer),
+    _required("cluster_size", Whole),
     _required("requested_slots", QuantityMap),
     _required("variant_requirements", JSONTuple(str), server_default="[]"),
     _required("resource_opts", JSONText),
@@ -256,8 +256,8 @@ sessions = Table(
     _required("preopen_ports", JSONTuple(int)),
     Column("batch_timeout_s", Float),
     Column("exec_timeout_s", Float),
-    _required("priority", Integer),
-    _required("num_queries", Integer),
+    _required("priority", Whole),
+    _required("num_queries", Whole),
     _required("reason", EnumText(KernelEventReason)),
     Column("not_before", UTCDateTime),
     _required("created_at", UTCDateTime),
@@ -275,8 +275,8 @@ kernels = Table(
     Column("id", GUID, primary_key=True),
     _required("session_id", GUID, ForeignKey("sessions.id", ondelete="CASCADE"), index=True),
     _required("cluster_role", String(16)),
-    _required("cluster_idx", Integer),
-    _required("local_rank", Integer),
+    _required("cluster_idx", Whole),
+    _required("local_rank", Whole),
     _required("cluster_hostname", String(64)),
     _required("image", String(512)),
     _required("architecture", String(32)),
@@ -285,16 +285,16 @@ kernels = Table(
     Column("status_info", Text),
     _required("status_data", JSONText),
     _required("status_changed", UTCDateTime),
-    _required("attempt", Integer),
+    _required("attempt", Whole),
     Column("agent", String(64), index=True),
     _required("requested_slots", QuantityMap),
     _required("occupied_slots", QuantityMap),
     _required("devices", JSONText),
-    _required("generation", Integer),
+    _required("generation", Whole),
     _required("attached_devices", JSONText),
     _required("service_ports", JSONTuple(dict[str, Any])),
     Column("container_id", String(128)),
-    Column("exit_code", Integer),
+    Column("exit_code", Whole),
     _required("role_options", JSONText, server_default="{}"),
     Column("last_stat", JSONText),
     _required("created_at", UTCDateTime),
@@ -332,7 +332,7 @@ kept_answers = Table(
     Column("token", String(128), primary_key=True),
     _required("fingerprint", String(64)),
     _required("begun_at", UTCDateTime, index=True),
-    Column("status", Integer),
+    Column("status", Whole),
     Column("headers", JSONText),
     Column("body", LargeBinary),
 )
@@ -340,12 +340,12 @@ kept_answers = Table(
 session_callbacks = Table(
     "session_callbacks",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("id", Whole, primary_key=True, autoincrement=True),
     _required("session_id", GUID, index=True),
     _required("access_key", String(20)),
     _required("url", Text),
     _required("body", JSONText),
-    _required("attempts", Integer),
+    _required("attempts", Whole),
     _required("due_at", UTCDateTime),
     sqlite_autoincrement=True,
 )
@@ -353,7 +353,7 @@ session_callbacks = Table(
 session_events = Table(
     "session_events",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("id", Whole, primary_key=True, autoincrement=True),
     _required("name", String(64)),
     _required("session_id", GUID, index=True),
     Column("kernel_id", GUID),
@@ -379,7 +379,7 @@ presets = Table(
     metadata,
     Column("name", String(256), primary_key=True),
     _required("resource_slots", QuantityMap),
-    Column("shared_memory", Integer),
+    Column("shared_memory", Whole),
 )
 
 tasks = Table(
@@ -394,12 +394,22 @@ tasks = Table(
     _required("message", Text),
     _required("created_at", UTCDateTime),
     _required("updated_at", UTCDateTime),
+    _required("manager", String(128), server_default=""),
+)
+
+leases = Table(
+    "leases",
+    metadata,
+    Column("name", String(128), primary_key=True),
+    _required("holder", String(128)),
+    _required("token", BigInteger),
+    _required("expires_at", UTCDateTime),
 )
 
 audit_logs = Table(
     "audit_logs",
     metadata,
-    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("id", Whole, primary_key=True, autoincrement=True),
     _required("at", UTCDateTime, index=True),
     _required("request_id", String(64)),
     Column("user_id", GUID),
