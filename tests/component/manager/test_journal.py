@@ -121,7 +121,7 @@ async def test_a_revoked_keypair_is_refused_at_once(cluster: Cluster) -> None:
     after = await identity.credentials(key)
     assert after is not None
     assert not after.is_active
-    await cluster.manager._stores.identities.set_keypair_active(key, True, at=cluster.manager._schedule._clock.now())
+    await cluster.manager._stores.identities.change_keypair(key, is_active=True)
     await asyncio.sleep(1.05)
     elsewhere = await identity.credentials(key)
     assert elsewhere is not None

@@ -40,6 +40,8 @@ from ai.backend.manager.adapters.db.artifact_store import SqlArtifactStore
 from ai.backend.manager.adapters.db.cluster_store import SqlAgentStore, SqlJournalStore
 from ai.backend.manager.adapters.db.folder_store import SqlFolderStore
 from ai.backend.manager.adapters.db.identity_store import SqlIdentityStore
+from ai.backend.manager.adapters.db.sealed_rows import seal_rows
+from ai.backend.manager.adapters.db.sealing import Sealer
 from ai.backend.manager.adapters.db.session_default_store import SqlDotfileStore, SqlTemplateStore
 from ai.backend.manager.adapters.db.session_store import SqlSessionStore
 from ai.backend.manager.adapters.memory.answer_store import MemoryAnswerStore
@@ -50,6 +52,7 @@ from ai.backend.manager.adapters.memory.session_default_store import (
     MemoryTemplateStore,
 )
 from ai.backend.manager.adapters.reservoirs import SdkReservoirs
+from ai.backend.manager.adapters.secret_commands import sealer_of, secrets_group
 from ai.backend.manager.adapters.storage_proxy import StorageProxies
 from ai.backend.manager.adapters.system import SystemClock, SystemMinter
 from ai.backend.manager.config.settings import ManagerSettings
@@ -117,12 +120,12 @@ class Stores:
     artifacts: ArtifactStore | None = None
 
     @classmethod
-    def sql(cls, database: Database) -> Stores:
+    def sql(cls, database: Database, sealer: Sealer | None = None) -> Stores:
         journal = SqlJournalStore(database)
         return cls(
             sessions=SqlSessionStore(database),
             agents=SqlAgentStore(database),
-            identities=SqlIdentityStore(database),
+            identities=SqlIdentityStore(database, sealer),
             tasks=journal,
             audit=journal,
             config=SQLiteConfigStore(database),
@@ -148,6 +151,7 @@ class Manager:
         artifacts: where artifacts are kept; by default in the same storage proxies.
         reservoirs: other installations.
         clock, minter: time and identity; the system's by default.
+        sealer: seals the secrets in the database; by default they are plain.
     """
 
     def __init__(
@@ -164,11 +168,13 @@ class Manager:
         minter: Minter | None = None,
         metrics: Metrics | None = None,
         hash_password: Callable[[str], str] = _hash_password,
+        sealer: Sealer | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics or Metrics("manager")
         self._database = stores if isinstance(stores, Database) else None
-        self._stores = Stores.sql(stores) if isinstance(stores, Database) else stores
+        self._sealer = sealer or Sealer()
+        self._stores = Stores.sql(stores, self._sealer) if isinstance(stores, Database) else stores
         self._bus = bus
         clock, minter = clock or SystemClock(), minter or SystemMinter()
         kept = self._stores
@@ -315,6 +321,7 @@ class Manager:
         """Bring the schema up to date; nothing to do without a database."""
         if self._database is not None:
             await upgrade(self._database, MIGRATIONS, head=SCHEMA_HEAD)
+            await seal_rows(self._database, self._sealer)
         if isinstance(self._stores.config, SQLiteConfigStore):
             await self._stores.config.setup()
 
@@ -407,7 +414,7 @@ async def serve(settings: ManagerSettings, stop: asyncio.Event, *, ready: Callab
         keypair=load_or_generate_keypair(_key_file(settings)),
         agent_keys=AgentKeyDirectory(_agent_keys(settings)),
     )
-    manager = Manager(settings, database, Bus(), endpoint)
+    manager = Manager(settings, database, Bus(), endpoint, sealer=sealer_of(settings))
     runner = make_runner(build_app(manager))
     try:
         await manager.start()
@@ -483,7 +490,7 @@ def bootstrap(settings: ManagerSettings, resource_group: str) -> None:
 
     async def run() -> None:
         database = default_database(settings)
-        manager = Manager(settings, database, Bus(), _NoAgents())
+        manager = Manager(settings, database, Bus(), _NoAgents(), sealer=sealer_of(settings))
         try:
             await manager.migrate()
             made = await manager.services.identity.bootstrap(resource_group=resource_group)
@@ -497,6 +504,9 @@ def bootstrap(settings: ManagerSettings, resource_group: str) -> None:
                 click.echo(f"BACKEND_ACCESS_KEY={pair.access_key}\nBACKEND_SECRET_KEY={pair.secret_key}")
 
     _run(run())
+
+
+main.add_command(secrets_group(default_database))
 
 
 @main.group("scheduler")

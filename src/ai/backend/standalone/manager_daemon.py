@@ -12,6 +12,7 @@ from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.server import make_runner, serve_on
 from ai.backend.infra.rpc.endpoints import ManagerEndpoint
+from ai.backend.manager.adapters.secret_commands import sealer_of
 from ai.backend.manager.api.app import build_app
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.main import Manager
@@ -57,7 +58,7 @@ class ManagerDaemon:
         self.database = Database(f"sqlite+aiosqlite:///{layout.database}")
         self.bus = Bus()
         settings = ManagerSettings(data_dir=layout.database.parent)
-        self.manager = Manager(settings, self.database, self.bus, endpoint)
+        self.manager = Manager(settings, self.database, self.bus, endpoint, sealer=sealer_of(settings))
         self._runner = make_runner(build_app(self.manager, readiness=self._readiness))
 
     async def start(self) -> None:

@@ -160,6 +160,16 @@ class ArtifactSettings(Settings):
         return host
 
 
+class SecretSettings(Settings):
+    """Secrets in the database."""
+
+    key_file: Path | None = Field(
+        None,
+        description="Keys that seal the secrets in the database, the same file for every manager of it; "
+        "`secrets.key` in the data directory, made at the first start, if unset.",
+    )
+
+
 class ManagerSettings(Settings):
     """``manager.toml``."""
 
@@ -167,6 +177,7 @@ class ManagerSettings(Settings):
     listen: ListenSettings = Field(ListenSettings(), description="The API.")
     agent_link: AgentLinkSettings = Field(AgentLinkSettings(), description="The link to the agents.")
     database: DatabaseSettings = Field(DatabaseSettings(), description="The database.")
+    secrets: SecretSettings = Field(SecretSettings(), description="Secrets in the database.")
     agents: AgentSettings = Field(AgentSettings(), description="Watching agents.")
     sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")
     folders: FolderSettings = Field(FolderSettings(), description="Virtual folders.")

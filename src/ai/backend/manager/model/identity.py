@@ -107,7 +107,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """``allowed_vfolder_hosts``: storage host -> names of HostPermission; groups and policies have them too."""
+    """``allowed_vfolder_hosts``: storage host -> names of HostPermission; groups and policies have them too.
+
+    ``allowed_docker_registries``: registries whose images its sessions may use; None is whichever are configured.
+    """
 
     name: DomainName
     description: str = ""
@@ -115,6 +118,7 @@ class Domain:
     created_at: datetime
     total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
     allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    allowed_docker_registries: Sequence[str] | None = None
     integration_id: str | None = None
 
 

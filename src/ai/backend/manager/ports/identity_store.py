@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -20,14 +20,9 @@ from ai.backend.manager.model.identity import (
     User,
 )
 from ai.backend.manager.model.query import ListQuery, Page
+from ai.backend.manager.ports.people_store import KeypairSecret, PeopleStore
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeypairSecret:
-    """A keypair to be stored."""
-
-    keypair: Keypair
-    secret_key: str = field(repr=False)
+__all__ = ["IdentityStore", "KeypairSecret", "PeopleStore", "Surroundings"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +39,7 @@ class Surroundings:
     model_stores: tuple[Group, ...] = ()
 
 
-class IdentityStore(Protocol):
+class IdentityStore(PeopleStore, Protocol):
     """Every method is one transaction. ``put_*`` insert or replace by primary key, or with ``only_new`` raise Conflict
     for one that is there. ``change_*`` set fields; None where there is no such object."""
 
@@ -134,6 +129,5 @@ class IdentityStore(Protocol):
         email: str | None = None,
         is_active: bool | None = None,
     ) -> Page[Keypair]: ...
-    async def set_keypair_active(self, access_key: str, active: bool, *, at: datetime) -> bool: ...
     async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         """Set ``last_used`` and add to ``num_queries``."""

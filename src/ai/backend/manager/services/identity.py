@@ -330,6 +330,6 @@ class IdentityService:
         if not caller.is_any_admin:
             raise Forbidden("Only administrators change keypairs.")
         await self.keypair(caller, access_key)
-        await self._store.set_keypair_active(access_key, active, at=self._clock.now())
+        await self._store.change_keypair(access_key, is_active=active, modified_at=self._clock.now())
         self.invalidate(access_key)
         return await self.keypair(caller, access_key)

@@ -25,17 +25,17 @@ from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
-from ai.backend.common.states import GroupType
+from ai.backend.common.states import GroupType, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
-from ai.backend.infra.database import GUID, Database
+from ai.backend.infra.database import GUID
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
+from ai.backend.manager.adapters.db.people import SqlPeopleStore, keypair_of, keypair_row, opened, users_of
 from ai.backend.manager.model.identity import (
     Caller,
     Credentials,
     Domain,
     Group,
-    GroupRef,
     Keypair,
     ResourceGroup,
     ResourcePolicy,
@@ -45,7 +45,6 @@ from ai.backend.manager.model.identity import (
 from ai.backend.manager.model.query import ListQuery, Page
 from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
 
-_KEYPAIR_EXTRAS = frozenset({"user_email", "user_full_name", "concurrency_used"})
 _USER_HIDDEN = frozenset({"password"})
 _KEYPAIR_HIDDEN = frozenset({"secret_key"})
 
@@ -99,16 +98,8 @@ def _change(s: Connection, table: Table, key: str, value: Any, values: Mapping[s
     return s.execute(select(table).where(same)).one_or_none()
 
 
-def _keypair(row: Row[Any]) -> Keypair:
-    values = {k: v for k, v in row._mapping.items() if k not in ("secret_key", "email", "full_name")}
-    return Keypair(**values, user_email=row.email, user_full_name=row.full_name)
-
-
-class SqlIdentityStore:
+class SqlIdentityStore(SqlPeopleStore):
     """Implements :class:`ai.backend.manager.ports.identity_store.IdentityStore`."""
-
-    def __init__(self, database: Database) -> None:
-        self._db = database
 
     async def _rows(self, query: Any) -> Sequence[Row[Any]]:
         def work(s: Connection) -> Sequence[Row[Any]]:
@@ -344,8 +335,7 @@ class SqlIdentityStore:
             def work(s: Connection) -> None:
                 row = _row(user, without=frozenset({"groups"}))
                 s.execute(insert(t.users), {**row, "password": password_hash})
-                pair = _row(keypair.keypair, without=_KEYPAIR_EXTRAS)
-                s.execute(insert(t.keypairs), {**pair, "secret_key": keypair.secret_key})
+                s.execute(insert(t.keypairs), keypair_row(self._sealer, keypair))
                 if groups:
                     s.execute(insert(t.memberships), [{"user_id": user.uuid, "group_id": g} for g in groups])
 
@@ -353,27 +343,12 @@ class SqlIdentityStore:
         except IntegrityError:
             raise Conflict(f"a user {user.email} exists already", data={"email": "taken"}) from None
 
-    def _users(self, s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
-        m, g = t.memberships.c, t.groups.c
-        member: dict[Any, list[GroupRef]] = {}
-        if rows:
-            query = select(m.user_id, g.id, g.name).join(t.groups, g.id == m.group_id).order_by(g.name)
-            for user_id, group_id, name in s.execute(query.where(m.user_id.in_([r.uuid for r in rows]))):
-                member.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
-        return [
-            User(
-                **{k: v for k, v in row._mapping.items() if k != "password"},
-                groups=tuple(member.get(row.uuid, ())),
-            )
-            for row in rows
-        ]
-
     async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None:
         c = t.users.c
         where = c.email == email if email is not None else c.uuid == uuid
 
         def work(s: Connection) -> User | None:
-            found = self._users(s, (s.execute(select(t.users).where(where))).all())
+            found = users_of(s, (s.execute(select(t.users).where(where))).all())
             return found[0] if found else None
 
         return await self._db.run_read(work)
@@ -390,18 +365,19 @@ class SqlIdentityStore:
         def work(s: Connection) -> Page[User]:
             total = (s.execute(select(func.count()).select_from(t.users).where(*where))).scalar_one()
             page = select(t.users).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
-            return Page(items=self._users(s, (s.execute(page)).all()), total_count=total)
+            return Page(items=users_of(s, (s.execute(page)).all()), total_count=total)
 
         return await self._db.run_read(work)
 
     async def credentials(self, access_key: str) -> Credentials | None:
-        k, u = t.keypairs.c, t.users.c
+        k, u, d = t.keypairs.c, t.users.c, t.domains.c
         rows = await self._rows(
             select(
                 k.access_key, k.secret_key, k.is_active, k.is_admin, k.resource_policy, k.rate_limit,
-                u.uuid, u.email, u.username, u.role, u.domain_name, u.status,
+                u.uuid, u.email, u.username, u.role, u.domain_name, u.status, d.is_active.label("is_domain_active"),
             )
             .join(t.users, u.uuid == k.user_id)
+            .outerjoin(t.domains, d.name == u.domain_name)
             .where(k.access_key == access_key)
         )  # fmt: skip
         if not rows:
@@ -418,14 +394,16 @@ class SqlIdentityStore:
             resource_policy=row.resource_policy,
             rate_limit=row.rate_limit,
         )
-        is_active = bool(row.is_active) and row.status == "active"
-        return Credentials(caller=caller, secret_key=row.secret_key, is_active=is_active)
+        is_open = row.is_domain_active is not False or caller.is_superadmin
+        is_active = bool(row.is_active) and row.status is UserStatus.ACTIVE and is_open
+        secret = opened(self._sealer, row.access_key, row.secret_key)
+        return Credentials(caller=caller, secret_key=secret, is_active=is_active)
 
     async def keypair(self, access_key: str) -> Keypair | None:
         k, u = t.keypairs.c, t.users.c
         query = select(t.keypairs, u.email, u.full_name).join(t.users, u.uuid == k.user_id)
         rows = await self._rows(query.where(k.access_key == access_key))
-        return _keypair(rows[0]) if rows else None
+        return keypair_of(rows[0]) if rows else None
 
     async def keypairs(
         self,
@@ -452,18 +430,9 @@ class SqlIdentityStore:
             total = (s.execute(select(func.count()).select_from(joined).where(*where))).scalar_one()
             page = select(t.keypairs, u.email, u.full_name).select_from(joined).where(*where).order_by(*order)
             rows = (s.execute(page.limit(query.limit).offset(query.offset))).all()
-            return Page(items=[_keypair(row) for row in rows], total_count=total)
+            return Page(items=[keypair_of(row) for row in rows], total_count=total)
 
         return await self._db.run_read(work)
-
-    async def set_keypair_active(self, access_key: str, active: bool, *, at: datetime) -> bool:
-        def work(s: Connection) -> bool:
-            done = s.execute(
-                update(t.keypairs).where(t.keypairs.c.access_key == access_key).values(is_active=active, modified_at=at)
-            )
-            return bool(done.rowcount)
-
-        return await self._db.run_write(work)
 
     async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         k = t.keypairs.c

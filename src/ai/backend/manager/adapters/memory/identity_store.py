@@ -10,12 +10,12 @@ from typing import Any
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
 from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.manager.adapters.memory.people import MemoryPeopleStore
 from ai.backend.manager.model.identity import (
     Caller,
     Credentials,
     Domain,
     Group,
-    GroupRef,
     Keypair,
     ResourceGroup,
     ResourcePolicy,
@@ -32,19 +32,14 @@ def _check_new(is_taken: bool, name: str) -> None:
         raise Conflict(f"{name!r} is taken already.", data={"name": "taken"})
 
 
-class MemoryIdentityStore:
+class MemoryIdentityStore(MemoryPeopleStore):
     """Implements :class:`ai.backend.manager.ports.identity_store.IdentityStore`."""
 
     def __init__(self) -> None:
-        self._domains: dict[str, Domain] = {}
-        self._groups: dict[GroupId, Group] = {}
+        super().__init__()
         self._policies: dict[str, ResourcePolicy] = {}
         self._storage_policies: dict[tuple[QuotaScopeKind, str], StoragePolicy] = {}
         self._resource_groups: dict[str, ResourceGroup] = {}
-        self._links: set[tuple[str, str, str]] = set()
-        self._users: dict[UserId, User] = {}
-        self._members: set[tuple[UserId, GroupId]] = set()
-        self._pairs: dict[str, KeypairSecret] = {}
 
     async def put_domain(self, domain: Domain, *, only_new: bool = False) -> None:
         _check_new(only_new and domain.name in self._domains, domain.name)
@@ -209,12 +204,9 @@ class MemoryIdentityStore:
         if any(user.email == u.email or user.username == u.username for u in self._users.values()):
             raise Conflict(f"a user {user.email} exists already", data={"email": "taken"})
         self._users[user.uuid] = user
+        self._passwords[user.uuid] = password_hash
         self._members |= {(user.uuid, g) for g in groups}
         self._pairs[keypair.keypair.access_key] = keypair
-
-    def _with_groups(self, user: User) -> User:
-        refs = [GroupRef(id=g, name=self._groups[g].name) for u, g in self._members if u == user.uuid]
-        return replace(user, groups=tuple(sorted(refs, key=lambda r: r.name)))
 
     async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None:
         found = (u for u in self._users.values() if (u.email == email if email is not None else u.uuid == uuid))
@@ -245,12 +237,10 @@ class MemoryIdentityStore:
             resource_policy=keypair.resource_policy,
             rate_limit=keypair.rate_limit,
         )
-        is_active = keypair.is_active and user.status == "active"
+        domain = self._domains.get(user.domain_name)
+        is_open = domain is None or domain.is_active or caller.is_superadmin
+        is_active = keypair.is_active and user.is_active and is_open
         return Credentials(caller=caller, secret_key=pair.secret_key, is_active=is_active)
-
-    def _keypair(self, pair: KeypairSecret) -> Keypair:
-        user = self._users[pair.keypair.user_id]
-        return replace(pair.keypair, user_email=user.email, user_full_name=user.full_name)
 
     async def keypair(self, access_key: str) -> Keypair | None:
         pair = self._pairs.get(access_key)
@@ -272,14 +262,6 @@ class MemoryIdentityStore:
             and is_active in (None, p.keypair.is_active)
         ]
         return select(found, query)
-
-    async def set_keypair_active(self, access_key: str, active: bool, *, at: datetime) -> bool:
-        pair = self._pairs.get(access_key)
-        if pair is None:
-            return False
-        keypair = replace(pair.keypair, is_active=active, modified_at=at)
-        self._pairs[access_key] = replace(pair, keypair=keypair)
-        return True
 
     async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         for access_key, (at, count) in used.items():

@@ -1,0 +1,70 @@
+"""Every sealed secret of the database: looked at, sealed again, or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from sqlalchemy import Connection, select, update
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.ids import AccessKey
+from ai.backend.infra.database import Database
+from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.adapters.db.people import opened, sealed
+from ai.backend.manager.adapters.db.sealing import Sealer
+
+
+async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
+    """Ids of keys that secrets were sealed with and that the sealer has not."""
+
+    def work(s: Connection) -> set[str]:
+        stored = s.execute(select(t.keypairs.c.secret_key)).scalars()
+        return {key for text in stored if (key := sealer.missing(text)) is not None}
+
+    return await database.run_read(work)
+
+
+async def seal_rows(database: Database, sealer: Sealer) -> int:
+    """Seal with the newest key whatever is plain or was sealed with another; how many rows. Safe at any time.
+
+    Raises:
+        InvalidInput: the key of some is missing; nothing is changed.
+    """
+    if not sealer.is_on:
+        return 0
+    missing = await missing_keys(database, sealer)
+    if missing:
+        raise InvalidInput(
+            f"Secrets in the database were sealed with the key {', '.join(sorted(missing))}, which the key file "
+            "has not. Put that file back; if it is lost, `backend.ai mgr secrets reissue` makes new secrets."
+        )
+    k = t.keypairs.c
+
+    def work(s: Connection) -> int:
+        rows = [row for row in s.execute(select(k.access_key, k.secret_key)) if not sealer.is_current(row.secret_key)]
+        for row in rows:
+            text = sealed(sealer, row.access_key, opened(sealer, row.access_key, row.secret_key))
+            same = (k.access_key == row.access_key) & (k.secret_key == row.secret_key)
+            s.execute(update(t.keypairs).where(same).values(secret_key=text))
+        return len(rows)
+
+    return await database.run_write(work)
+
+
+async def reissue(
+    database: Database, sealer: Sealer, mint: Callable[[], str], *, at: datetime
+) -> list[tuple[str, AccessKey, str]]:
+    """Give every keypair a new secret whose old one cannot be opened: e-mail address, access key and secret."""
+    k, u = t.keypairs.c, t.users.c
+
+    def work(s: Connection) -> list[tuple[str, AccessKey, str]]:
+        joined = select(u.email, k.access_key, k.secret_key).join(t.users, u.uuid == k.user_id).order_by(u.email)
+        lost = [row for row in s.execute(joined) if sealer.missing(row.secret_key) is not None]
+        made = [(row.email, AccessKey(row.access_key), mint()) for row in lost]
+        for _, access_key, secret in made:
+            values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}
+            s.execute(update(t.keypairs).where(k.access_key == access_key).values(values))
+        return made
+
+    return await database.run_write(work)

@@ -1,0 +1,79 @@
+"""Secrets at rest: nothing in the database file opens without the key file."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.database import Database
+from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.adapters.db.sealing import Sealer
+from ai.backend.manager.adapters.secret_commands import key_file, sealer_of
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.main import Manager, main
+from tests.support.migrated import migrated
+
+
+def _stored(path: Path) -> list[str]:
+    with sqlite3.connect(path) as db:
+        return [row[0] for row in db.execute("SELECT secret_key FROM keypairs ORDER BY access_key")]
+
+
+async def _start(path: Path, sealer: Sealer) -> tuple[Manager, Database]:
+    database = Database(f"sqlite+aiosqlite:///{path}")
+    manager = Manager(ManagerSettings(), database, Bus(), MemoryLink().manager, sealer=sealer)
+    try:
+        await manager.migrate()
+    except BaseException:
+        await database.close()
+        raise
+    return manager, database
+
+
+async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
+    settings, path = ManagerSettings(data_dir=tmp_path), migrated(tmp_path / "manager.db")
+    plain, database = await _start(path, Sealer())
+    made = await plain.services.identity.bootstrap()
+    await database.close()
+    assert made.admin is not None
+    assert made.admin.secret_key in _stored(path)
+
+    async def opens(sealer: Sealer, expected: str) -> None:
+        manager, database = await _start(path, sealer)
+        credentials = await manager.services.identity.credentials(made.admin.access_key)  # type: ignore[union-attr]  # it is there
+        assert credentials is not None
+        assert credentials.secret_key == expected
+        await database.close()
+
+    secret = made.admin.secret_key
+    await opens(sealer_of(settings), secret)
+    sealed = _stored(path)
+    assert all(text.startswith("hs1:") for text in sealed), "the start of a manager seals what was plain"
+
+    arguments = ["--config", str(tmp_path / "manager.toml"), "secrets"]
+    (tmp_path / "manager.toml").write_text(f'data-dir = "{tmp_path}"\n')
+    for command, keys in (("new-key", 2), ("seal", 2), ("drop-old-keys", 1)):
+        done = await asyncio.to_thread(CliRunner().invoke, main, [*arguments, command])
+        assert done.exit_code == 0, done.output
+        assert len(key_file(settings).read_text().splitlines()) == 1 + keys
+    assert not {*_stored(path)} & {*sealed}
+    await opens(sealer_of(settings), secret)
+
+    key_file(settings).unlink()
+    with pytest.raises(InvalidInput, match="reissue"):
+        await _start(path, sealer_of(settings))
+    done = await asyncio.to_thread(CliRunner().invoke, main, [*arguments, "reissue"])
+    assert done.exit_code == 0, done.output
+    told = dict(line.split("=") for line in done.output.splitlines() if line.startswith("BACKEND_"))
+    assert told["BACKEND_SECRET_KEY"] not in (secret, "")
+    manager, database = await _start(path, sealer_of(settings))
+    credentials = await manager.services.identity.credentials(told["BACKEND_ACCESS_KEY"])
+    assert credentials is not None
+    assert credentials.secret_key == told["BACKEND_SECRET_KEY"]
+    await database.close()
