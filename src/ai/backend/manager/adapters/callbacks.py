@@ -21,7 +21,7 @@ class _Refused(OSError):
     """The name leads to a refused address."""
 
 
-class _CheckingResolver(AbstractResolver):
+class CheckingResolver(AbstractResolver):
     """Checks what a name resolves to at the moment of connecting, so that a name cannot change its mind in between."""
 
     def __init__(self, refused: tuple[_Network, ...]) -> None:
@@ -85,7 +85,7 @@ class HttpCallbackSender:
 
     def _session(self) -> aiohttp.ClientSession:
         if self._http is None:
-            connector = aiohttp.TCPConnector(resolver=_CheckingResolver(self._refused), force_close=True, limit=0)
+            connector = aiohttp.TCPConnector(resolver=CheckingResolver(self._refused), force_close=True, limit=0)
             self._http = aiohttp.ClientSession(
                 connector=connector, timeout=self._timeout, cookie_jar=aiohttp.DummyCookieJar()
             )

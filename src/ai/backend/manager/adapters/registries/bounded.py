@@ -1,0 +1,33 @@
+"""Many requests, some at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
+    """What ``work`` makes of each item, as it is done, with at most ``limit`` under way. The first failure ends it."""
+    source = iter(items)
+    tasks: set[asyncio.Task[R]] = set()
+
+    async def run(item: T) -> R:
+        return await work(item)
+
+    try:
+        while True:
+            while len(tasks) < limit and (item := next(source, None)) is not None:
+                tasks.add(asyncio.create_task(run(item)))
+            if not tasks:
+                return
+            done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                yield task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,205 @@
+"""The images of registries and agents as users see them, and the names that administrators give them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ai.backend.common.errors import Conflict, Forbidden, ImageNotFound, InvalidInput, NotFound
+from ai.backend.common.ids import DomainName
+from ai.backend.common.images import (
+    CUSTOMIZED_OWNER,
+    ImageName,
+    architecture_name,
+    check_alias,
+    label_problem,
+    registry_of,
+)
+from ai.backend.common.states import AgentStatus
+from ai.backend.manager.model.cluster import Agent, Image
+from ai.backend.manager.model.identity import Caller
+from ai.backend.manager.model.image import AutoPull, ImageAlias, RegisteredImage
+from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.images import ImageStore
+from ai.backend.manager.ports.stores import AgentStore
+from ai.backend.manager.services.identity import IdentityService
+from ai.backend.manager.services.images.registries import RegistryBook, require_superadmin
+from ai.backend.manager.services.images.resolving import is_allowed, merge_images, resolve_image
+
+_OPERATION = "operation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFilter:
+    """Which images a list has (spec 03-09 "Image Management").
+
+    ``domain`` None is the caller's own, and for superadmins every one; ``group`` narrows to what agents that are open
+    to it have, ``scaling_group`` to what those of one resource group have.
+    """
+
+    is_installed: bool | None = None
+    is_operation: bool | None = None
+    domain: str | None = None
+    group: str | None = None
+    scaling_group: str | None = None
+
+
+class Catalogue:
+    """See the module."""
+
+    def __init__(
+        self,
+        store: ImageStore,
+        agents: AgentStore,
+        identities: IdentityStore,
+        identity: IdentityService,
+        registries: RegistryBook,
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._identities = identities
+        self._identity = identity
+        self._registries = registries
+
+    # ---- reading
+
+    async def images(self, caller: Caller, wanted: ImageFilter | None = None) -> Sequence[Image]:
+        """Those that the caller may use.
+
+        Raises:
+            Forbidden: another domain's, for anybody but superadmins.
+        """
+        wanted = wanted or ImageFilter()
+        agents = [a for a in await self._agents.agents() if a.status is AgentStatus.ALIVE]
+        found = merge_images(agents, await self._store.all(), await self._store.aliases())
+        if wanted.domain is not None and wanted.domain != caller.domain_name:
+            require_superadmin(caller, "ask for the images of other domains")
+        domain = wanted.domain or (None if caller.is_superadmin else caller.domain_name)
+        allowed = await self.allowed_registries(DomainName(domain)) if domain else None
+        shown = [i for i in found if self._is_shown(i, caller, allowed)]
+        if wanted.group is not None or wanted.scaling_group is not None:
+            near = await self._agents_of(caller, agents, wanted)
+            shown = [i for i in shown if near.intersection(i.agents)]
+        if wanted.is_installed is not None:
+            shown = [i for i in shown if bool(i.agents) is wanted.is_installed]
+        if wanted.is_operation:
+            shown = [i for i in shown if _OPERATION in i.labels.get("ai.backend.features", "").split()]
+        return shown
+
+    @staticmethod
+    def _is_shown(image: Image, caller: Caller, allowed: Collection[str] | None) -> bool:
+        owner = image.labels.get(CUSTOMIZED_OWNER)
+        is_theirs = owner is None or caller.sees_all or owner == f"user:{caller.user_id}"
+        return is_theirs and (not image.is_registered or is_allowed(registry_of(image.name), allowed))
+
+    async def _agents_of(self, caller: Caller, agents: Iterable[Agent], wanted: ImageFilter) -> frozenset[str]:
+        groups = {g.name for g in await self._identity.resource_groups(caller, group=wanted.group)}
+        if wanted.scaling_group is not None:
+            groups &= {wanted.scaling_group}
+        return frozenset(a.id for a in agents if a.scaling_group in groups)
+
+    async def image(self, caller: Caller, reference: str, architecture: str | None = None) -> Image:
+        """Raises ImageNotFound: none that the caller may use."""
+        return resolve_image(await self.images(caller), reference, architecture)
+
+    async def allowed_registries(self, domain: DomainName) -> Collection[str] | None:
+        """None: whichever are configured."""
+        found = await self._identities.domain(domain)
+        return found.allowed_docker_registries if found is not None else None
+
+    # ---- for sessions
+
+    async def choose(
+        self, owner: Caller, domain: DomainName, agents: Sequence[Agent], reference: str, architecture: str | None
+    ) -> Image:
+        """The image that a session is made of: of a registry, or brought by one of these agents.
+
+        Raises:
+            ImageNotFound: there is none of that name. Forbidden: the domain may not use its registry.
+            InvalidInput: its labels make no sense.
+        """
+        registered = await self._store.lookup(reference)
+        alias = await self._store.alias(reference)
+        images = merge_images(agents, registered, [alias] if alias is not None else ())
+        image = resolve_image(images, reference, architecture)
+        owned_by = image.labels.get(CUSTOMIZED_OWNER)
+        if owned_by is not None and owned_by != f"user:{owner.user_id}":
+            raise ImageNotFound(f"There is no image {reference[:128]!r}.")
+        registry = registry_of(image.name)
+        if not is_allowed(registry if image.is_registered else "", await self.allowed_registries(domain)):
+            raise Forbidden(
+                f"The domain {domain} may not use images of {registry}.",
+                data={"image": "registry not allowed", "registry": registry},
+            )
+        if problem := label_problem(image.labels):
+            raise InvalidInput(f"The image {image.name} cannot be used: {problem}.", data={"image": "bad labels"})
+        if not image.agents and not any(a.can_pull and a.architecture == image.architecture for a in agents):
+            raise ImageNotFound(f"No agent of this resource group has {image.name}, or can fetch it.")
+        return image
+
+    async def fetchable(self, names: Collection[str]) -> Collection[tuple[str, str]]:
+        """Those of the names, with their architectures, that agents may fetch from a registry."""
+        if await self._registries.auto_pull() is AutoPull.NONE:
+            return frozenset()
+        return {(image.name, image.architecture) for image in await self._store.named(names)}
+
+    # ---- administration
+
+    async def _known(self, caller: Caller, reference: str, architecture: str | None) -> Image:
+        """Raises ImageNotFound."""
+        agents = await self._agents.agents()
+        images = merge_images(agents, await self._store.lookup(reference), await self._store.aliases())
+        return resolve_image(images, reference, architecture)
+
+    async def alias(self, caller: Caller, alias: str, target: str, architecture: str | None = None) -> ImageAlias:
+        """Let ``alias`` stand for an image that a registry or an agent has; another alias of it is no target.
+
+        Raises:
+            Forbidden, InvalidInput: no word for it. ImageNotFound. Conflict: it stands for another image.
+        """
+        require_superadmin(caller, "give images other names")
+        check_alias(alias)
+        image = await self._known(caller, target, architecture)
+        if alias == image.name or alias in {i.name for i in await self._store.named([alias])}:
+            raise Conflict(f"{alias!r} is the name of an image itself.", data={"alias": "taken"})
+        made = ImageAlias(
+            alias=alias, image=image.name, architecture=architecture_name(architecture) if architecture else None
+        )
+        await self._store.put_alias(made)
+        return made
+
+    async def dealias(self, caller: Caller, alias: str) -> None:
+        """Raises Forbidden, NotFound."""
+        require_superadmin(caller, "take names from images")
+        if not await self._store.drop_alias(alias):
+            raise NotFound(f"There is no alias {alias[:128]!r}.", data={"alias": "unknown"})
+
+    async def forget(self, caller: Caller, reference: str, architecture: str | None = None) -> RegisteredImage:
+        """Let a registry's image be unknown until the next scan; copies on agents stay usable there.
+
+        The owner of a customized image may, too.
+
+        Raises:
+            Forbidden, ImageNotFound.
+        """
+        found = await self._store.lookup(reference)
+        if not found:
+            reference = str(ImageName.parse(reference))
+            found = await self._store.lookup(reference)
+        arch = architecture_name(architecture) if architecture else None
+        chosen = [i for i in found if arch in (None, i.architecture)]
+        if not caller.is_superadmin:
+            chosen = [i for i in chosen if i.labels.get(CUSTOMIZED_OWNER) == f"user:{caller.user_id}"]
+            if not chosen:
+                raise Forbidden("Only superadmins forget images.")
+        names = {i.name for i in chosen}
+        if len(names) > 1 or not chosen:
+            what = f"There are several: {', '.join(sorted(names)[:20])}." if names else "No registry had it."
+            raise ImageNotFound(f"There is no one image {reference[:128]!r}. {what}")
+        await self._store.forget(chosen[0].name, arch)
+        return replace(chosen[0])
+
+    async def clear(self, caller: Caller, registry: str) -> int:
+        """Forget all images of a registry; how many. Raises Forbidden."""
+        require_superadmin(caller, "forget images")
+        return await self._store.clear(registry)
