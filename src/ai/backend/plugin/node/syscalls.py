@@ -17,6 +17,7 @@ SECCOMP_MODE_FILTER = 2
 CLONE_NEWNS = 0x0002_0000
 CLONE_NEWUSER = 0x1000_0000
 CLONE_NEWNET = 0x4000_0000
+CLONE_NEWNET = 0x4000_0000
 NS_GET_USERNS = 0xB701
 MNT_DETACH = 2
 MS_BIND = 0x1000
@@ -68,6 +69,11 @@ def unshare_mounts() -> None:
     """A mount namespace of our own, from which nothing propagates back."""
     _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWNS)), "unshare(CLONE_NEWNS)")
     mount("none", "/", "", MS_REC | MS_PRIVATE)
+
+
+def unshare_network() -> None:
+    """A network namespace of our own, with a loopback that is down."""
+    _check(_LIBC.unshare(ctypes.c_int(CLONE_NEWNET)), "unshare(CLONE_NEWNET)")
 
 
 def unshare_user() -> None:

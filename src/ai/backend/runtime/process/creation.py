@@ -16,6 +16,7 @@ from ai.backend.plugin.node.trees import place_files, remove_tree
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import rootfs
 from ai.backend.runtime.process.images import ProcessImage, host_images
+from ai.backend.runtime.process.networks import hosts_file
 from ai.backend.runtime.process.planning import FILES_VARIABLE, Host, build_plan, limits_of
 from ai.backend.runtime.process.records import Record, StateDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -81,7 +82,8 @@ class Creation:
         owner = (self.settings.kernel_uid, self.settings.kernel_gid) if self.host.is_root else None
         self._make_home(home, owner)
         reach("create.home")
-        files = place_files(dict(spec.files), directory.path, home, owner)
+        peers = {} if spec.network is None else {"/etc/hosts": hosts_file(spec.network)}
+        files = place_files({**spec.files, **peers}, directory.path, home, owner)
         if self.host.seccomp:
             (directory.path / "seccomp.bpf").write_bytes(seccomp.compile_policy(spec.config.extra_syscalls))
         plan = build_plan(

@@ -16,6 +16,7 @@ from ai.backend.plugin.node.mounts import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.images import ProcessImage
+from ai.backend.runtime.process.networks import plan_of
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
 
@@ -137,7 +138,7 @@ def build_plan(
             hostname=spec.hostname,
             tmp_bytes=settings.tmp_bytes,
             shmem_bytes=spec.shmem_bytes or settings.shmem_bytes,
-            private_network=settings.network == "none",
+            private_network=settings.network == "none" and spec.network is None,
             has_seccomp=host.seccomp,
             has_block=late is not None,
             # An ordinary user stages only where it must: a path in a folder is not bound by its name.
@@ -157,6 +158,7 @@ def build_plan(
         "veils": veils_of(home, (host.runner, *map(Path, image.prefixes))) if host.binds_home else {},
         "sandboxed": bool(host.bwrap),
         "stage": stage,
+        "session_network": None if spec.network is None else plan_of(spec.network, spec.hostname),
         "cgroups": [dict(group) for group in groups],
         "seccomp": str(directory / "seccomp.bpf") if host.seccomp else None,
         "uid": settings.kernel_uid if host.is_root and host.user_namespace else None,

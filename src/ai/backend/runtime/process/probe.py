@@ -25,6 +25,7 @@ from ai.backend.plugin.node.cgroups import CgroupDriver, Limits, NoCgroups
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, parse_mounts, parse_own
+from ai.backend.runtime.process.networks import why_none
 from ai.backend.runtime.process.planning import Host
 from ai.backend.runtime.process.settings import MIB, ProcessRuntimeSettings
 
@@ -41,6 +42,7 @@ class Findings:
     enforcement: Mapping[str, Enforcement]
     host: Host
     capabilities: frozenset[str] = frozenset()
+    no_session_networks: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -77,11 +79,18 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> Findings:
         user_namespace=user_namespace,
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
     )
+    no_networks = why_none(state, has_sandbox=bwrap is not None)
+    if no_networks:
+        notes.add(no_networks)
     return Findings(
         tier=tier_of(bwrap is not None, cgroups.controllers),
-        enforcement=enforcement_of(host, settings),
+        enforcement={
+            **enforcement_of(host, settings),
+            "session-networks": Enforcement.NONE if no_networks else Enforcement.ENFORCED,
+        },
         host=host,
-        capabilities=capabilities_of(host),
+        capabilities=capabilities_of(host) | (frozenset() if no_networks else {"session-networks"}),
+        no_session_networks=no_networks,
         notes=tuple(notes.lines),
     )
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
+from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Measurement
 from ai.backend.plugin.node import measuring, ports, process_list, room, runner_copy
@@ -27,6 +28,7 @@ from ai.backend.plugin.node.state import exit_of
 from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
+    NetworkView,
     PortExposure,
     ProcessView,
     RunnerChannel,
@@ -41,6 +43,7 @@ from ai.backend.plugin.runtime import (
 )
 from ai.backend.runtime.process import cleaning, creation
 from ai.backend.runtime.process.images import ProcessImage
+from ai.backend.runtime.process.networks import SessionNetworks
 from ai.backend.runtime.process.probe import Findings, probe
 from ai.backend.runtime.process.processes import pids_of, read_log_tail
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
@@ -73,6 +76,7 @@ class ProcessRuntime(AbstractRuntime):
     def __init__(self, settings: ProcessRuntimeSettings, state_dir: Path) -> None:
         self.settings = settings
         self._state = StateDirectory(Path(state_dir).absolute())
+        self._networks = SessionNetworks(self._state.path, settings.session_networks)
         self._zygote = Zygote(self._state.path / "supervisor.log")
         self._handles: dict[WorkloadKey, _Handle] = {}
         self._locks: dict[WorkloadKey, asyncio.Lock] = {}
@@ -150,6 +154,7 @@ class ProcessRuntime(AbstractRuntime):
             tier=findings.tier,
             enforcement=findings.enforcement,
             capabilities=findings.capabilities,
+            no_session_networks=findings.no_session_networks,
         )
 
     async def list_images(self) -> Sequence[RuntimeImage]:
@@ -161,6 +166,20 @@ class ProcessRuntime(AbstractRuntime):
 
     def _set_images(self, images: Sequence[ProcessImage]) -> None:
         self._images = {name: image for image in images for name in (*image.aliases, image.name)}
+
+    # -- networks
+
+    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+        if self.findings.no_session_networks:
+            raise CreationDenied(self.findings.no_session_networks)
+        return await asyncio.to_thread(self._networks.create, session_id, hosts)
+
+    async def remove_network(self, session_id: SessionId) -> None:
+        if not self.findings.no_session_networks:
+            await asyncio.to_thread(self._networks.remove, session_id)
+
+    async def list_networks(self) -> Sequence[SessionId]:
+        return await asyncio.to_thread(self._networks.sessions)
 
     # -- creation
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +31,10 @@ class ProcessRuntimeSettings(BaseModel):
     network: Literal["host", "none"] = Field(
         "host",
         description="'host': the session shares the host's network; 'none': it has a loopback of its own only.",
+    )
+    session_networks: IPv4Network = Field(
+        IPv4Network("10.213.0.0/16"),
+        description="Addresses in the private networks of cluster sessions, the same in each: no network sees another.",
     )
     kernel_uid: int = Field(
         59500, ge=1, le=2**31 - 2, description="Host user id of all sessions where the agent runs as root; never 0."

@@ -35,6 +35,9 @@ def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, 
             os.setsid()
         step = "control groups"
         cgroupfs.join(plan["cgroups"])
+        if plan["session_network"]:
+            step = "network"
+            _join_network(**plan["session_network"])
         step = "limits"
         _limit(plan["rlimits"], plan["oom_score_adj"])
         step = "files"
@@ -148,6 +151,19 @@ def _veil(veils: dict[str, list[list[str]]]) -> None:
         os.makedirs(target, mode=0o755, exist_ok=True)
         syscalls.mount(f"/proc/self/fd/{fd}", target, "", syscalls.MS_BIND | syscalls.MS_REC)
         os.close(fd)
+
+
+def _join_network(parent: str, address: str, prefix: int) -> None:
+    """A network namespace of our own, with a device in the session's network. It ends with the last process in it."""
+    from ai.backend.plugin.node.netlink import Route  # few workloads need it
+
+    with Route() as host:  # stays where it was opened
+        syscalls.unshare_network()
+        host.add_child(parent, "eth0", os.getpid())
+    with Route() as own:
+        own.set_up("lo")
+        own.add_address("eth0", address, prefix)
+        own.set_up("eth0")
 
 
 def _become_user(plan: dict[str, Any]) -> None:
