@@ -1,0 +1,280 @@
+"""The configuration store of etcd v3, through its JSON gateway; keys as in the published layout (peer facts 4.5)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
+from ai.backend.infra.config_store.memory import covers
+from ai.backend.infra.config_store.port import (
+    GLOBAL,
+    ConfigChange,
+    ConfigScope,
+    ScopeKind,
+    check_key,
+    check_value,
+)
+
+log = logging.getLogger(__name__)
+_FOLDERS = {ScopeKind.RESOURCE_GROUP: "sgroup", ScopeKind.NODE: "nodes/agents"}
+_CHUNK = 60
+"""etcd takes 128 operations in one level of a transaction; nested ones count with their parents."""
+_MOST = _CHUNK * _CHUNK
+_RETRY_S = 0.2
+_RETRY_MAX_S = 2.0
+_SILENCE_S = 60.0
+"""After so long without a word a watch is opened anew: its server may have vanished without saying so."""
+
+
+def _bytes(text: str) -> str:
+    return b64encode(text.encode()).decode()
+
+
+def _text(data: str) -> str:
+    return b64decode(data).decode(errors="replace")
+
+
+def _end(prefix: str) -> str:
+    """The first key behind all that begin with ``prefix``, which ends in a slash."""
+    return _bytes(prefix[:-1] + "0")  # "0" is what follows "/"
+
+
+class EtcdConfigStore:
+    """What others write with etcd's own tools is seen as what is written here.
+
+    Guarantees: a write is on the disks of most members when it returns; ``put_many`` is one transaction (at most 3,600
+    keys, which share a revision); reads are linearizable; a watch outlives restarts of etcd and resumes behind the last
+    revision that it told, and after a compaction tells the present values first.
+
+    Args:
+        endpoints: ``http://host:port`` of one or more members; the next one is tried when one does not answer.
+        namespace: the part of the keys below ``/sorna``.
+        user, password: if the server asks for them.
+        timeout_s: how long one request may take.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        namespace: str = "local",
+        user: str | None = None,
+        password: str | None = None,
+        timeout_s: float = 5.0,
+    ) -> None:
+        self._endpoints = list(endpoints)
+        self._root = f"/sorna/{namespace}/"
+        self._credentials = {"name": user, "password": password or ""} if user else None
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._token: str | None = None
+        self._http: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    # ---- the port ----
+
+    async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
+        check_key(key)
+        asked = [{"request_range": {"key": _bytes(self._path(scope, key))}} for scope in scopes]
+        answer = await self._call("kv/txn", {"success": asked})
+        found = [part["response_range"].get("kvs", ()) for part in answer.get("responses", ())]
+        return next((_text(kvs[0].get("value", "")) for kvs in reversed(found) if kvs), None)
+
+    async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
+        asked = []
+        for scope in scopes:
+            exact, below = self._range(scope, prefix)
+            asked += [{"request_range": part} for part in (exact, below) if part is not None]
+        answer = await self._call("kv/txn", {"success": asked})
+        merged: dict[ConfigScope, dict[str, str]] = {scope: {} for scope in scopes}
+        for part in answer.get("responses", ()):
+            for kv in part["response_range"].get("kvs", ()):
+                scope, key = self._parse(_text(kv["key"]))
+                if scope in merged and covers(prefix, key):
+                    merged[scope][key] = _text(kv.get("value", ""))
+        values = {key: value for scope in scopes for key, value in merged[scope].items()}
+        return dict(sorted(values.items()))
+
+    async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
+        checked = {check_key(k): check_value(v) for k, v in values.items()}
+        if len(checked) > _MOST:
+            raise InvalidInput(f"more than {_MOST} keys cannot be set at once", data={"keys": "too many"})
+        puts: list[dict[str, Any]] = [
+            {"request_put": {"key": _bytes(self._path(scope, key)), "value": _bytes(value)}}
+            for key, value in checked.items()
+        ]
+        if len(puts) > _CHUNK:
+            chunks = [puts[start : start + _CHUNK] for start in range(0, len(puts), _CHUNK)]
+            puts = [{"request_txn": {"success": chunk}} for chunk in chunks]
+        answer = await self._call("kv/txn", {"success": puts})
+        return int(answer["header"]["revision"])
+
+    async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
+        if not prefix:
+            check_key(key)
+            answer = await self._call("kv/deleterange", {"key": _bytes(self._path(scope, key))})
+            return int(answer.get("deleted", 0))
+        if scope == GLOBAL and not key:  # the folders of other scopes lie below it
+            return sum([await self.delete(name, scope=scope) for name in await self.get_prefix("", scopes=(scope,))])
+        exact, below = self._range(scope, key)
+        gone = [{"request_delete_range": part} for part in (exact, below) if part is not None]
+        answer = await self._call("kv/txn", {"success": gone})
+        return sum(int(part["response_delete_range"].get("deleted", 0)) for part in answer.get("responses", ()))
+
+    async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
+        position = await self.revision() if after is None else after
+        pause = _RETRY_S
+        while True:
+            try:
+                async for revision, changes in self._watch_once(position):
+                    for change in changes:
+                        if covers(prefix, change.key):
+                            yield change
+                    position, pause = max(position, revision), _RETRY_S
+            except Unavailable as e:
+                log.warning("the watch of %r goes on behind revision %d: %s", prefix, position, e)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _RETRY_MAX_S)
+
+    async def revision(self) -> int:
+        answer = await self._call("kv/range", {"key": _bytes(self._root), "count_only": True})
+        return int(answer["header"]["revision"])
+
+    # ---- keys ----
+
+    def _folder(self, scope: ConfigScope) -> str:
+        return self._root if scope.kind is ScopeKind.GLOBAL else f"{self._root}{_FOLDERS[scope.kind]}/{scope.name}/"
+
+    def _path(self, scope: ConfigScope, key: str) -> str:
+        if scope.kind is ScopeKind.GLOBAL and any(key.startswith(f"{name}/") for name in _FOLDERS.values()):
+            raise InvalidInput(f"{key[:64]!r} belongs to a narrower scope", data={"key": "not global"})
+        return self._folder(scope) + key
+
+    def _parse(self, path: str) -> tuple[ConfigScope, str]:
+        rest = path.removeprefix(self._root)
+        for kind, folder in _FOLDERS.items():
+            name, _, key = rest.removeprefix(f"{folder}/").partition("/")
+            if rest.startswith(f"{folder}/") and name and key:
+                return ConfigScope(kind, name), key
+        return GLOBAL, rest
+
+    def _range(self, scope: ConfigScope, prefix: str) -> tuple[dict[str, str] | None, dict[str, str]]:
+        """The key itself, and what is below it."""
+        folder, trimmed = self._folder(scope), prefix.rstrip("/")
+        below = f"{folder}{trimmed}/" if trimmed else folder
+        exact = {"key": _bytes(folder + trimmed)} if trimmed else None
+        return exact, {"key": _bytes(below), "range_end": _end(below)}
+
+    # ---- watching ----
+
+    async def _watch_once(self, position: int) -> AsyncIterator[tuple[int, list[ConfigChange]]]:
+        """Changes behind a revision, until the connection ends.
+
+        Raises:
+            Unavailable: there is none, or it broke.
+        """
+        created = {"key": _bytes(self._root), "range_end": _end(self._root), "start_revision": str(position + 1)}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout.total, sock_read=_SILENCE_S)
+        async with self._post("watch", {"create_request": created}, timeout) as response:
+            buffer = b""
+            async for data in response.content.iter_any():
+                *lines, buffer = (buffer + data).split(b"\n")
+                for line in filter(None, lines):
+                    message = msgspec.json.decode(line)
+                    if "error" in message:
+                        raise Unavailable(f"etcd ended the watch: {str(message['error'])[:200]}")
+                    result = message["result"]
+                    if int(result.get("compact_revision", 0)) > 0:
+                        yield await self._present()
+                        return
+                    changes = [self._change(event) for event in result.get("events", ())]
+                    if changes:
+                        yield changes[-1].revision, changes
+        raise Unavailable("etcd ended the watch")
+
+    def _change(self, event: Mapping[str, Any]) -> ConfigChange:
+        kv = event["kv"]
+        scope, key = self._parse(_text(kv["key"]))
+        value = None if event.get("type") == "DELETE" else _text(kv.get("value", ""))
+        return ConfigChange(revision=int(kv["mod_revision"]), scope=scope, key=key, value=value)
+
+    async def _present(self) -> tuple[int, list[ConfigChange]]:
+        """Every value of now, oldest first, and the revision that they are of."""
+        answer = await self._call("kv/range", {"key": _bytes(self._root), "range_end": _end(self._root)})
+        changes = [self._change({"kv": kv}) for kv in answer.get("kvs", ())]
+        return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
+
+    # ---- the gateway ----
+
+    async def _call(self, method: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        async with self._post(method, body, self._timeout) as response:
+            answer: dict[str, Any] = msgspec.json.decode(await response.read())
+            return answer
+
+    @asynccontextmanager
+    async def _post(
+        self, method: str, body: Mapping[str, Any], timeout: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Raises Unavailable: no member answers; InvalidInput: etcd does not take it."""
+        response = await self._answer(method, body, timeout)
+        try:
+            yield response
+        except (aiohttp.ClientError, TimeoutError, OSError, msgspec.DecodeError) as e:
+            raise Unavailable(f"the answer of etcd broke off: {type(e).__name__}") from e
+        finally:
+            response.close()
+
+    async def _answer(
+        self, method: str, body: Mapping[str, Any], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """The first that says yes, each member being asked twice at most."""
+        if self._http is None:
+            self._http = aiohttp.ClientSession()
+        failure: BackendError = Unavailable("no etcd is named")
+        for _ in range(2 * len(self._endpoints)):
+            try:
+                if self._credentials is not None and self._token is None:
+                    self._token = await self._authenticate()
+                headers = {"Authorization": self._token} if self._token is not None else {}
+                url = f"{self._endpoints[0]}/v3/{method}"
+                response = await self._http.post(url, json=body, headers=headers, timeout=timeout)
+            except (aiohttp.ClientError, TimeoutError, OSError) as e:
+                self._endpoints.append(self._endpoints.pop(0))
+                failure = Unavailable(f"etcd does not answer: {type(e).__name__}")
+                continue
+            if response.status == 200:
+                return response
+            failure = await self._refused(response)
+            if isinstance(failure, InvalidInput):
+                break
+        raise failure
+
+    async def _authenticate(self) -> str:
+        assert self._http is not None
+        url = f"{self._endpoints[0]}/v3/auth/authenticate"
+        async with self._http.post(url, json=self._credentials, timeout=self._timeout) as response:
+            if response.status != 200:
+                raise InvalidInput("etcd refuses the user or the password", data={"etcd.user": "refused"})
+            return str(msgspec.json.decode(await response.read())["token"])
+
+    async def _refused(self, response: aiohttp.ClientResponse) -> BackendError:
+        said = (await response.read())[:200].decode(errors="replace")
+        response.close()
+        if response.status == 401 or "auth token" in said:
+            self._token = None
+            return Unavailable("etcd asks for a new token")
+        if response.status in (400, 404):
+            return InvalidInput(f"etcd does not take it: {said}", data={"etcd": "refused"})
+        self._endpoints.append(self._endpoints.pop(0))
+        return Unavailable(f"etcd answers {response.status}: {said}")
