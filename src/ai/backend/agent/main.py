@@ -18,6 +18,7 @@ from ai.backend.agent.adapters.host import HostMeter
 from ai.backend.agent.api.commands import Commands
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.services.device_operations import DeviceOperations
+from ai.backend.agent.services.image_jobs import ImageJobs
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
 from ai.backend.agent.services.kernel_lifecycle.recovery import Recovery
@@ -74,6 +75,7 @@ class Agent:
         self._tasks: list[asyncio.Task[None]] = []
         self._plugins: PluginSet | None = None
         self._supervisor: Supervisor | None = None
+        self._images: ImageJobs | None = None
         self._files: list[FileOutbox | FileKernelRecords | FileLeftovers] = []
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
@@ -120,6 +122,7 @@ class Agent:
         around = Surroundings(
             settings=settings,
             epoch=epoch,
+            secret=self._directory.secret(),
             runtime=self._runtime,
             networks=Networks(self._runtime),
             plugins=plugins,
@@ -139,6 +142,7 @@ class Agent:
 
         devices = DeviceOperations(plugins, inventory, look=look)
         ports = Ports(self._runtime, settings.services)
+        self._images = ImageJobs(self._runtime, supervisor)
         self._commands = Commands(supervisor, self._runtime, processes, devices, ports, settings.runs, self._recovered)
         await self._runtime.setup()
         await reporting.refresh(asyncio.get_running_loop().time())
@@ -204,6 +208,9 @@ class Agent:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._recovered.clear()
         self._commands = None
+        images, self._images = self._images, None
+        if images is not None:
+            await images.close()
         supervisor, self._supervisor = self._supervisor, None
         if supervisor is not None:
             await supervisor.close()

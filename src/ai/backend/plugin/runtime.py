@@ -9,7 +9,7 @@ Nothing here blocks the event loop.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar, Literal
@@ -67,6 +67,7 @@ class WorkloadSpec:
         environ: complete environment of the session's programs; no secret of the platform is ever in it.
         config: the merged wishes of all plugins, with cpu, memory, cpuset and devices.
         files: small files to place before the start, by absolute path in the workload (resource.txt, ...).
+        private_files: those of them that the session's user alone may read.
         home_bytes, pids: limits; None is the runtime's default.
         keep_home: reuse the home of an earlier attempt (restart in place).
         network: the session's network, from ``create_network``; the workload has there the address of its ``hostname``
@@ -80,6 +81,7 @@ class WorkloadSpec:
     environ: Mapping[str, str] = field(default_factory=dict)
     config: WorkloadConfig = field(default_factory=WorkloadConfig)
     files: Mapping[str, bytes] = field(default_factory=dict)
+    private_files: frozenset[str] = frozenset()
     hostname: str = "main1"
     shmem_bytes: int = 0
     home_bytes: int | None = None
@@ -130,6 +132,51 @@ class RuntimeImage:
     size_bytes: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageRequest:
+    """An image of a registry.
+
+    Attributes:
+        name: with its registry and tag.
+        digest, config_digest: what it should be; empty where any will do.
+        when: ``tag`` fetches it where it is missing, ``digest`` also where it is another one; empty never does.
+        username, password: for the registry; they are shown to nothing but the engine.
+    """
+
+    name: str
+    digest: str = ""
+    config_digest: str = ""
+    when: Literal["", "tag", "digest"] = "tag"
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRequest:
+    """What a workload's root file system becomes: an archive ``folder/filename`` where the node keeps such, or, if
+    ``push`` is given, an image of its registry. ``labels`` are added to those of the workload's own image."""
+
+    folder: str
+    filename: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    push: ImageRequest | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedImage:
+    """``place`` is the archive's path on the node, or the name of the pushed image with its digests."""
+
+    place: str
+    size_bytes: int
+    digest: str = ""
+    config_digest: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+TellProgress = Callable[[int, int], None]
+"""Bytes that are done, and how many there are as far as is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +343,34 @@ class AbstractRuntime(ABC):
 
     @abstractmethod
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]: ...
+
+    # -- images; a runtime without registries leaves these as they are
+
+    async def lacks_image(self, wanted: ImageRequest) -> bool:
+        """Whether :meth:`pull_image` is called for before a workload is made of it."""
+        return False
+
+    async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
+        """Fetch it; calls for the same image share one transfer. Cancelled when nobody waits for it any more.
+
+        Raises:
+            ImageNotFound: the registry has none. RegistryRefused: it wants (other) credentials.
+            RegistryUnavailable, StorageFull: perhaps later. NotSupported.
+        """
+        raise NotSupported(f"the runtime {self.name} fetches no images from registries")
+
+    async def remove_image(self, name: str) -> None:
+        """Also if there is none. Raises Conflict: a workload runs on it. NotSupported."""
+        raise NotSupported(f"the runtime {self.name} removes no images on request")
+
+    async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
+        """Keep the workload's root file system, without its home, mounts, environment and secrets.
+
+        Raises:
+            NotFound: no such workload. StorageFull, RegistryRefused, RegistryUnavailable, WorkloadError: nothing is
+            left behind. NotSupported.
+        """
+        raise NotSupported(f"the runtime {self.name} makes no images of its sessions: they have no layers of their own")
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
         """The workload's processes; none where the runtime cannot see them. Keys: cpu_used, mem, io_read, io_write."""

@@ -1,8 +1,8 @@
 """Records, outbox and epoch as files in the agent's data directory.
 
 ``kernels.journal``, ``runs.journal`` and ``leftovers.journal`` hold the records; ``outbox.jsonl`` is appended to, one
-line each, and emptied once everything is acknowledged; ``epoch`` counts the starts; ``agent.lock`` is held while an
-agent uses the directory.
+line each, and emptied once everything is acknowledged; ``epoch`` counts the starts; ``secret`` is what keys of sessions
+follow from; ``agent.lock`` is held while an agent uses the directory.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import secrets
 from pathlib import Path
 from typing import IO, TypeVar
 
@@ -23,6 +24,7 @@ from ai.backend.infra.atomic_write import write_atomically
 
 log = logging.getLogger(__name__)
 T = TypeVar("T", KernelRecord, RunsRecord)
+_SECRET_BYTES = 32
 _LARGE_OUTBOX = 1024 * 1024
 
 
@@ -62,6 +64,19 @@ class DataDirectory:
             previous = 0
         write_atomically(path, str(previous + 1).encode())
         return previous + 1
+
+    def secret(self) -> bytes:
+        """Made at the first start, and known to this agent alone."""
+        path = self.path / "secret"
+        try:
+            known = path.read_bytes()
+        except FileNotFoundError:
+            known = b""
+        if len(known) != _SECRET_BYTES:
+            known = secrets.token_bytes(_SECRET_BYTES)
+            write_atomically(path, known)
+            path.chmod(0o600)
+        return known
 
 
 class FileKernelRecords:

@@ -10,10 +10,17 @@ from ai.backend.common.errors import CreationDenied
 from ai.backend.plugin.runtime import HOME
 
 
-def place_files(files: dict[str, bytes], directory: Path, home: Path, owner: tuple[int, int] | None) -> dict[str, Path]:
+def place_files(
+    files: dict[str, bytes],
+    directory: Path,
+    home: Path,
+    owner: tuple[int, int] | None,
+    private: frozenset[str] = frozenset(),
+) -> dict[str, Path]:
     """Write the files of a specification; returns those to be bound, by their path in the workload.
 
-    Files under the home go there, owned by the session's user; others go beside the workload's record.
+    Files under the home go there, owned by the session's user; others go beside the workload's record. Those that are
+    private only that user may read.
 
     Raises:
         CreationDenied: a path that is not plain and absolute.
@@ -27,8 +34,11 @@ def place_files(files: dict[str, bytes], directory: Path, home: Path, owner: tup
         else:
             path = directory / "files" / str(index)
             path.parent.mkdir(mode=0o755, exist_ok=True)
+            path.touch(mode=0o600)
             path.write_bytes(content)
-            path.chmod(0o644)
+            path.chmod(0o400 if target in private else 0o644)
+            if target in private and owner is not None:
+                os.chown(path, *owner)
             bound[target] = path
     return bound
 

@@ -112,7 +112,7 @@ class Creation:
             os.chown(folder.channel, *owner)
         reach("create.home")
         texts = {target: text.encode() for target, text in etc_files(self.image, *self.owner).items()}
-        files = place_files({**texts, **spec.files}, folder.path, home, owner)
+        files = place_files({**texts, **spec.files}, folder.path, home, owner, spec.private_files)
         scene = Scene(
             home=home,
             channel=folder.channel,

@@ -83,7 +83,7 @@ class Creation:
         self._make_home(home, owner)
         reach("create.home")
         peers = {} if spec.network is None else {"/etc/hosts": hosts_file(spec.network)}
-        files = place_files({**spec.files, **peers}, directory.path, home, owner)
+        files = place_files({**spec.files, **peers}, directory.path, home, owner, spec.private_files)
         if self.host.seccomp:
             (directory.path / "seccomp.bpf").write_bytes(seccomp.compile_policy(spec.config.extra_syscalls))
         plan = build_plan(

@@ -19,10 +19,11 @@ from ai.backend.plugin.runtime import AbstractRuntime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The agent around one kernel."""
+    """The agent around one kernel. ``secret`` never leaves it, only what is derived from it."""
 
     settings: AgentSettings
     epoch: int
+    secret: bytes
     runtime: AbstractRuntime
     networks: Networks
     plugins: PluginSet

@@ -19,6 +19,7 @@ import msgspec
 from ai.backend.agent.model.kernel import Ending, KernelRecord, Phase, with_shared_texts
 from ai.backend.agent.services.batch import watch_batch
 from ai.backend.agent.services.kernel import Kernel
+from ai.backend.agent.services.kernel_images import KernelImages
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings, circumstances_of
 from ai.backend.agent.services.kernel_lifecycle.endings import ending_of, exit_code_of
 from ai.backend.agent.services.kernel_lifecycle.runner import StepRunner
@@ -26,6 +27,8 @@ from ai.backend.agent.services.statistics import Statistics
 from ai.backend.common.errors import (
     BackendError,
     Conflict,
+    CreationDeferred,
+    ImageMissing,
     InvalidInput,
     NotFound,
     ResourceError,
@@ -47,6 +50,7 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
 log = logging.getLogger(__name__)
 R = KernelEventReason
 _LOG_TAIL = 65_536
+_BEFORE_CREATING = (KernelStatus.PREPARING, KernelStatus.PULLING)
 _ADOPT_FIRST_S, _ADOPT_MAX_S = 0.5, 10.0
 _RESTART = Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
 
@@ -58,6 +62,7 @@ class Supervisor:
         self._around = around
         self._statistics = statistics
         self._runner = StepRunner(around)
+        self._images = KernelImages(around.runtime, timeout_s=around.settings.kernel_lifecycles.pull_timeout)
         self._slots = asyncio.Semaphore(around.settings.agent.kernel_creation_concurrency)
         self._batches: set[asyncio.Task[None]] = set()
         self.kernels: dict[str, Kernel] = {}
@@ -92,6 +97,7 @@ class Supervisor:
                     created_at=time.time(),
                 )
                 kernel = Kernel(record, self._around.records)
+                kernel.registries = req.registries
                 self._runner.devices.bind(kernel)
                 kernels.append(kernel)
         except (ResourceError, InvalidInput):
@@ -268,11 +274,25 @@ class Supervisor:
             delay_s = min(2 * delay_s, _ADOPT_MAX_S)
 
     async def _create(self, kernel: Kernel) -> None:
+        if kernel.record.status in _BEFORE_CREATING:
+            try:
+                await self._pull(kernel)
+            except Exception as e:  # a pull leaves nothing that another creation could not use
+                await self._give_up(kernel, e)
+                return
         async with self._slots:
-            if kernel.record.status is KernelStatus.PREPARING:
+            if kernel.record.status in _BEFORE_CREATING:
                 self._report(kernel, KernelStatus.CREATING, R.UNKNOWN)
                 kernel.save(status=KernelStatus.CREATING)
             await self._acquire(kernel, circumstances_of(kernel.record))
+
+    async def _pull(self, kernel: Kernel) -> None:
+        """Creations do not wait for the pulls of others. Raises what :meth:`KernelImages.pull` does."""
+        if await self._images.lacks(kernel):
+            if kernel.record.status is not KernelStatus.PULLING:
+                self._report(kernel, KernelStatus.PULLING, R.UNKNOWN)
+                kernel.save(status=KernelStatus.PULLING)
+            await self._images.pull(kernel)
 
     async def _restart(self, kernel: Kernel) -> None:
         async with self._slots:
@@ -287,14 +307,20 @@ class Supervisor:
         try:
             await self._runner.acquire_all(kernel, why)
         except Exception as e:
-            failure = ending_of(e, kernel.exit, restarting=why.restarting)
-            level = logging.INFO if isinstance(e, BackendError) else logging.ERROR
-            log.log(level, "kernel %s could not be created: %s", kernel.id, e, exc_info=level == logging.ERROR)
-            kernel.hurry.set()
-            kernel.save(phase=Phase.TERMINATING, ending=failure)
-            await self._terminate(kernel)
+            await self._give_up(kernel, e, restarting=why.restarting)
             return
         self._announce(kernel, R.RESTARTING if why.restarting else R.NEW_WORKLOAD_STARTED)
+
+    async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
+        """End what could not be created, with the reason."""
+        if isinstance(error, ImageMissing) and kernel.record.spec.auto_pull and not restarting:
+            error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was, a moment ago
+        failure = ending_of(error, kernel.exit, restarting=restarting)
+        level = logging.INFO if isinstance(error, BackendError) else logging.ERROR
+        log.log(level, "kernel %s could not be created: %s", kernel.id, error, exc_info=level == logging.ERROR)
+        kernel.hurry.set()
+        kernel.save(phase=Phase.TERMINATING, ending=failure)
+        await self._terminate(kernel)
 
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
         """The kernel runs: write it down, say so, and start what a batch session is for."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+from ai.backend.agent.services.cluster_keys import PRIVATE_KEY, cluster_key_files
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_files import config_files, kernel_environ, user_mounts
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
 from ai.backend.agent.services.workload_config import AGENT, blame, check_consent, merge_configs
 from ai.backend.common.errors import CreationDenied, DeadlineExceeded, WorkloadError
+from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 
@@ -32,7 +34,11 @@ class CreateWorkload:
             image=spec.image,
             environ=environ,
             config=config,
-            files=config_files(spec, environ, kernel.record.device_allocation, config),
+            files={
+                **config_files(spec, environ, kernel.record.device_allocation, config),
+                **(self._cluster_keys(spec) if kernel.network is not None else {}),
+            },
+            private_files=frozenset({PRIVATE_KEY}),
             hostname=spec.cluster_hostname,
             shmem_bytes=spec.shmem_bytes,
             network=kernel.network,
@@ -43,6 +49,9 @@ class CreateWorkload:
                 "ai.backend.owner": spec.access_key,
             },
         )
+
+    def _cluster_keys(self, spec: KernelSpec) -> dict[str, bytes]:
+        return cluster_key_files(self._around.secret, spec.session_id, spec.cluster.hosts)
 
     async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
         if kernel.record.workload_id:  # resumed
