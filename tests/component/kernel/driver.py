@@ -62,15 +62,17 @@ class Driver:
         user: int | None = None,
         process_limit: int | str = "unlimited",
         env: dict[str, str] | None = None,
+        service_defs: Path | None = None,
     ) -> None:
         self.home = home
         self._count = 0
         self._in = b""
         ours, theirs = socket.socketpair()
         self.socket = ours
+        defs = f"--service-defs {service_defs}" if service_defs else ""
         command = (
             f"ulimit -u {process_limit}; "
-            f'exec "$0" -I -S "$1" --channel-fd 3 --runtime {runtime} --home "$2" 3<&{theirs.fileno()}'
+            f'exec "$0" -I -S "$1" --channel-fd 3 --runtime {runtime} --home "$2" {defs} 3<&{theirs.fileno()}'
         )
         self.process = subprocess.Popen(
             ["/bin/bash", "-c", command, python, str(script), str(home)],

@@ -14,7 +14,7 @@ def test_ready_says_what_it_can(runner: Driver) -> None:
     assert runner.ready["protocol"] == 1
     assert runner.ready["runtime"] == "python"
     assert runner.ready["version"].startswith("3.")
-    assert set(runner.ready["features"]) == {"query", "batch", "input", "complete", "pty", "files"}
+    assert set(runner.ready["features"]) == {"query", "batch", "input", "complete", "pty", "files", "services"}
 
 
 def test_globals_are_kept(runner: Driver) -> None:

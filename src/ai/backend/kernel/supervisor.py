@@ -23,13 +23,18 @@ PROTOCOL = 1
 _FLUSH_DELAY = 0.004
 _MAX_RESTART_DELAY = 2.0
 _DRAIN_READS = 256
+SERVICE_DEFS = "/etc/backend.ai/service-defs"
+"""Where images keep the definitions of their services (spec 03-05, "Service Definition DSL")."""
+BOOTSTRAP = "/opt/container/bootstrap.sh"
+"""What an image starts its own services with (spec 03-05, "Custom startup scripts")."""
 
 
 class Supervisor:
     """One per workload. `run` returns the exit code of the runner."""
 
-    def __init__(self, channel_fd: int, runtime: str, home: str) -> None:
+    def __init__(self, channel_fd: int, runtime: str, home: str, service_defs: str) -> None:
         self._runtime = runtime
+        self._service_defs = service_defs
         self._home = home
         process.close_inherited(channel_fd)
         os.set_inheritable(channel_fd, False)
@@ -54,6 +59,8 @@ class Supervisor:
         self._log_timer: Optional[Timer] = None
         self._terminals: Any = None
         self._files: Any = None
+        self._services: Any = None
+        self._bootstrap: Any = None
         self._load(channel_fd, fds)
 
     def _load(self, channel_fd: int, fds: Any) -> None:
@@ -90,6 +97,9 @@ class Supervisor:
             "pty-resize": lambda m: self._open_terminals().resize(m["pty"], m["rows"], m["cols"]),
             "pty-restart": lambda m: self._open_terminals().restart(m["pty"]),
             "pty-close": lambda m: self._open_terminals().shut(m["pty"]),
+            "service-start": lambda m: self._open_services().start(m),
+            "service-stop": lambda m: self._open_services().stop(m),
+            "service-list": lambda m: self._open_services().list(m),
             "restart": lambda _m: self._restart(),
             "ping": lambda m: self._reply(m, {"runtime": self._runtime, "busy": self._is_busy()}),
             "shutdown": lambda _m: self._loop.stop(),
@@ -102,6 +112,11 @@ class Supervisor:
         process.prctl(process.PR_SET_DUMPABLE, 0)
         import json as _json  # noqa: F401  # loaded while the interpreter starts, not when the first message is sent
 
+        if os.path.isfile(BOOTSTRAP):
+            from .image_bootstrap import ImageBootstrap
+
+            self._bootstrap = ImageBootstrap(BOOTSTRAP, self._loop, self._log.write)
+            self._bootstrap.start(self._home, (self._null, self._out, self._err))
         self._reap()  # a child that died before the wake-up was in place
         if self._interpreter is not None and self._interpreter.pid:
             self._interpreter.listen()
@@ -281,8 +296,11 @@ class Supervisor:
         from .recipes import compiler_version
 
         self._announced = True
+        if self._bootstrap is not None and self._bootstrap.is_running:
+            self._bootstrap.done = self._announce
+            return
         code = ("query",) if self._interpreter is None else self._interpreter.features
-        features = [*(code if self._runtime != "app" else ()), "batch", "pty", "files"]
+        features = [*(code if self._runtime != "app" else ()), "batch", "pty", "files", "services"]
         version = self._interpreter.version if self._interpreter is not None else compiler_version(self._runtime)
         self._send(
             {"t": "ready", "protocol": PROTOCOL, "runtime": self._runtime, "version": version, "features": features}
@@ -323,8 +341,9 @@ class Supervisor:
                 return
             if self._interpreter is not None and pid == self._interpreter.pid:
                 self._interpreter_died(status)
-            elif not self._runner.child_died(pid, status) and self._terminals is not None:
-                self._terminals.child_died(pid, status)
+            elif not self._runner.child_died(pid, status):
+                owners = (self._bootstrap, self._services, self._terminals)
+                any(owner is not None and owner.child_died(pid, status) for owner in owners)
 
     def _interpreter_died(self, status: int) -> None:
         if self._interpreter is None:
@@ -338,7 +357,7 @@ class Supervisor:
         else:
             self._start_later()
 
-    # ---- files and terminals
+    # ---- files, terminals and services
 
     def _open_files(self) -> Any:
         if self._files is None:
@@ -354,6 +373,22 @@ class Supervisor:
             self._terminals = Terminals(self._loop, self._channel, self._home, self._send)
         return self._terminals
 
+    def _open_services(self) -> Any:
+        if self._services is None:
+            from .services import Services
+
+            self._services = Services(
+                self._loop,
+                self._home,
+                self._runtime,
+                self._service_defs,
+                self._send,
+                self._reply,
+                self._refuse,
+                self._log.write,
+            )
+        return self._services
+
     def _terminal_open(self, message: Dict[str, Any]) -> None:
         name = message["pty"]
         if not isinstance(name, str) or not 1 <= len(name) <= 128:
@@ -366,13 +401,15 @@ class Supervisor:
             self._terminals.shut_all()
         if self._files is not None:
             self._files.close()
+        if self._services is not None:
+            self._services.end_all()
         self._runner.cancel(None, "shutdown")
         if self._interpreter is not None and self._interpreter.pid:
             self._interpreter.signal(signal.SIGKILL)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Parses `--channel-fd N --runtime NAME --home DIR` and serves; 2 on wrong arguments."""
+    """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; 2 on wrong arguments."""
     from .recipes import RUNTIMES
 
     if arguments[:1] == ["--worker"]:  # see `process.execute_anew`
@@ -381,7 +418,7 @@ def main(arguments: Sequence[str]) -> int:
         read, write, *standard = map(int, arguments[2:])
         serve(read, write, (standard[0], standard[1], standard[2]), arguments[1])
     options = dict(zip(arguments[::2], arguments[1::2]))
-    unknown = set(options) - {"--channel-fd", "--runtime", "--home"}
+    unknown = set(options) - {"--channel-fd", "--runtime", "--home", "--service-defs"}
     runtime, home = options.get("--runtime", "python"), options.get("--home", "/home/work")
     fd = options.get("--channel-fd", "3")
     if unknown or len(arguments) % 2 or runtime not in RUNTIMES or not fd.isdigit():
@@ -393,4 +430,4 @@ def main(arguments: Sequence[str]) -> int:
         os.mkdir(os.path.join(home, ".output"), 0o755)
     except OSError:
         pass  # it is there, or the home is read-only; a run without it reports no files
-    return Supervisor(int(fd), runtime, home).run()
+    return Supervisor(int(fd), runtime, home, options.get("--service-defs", SERVICE_DEFS)).run()

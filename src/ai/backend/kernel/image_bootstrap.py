@@ -1,0 +1,63 @@
+"""The image's own script, which starts what listens on its preopen and endpoint ports before the session is ready.
+
+It runs as the user that the session is: nothing of an image runs as root here (spec 03-05 has it so, and `su-exec`).
+"""
+
+from __future__ import annotations
+
+from . import process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Tuple
+
+    from .loop import Loop
+
+TIMEOUT_S = 30.0
+"""It must return at once; after this time the session goes on without waiting for it."""
+
+
+class ImageBootstrap:
+    """One run of the script. `done` is called when nobody waits for it any more, if it has not been by then."""
+
+    def __init__(self, path: str, loop: Loop, log: Callable[[str, bytes], None]) -> None:
+        self._path = path
+        self._loop = loop
+        self._log = log
+        self._pid = 0
+        self.is_running = False
+        self.done: Callable[[], None] = lambda: None
+
+    def start(self, home: str, fds: Tuple[int, int, int]) -> None:
+        argv = [process.find_executable("bash", "sh") or "/bin/sh", self._path]
+        try:
+            self._pid = process.spawn(argv, process.common_environment(home), home, fds)
+        except OSError as e:
+            self._say(f"cannot be started: {e}")
+            return
+        self.is_running = True
+        self._loop.call_later(TIMEOUT_S, self._took_long)
+
+    def child_died(self, pid: int, status: int) -> bool:
+        """Notices its end; False when `pid` is another's."""
+        if pid != self._pid:
+            return False
+        self._pid = 0
+        code = process.exit_of(status)[0]
+        if code:
+            self._say(f"ended with code {code}")
+        self._finish()
+        return True
+
+    def _took_long(self) -> None:
+        if self.is_running:
+            self._say(f"has not returned within {TIMEOUT_S:g} s: going on without it")
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.is_running:
+            self.is_running = False
+            self.done()
+
+    def _say(self, text: str) -> None:
+        self._log("stderr", f"runner: {self._path} {text}\n".encode("utf-8", "replace"))

@@ -1,0 +1,69 @@
+"""Services that need no definition in an image: those that every session has, and common ones of Python images."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from .service_definitions import BadDefinition, Definition
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+LAUNCHER = "launch.json"
+"""In a kit: the arguments that start its interpreter, with `{kit}` for its place."""
+
+_JUPYTER = [
+    'c.ServerApp.ip = "{host}"\n',
+    "c.ServerApp.port = {ports[0]}\n",
+    "c.ServerApp.port_retries = 0\n",
+    "c.ServerApp.open_browser = False\n",
+    'c.IdentityProvider.token = ""\n',
+    'c.ServerApp.root_dir = "{home}"\n',
+    "c.ServerApp.allow_remote_access = True\n",
+    "c.FileContentsManager.delete_to_trash = False\n",
+]
+_OF_PYTHON: Dict[str, Any] = {
+    "http": {
+        "command": ["{runtime_path}", "-m", "http.server", "{ports[0]}", "--bind", "{host}"],
+        "allowed_arguments": ["--directory"],
+    },
+    "jupyterlab": {
+        "prestart": [{"action": "write_tempfile", "args": {"body": _JUPYTER, "mode": "600"}, "ref": "config"}],
+        "command": ["{runtime_path}", "-m", "jupyterlab", "--no-browser", "--config", "{config}"],
+        "url_template": "http://{host}:{port}/lab",
+    },
+    "jupyter": {
+        "prestart": [{"action": "write_tempfile", "args": {"body": _JUPYTER, "mode": "600"}, "ref": "config"}],
+        "command": ["{runtime_path}", "-m", "notebook", "--no-browser", "--config", "{config}"],
+        "url_template": "http://{host}:{port}/tree",
+    },
+}
+_INTRINSIC = {"sshd": None, "ttyd": "http://{host}:{port}/"}
+
+
+def builtin_definition(name: str, runtime: str, kit: Optional[str]) -> Optional[Definition]:
+    """Our own definition of a service, None if there is none. Raises BadDefinition where its kit is missing."""
+    if name in _INTRINSIC:
+        command = [*_launcher(kit), "--port", "{ports[0]}", "--host", "{host}"]
+        command.insert(-4, f"{_literal(kit or '')}/programs/{name}.py")
+        return Definition({"command": command, "url_template": _INTRINSIC[name]})
+    if runtime == "python" and name in _OF_PYTHON:
+        return Definition(_OF_PYTHON[name])
+    return None
+
+
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _launcher(kit: Optional[str]) -> List[str]:
+    if not kit:
+        raise BadDefinition("the agent has no kit for the services that every session has")
+    try:
+        with open(os.path.join(kit, LAUNCHER), encoding="utf-8") as file:
+            arguments = json.load(file)
+        return [_literal(str(argument).replace("{kit}", kit)) for argument in arguments]
+    except (OSError, ValueError, TypeError) as e:
+        raise BadDefinition(f"the kit of the agent cannot be used here: {e}") from e
