@@ -268,6 +268,21 @@ def test_interrupted_transfers_go_on_with_the_same_command(
     cluster.run("vfolder", "purge", name, check=True)
 
 
+def _while_stopped(
+    process: subprocess.Popen[bytes], part: Callable[[], Path | None], number: signal.Signals
+) -> os.stat_result | None:
+    """Look for the part while the command stands still, and send the signal if it is there: it cannot end in between."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        if (found := part()) is None:
+            return None
+        told = found.stat()
+        process.send_signal(number)
+        return told
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
 def _interrupt(
     cluster: Cluster, command: tuple[str, ...], number: signal.Signals, part: Callable[[], Path | None]
 ) -> os.stat_result:
@@ -282,11 +297,10 @@ def _interrupt(
     )
     try:
         deadline = time.monotonic() + 60
-        while (found := part()) is None:
+        while (told := _while_stopped(process, part, number)) is None:
             assert process.poll() is None, "it was done before it could be interrupted"
             assert time.monotonic() < deadline
-        told = found.stat()
-        process.send_signal(number)
+            time.sleep(0.02)
         assert process.wait(20) != 0
     finally:
         process.kill()

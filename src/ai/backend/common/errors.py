@@ -29,14 +29,16 @@
     │   ├── NotMultipleOfQuantum    a fractional quantity off its grid
     │   └── InvalidAllocation       a plan that the inventory does not admit
     ├── CreationDenied          a plugin or runtime refused for good
+    │   └── ImageMissing            the node does not have the image
     ├── CreationDeferred        a plugin or runtime refused for now
     ├── WorkloadError           the runtime failed on one workload
     ├── RunError                a run of user code cannot go on
     ├── PluginError             a plugin misbehaved
+    ├── NotSupported            this server, or what it is set up with, does not offer that operation
     ├── PeerRefused             a service outside of the platform does not let us do it
     │   └── RegistryRefused, ObjectStorageRefused, BucketNotFound
     ├── Unavailable             a peer does not answer; try again
-    │   └── DeadlineExceeded, RegistryUnavailable, ObjectStorageUnavailable
+    │   └── ServerFrozen, DeadlineExceeded, RegistryUnavailable, ObjectStorageUnavailable
     └── InternalError           our own fault
 
 Errors cross daemons as (code, message, data) and come out as the same class, see :func:`from_wire`. HTTP statuses are
@@ -331,6 +333,11 @@ def waiting_time(asked: object) -> float:
     return seconds if 0 <= seconds < math.inf else 1.0
 
 
+class ImageMissing(CreationDenied):
+    code = "image-missing"
+    title = "The node does not have the image."
+
+
 class CreationDeferred(BackendError):
     """``data.retry_after`` is in seconds."""
 
@@ -399,6 +406,12 @@ class Unavailable(BackendError):
     title = "A part of the platform does not answer; try again."
     blame = Blame.CLUSTER
     retryable = True
+
+
+class ServerFrozen(Unavailable):
+    code = "server-frozen"
+    title = "The installation takes no new sessions now."
+    retryable = False
 
 
 class DeadlineExceeded(Unavailable):
