@@ -6,29 +6,31 @@ requests there are.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 from ai.backend.common.errors import RateLimitExceeded
 
 WINDOW_S = 900
-_STEPS = 30
-_STEP_S = WINDOW_S // _STEPS
+STEPS = 30
+STEP_S = WINDOW_S // STEPS
 
 
 class _Window:
     __slots__ = ("counts", "step", "total")
 
     def __init__(self, step: int) -> None:
-        self.counts = [0] * _STEPS
+        self.counts = [0] * STEPS
         self.step = step
         self.total = 0
 
     def advance(self, step: int) -> None:
         """Forget what fell out of the window; a clock that goes back counts into the newest step."""
-        gone = min(step - self.step, _STEPS)
+        gone = min(step - self.step, STEPS)
         for i in range(gone):
-            slot = (self.step + 1 + i) % _STEPS
+            slot = (self.step + 1 + i) % STEPS
             self.total -= self.counts[slot]
             self.counts[slot] = 0
         self.step = max(self.step, step)
@@ -49,6 +51,25 @@ class Allowance:
         }
 
 
+def exceeded(limit: int) -> RateLimitExceeded:
+    return RateLimitExceeded(
+        f"More than {limit} requests in {WINDOW_S // 60} minutes.",
+        data={"limit": limit, "window_s": WINDOW_S, "retry_after": STEP_S},
+    )
+
+
+class Limiter(Protocol):
+    """Counts requests by key: in this process, or by several together."""
+
+    async def count(self, key: str, limit: int | None) -> Allowance | None:
+        """Count one request, now; None or less than one is no limit, and no counting.
+
+        Raises:
+            RateLimitExceeded: there were too many in the window; this one is not counted.
+        """
+        ...
+
+
 class RateLimiter:
     """Counts requests by key; a key is an access key, or the address of an anonymous caller.
 
@@ -58,6 +79,10 @@ class RateLimiter:
     def __init__(self, *, max_keys: int = 65_536) -> None:
         self._windows: OrderedDict[str, _Window] = OrderedDict()
         self._max_keys = max_keys
+
+    async def count(self, key: str, limit: int | None) -> Allowance | None:
+        """Implements :class:`Limiter`."""
+        return self.take(key, limit, now=time.monotonic())
 
     def take(self, key: str, limit: int | None, *, now: float) -> Allowance | None:
         """Count one request.
@@ -72,7 +97,7 @@ class RateLimiter:
         """
         if limit is None or limit < 1:
             return None
-        step = int(now) // _STEP_S
+        step = int(now) // STEP_S
         window = self._windows.get(key)
         if window is None:
             window = self._windows[key] = _Window(step)
@@ -83,10 +108,7 @@ class RateLimiter:
             if step > window.step:
                 window.advance(step)
         if window.total >= limit:
-            raise RateLimitExceeded(
-                f"More than {limit} requests in {WINDOW_S // 60} minutes.",
-                data={"limit": limit, "window_s": WINDOW_S, "retry_after": _STEP_S},
-            )
+            raise exceeded(limit)
         window.total += 1
-        window.counts[window.step % _STEPS] += 1
+        window.counts[window.step % STEPS] += 1
         return Allowance(limit=limit, remaining=limit - window.total)

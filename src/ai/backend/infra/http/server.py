@@ -37,7 +37,7 @@ from ai.backend.infra.http.decode import (
 from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge, RouteNotFound, problem_response, status_of
 from ai.backend.infra.http.paths import modern_path, split_target
 from ai.backend.infra.http.pot import UNVERIFIED_BYTES, VERIFIED_BYTES, Pot
-from ai.backend.infra.http.ratelimit import Allowance, RateLimiter
+from ai.backend.infra.http.ratelimit import Allowance, Limiter, RateLimiter
 from ai.backend.infra.http.routes import SAFE_METHODS, Call, Endpoint, Reply, RouteTable
 from ai.backend.infra.http.signature import SigningKey
 from ai.backend.infra.http.streams import STREAMS, Streams
@@ -104,6 +104,7 @@ class HttpServer:
         audit: called once after every audited call, whatever became of it.
         client_tokens: recognises repeated calls; None takes no notice of client tokens.
         on_admitted: told the access key of every request whose signature was right.
+        limiter: who counts requests; this process by default.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class HttpServer:
         client_tokens: ClientTokens | None = None,
         options: HttpOptions | None = None,
         on_admitted: Callable[[Any], None] | None = None,
+        limiter: Limiter | None = None,
     ) -> None:
         self.table = RouteTable(endpoints)
         self._authenticator = authenticator
@@ -123,7 +125,7 @@ class HttpServer:
         self._client_tokens = client_tokens
         self._on_admitted = on_admitted
         self._options = options or HttpOptions()
-        self._limiter = RateLimiter()
+        self._limiter: Limiter = limiter or RateLimiter()
         self._unverified, self._verified = Pot(UNVERIFIED_BYTES), Pot(VERIFIED_BYTES)
         self._queries: dict[str, QuerySchema[Any]] = {
             e.template: QuerySchema(e.query, reserved=_RESERVED) for e in self.table.endpoints
@@ -186,9 +188,9 @@ class HttpServer:
                 response = await self._answer(call)
                 outcome = "replayed" if call.is_replayed else "ok"
             except BackendError as error:
-                response, outcome = self._refuse(request, call, error, request_id), error.code
+                response, outcome = await self._refuse(request, call, error, request_id), error.code
             except web.HTTPException as error:
-                response, outcome = self._refuse(request, call, _foreign(error), request_id), "http-error"
+                response, outcome = await self._refuse(request, call, _foreign(error), request_id), "http-error"
             except (ConnectionError, web.RequestPayloadError):
                 response, outcome = web.Response(status=499), "gone"
             except Exception:
@@ -240,7 +242,7 @@ class HttpServer:
             if not endpoint.limited:
                 return None
             limit = self._options.anonymous_rate_limit
-            return self._limiter.take(self._address(call.request), limit, now=time.monotonic())
+            return await self._limiter.count(self._address(call.request), limit)
         if self._authenticator is None:
             raise AuthenticationFailed("Nobody can sign in here.")
         access_key, key = await self._authenticator.authenticate(
@@ -253,7 +255,7 @@ class HttpServer:
         call.pot = self._verified
         if self._on_admitted is not None:
             self._on_admitted(access_key)
-        return self._limiter.take(access_key, key.rate_limit, now=time.monotonic())
+        return await self._limiter.count(access_key, key.rate_limit)
 
     async def _decode(self, call: Call[Any, Any]) -> None:
         endpoint, request = call.endpoint, call.request
@@ -272,14 +274,14 @@ class HttpServer:
                 rename_aliases(raw, endpoint.body_aliases)
             call.body = convert(raw, endpoint.body)
 
-    def _refuse(
+    async def _refuse(
         self, request: web.Request, call: Call[Any, Any] | None, error: BackendError, request_id: str
     ) -> web.Response:
         if (call is None or call.identity is None) and not isinstance(error, RateLimitExceeded):
             anonymous = call is not None and not call.endpoint.auth
             if not anonymous:  # an anonymous endpoint has been counted already
                 try:
-                    self._limiter.take(self._address(request), self._options.anonymous_rate_limit, now=time.monotonic())
+                    await self._limiter.count(self._address(request), self._options.anonymous_rate_limit)
                 except RateLimitExceeded as limited:
                     error = limited
         if status_of(error) >= 500:
