@@ -21,6 +21,8 @@ from ai.backend.common.wire.agent import (
     DownloadFiles,
     Execute,
     FileListing,
+    ImageJob,
+    ImageJobState,
     ImageReport,
     KernelObservation,
     KernelPresence,
@@ -84,6 +86,8 @@ class FakeAgent:
     created: list[KernelSpec] = field(default_factory=list)
     destroyed: list[DestroyKernel] = field(default_factory=list)
     uploads: list[UploadFiles] = field(default_factory=list)
+    image_jobs: list[ImageJob] = field(default_factory=list)
+    image_answers: list[ImageJobState] = field(default_factory=lambda: [ImageJobState(state="done")])
     seq: int = 0
     reports: ManagerReports | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -259,6 +263,12 @@ class FakeAgent:
         if req.kernel_id in self.services:
             return [ServiceState(name="sshd", protocol="tcp", ports=[2200], status="running")]
         return [ServiceState(name="sshd", protocol="tcp")]
+
+    async def image_job(self, req: ImageJob) -> ImageJobState:
+        """As the test says: answers in order, the last one stays."""
+        self.image_jobs.append(req)
+        answers = self.image_answers
+        return answers.pop(0) if len(answers) > 1 else answers[0]
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
         raise NotFound("no terminal here")

@@ -19,6 +19,8 @@ from ai.backend.common.wire.agent import (
     Execute,
     FileListing,
     HeartbeatReply,
+    ImageJob,
+    ImageJobState,
     KernelObservation,
     OperateDevice,
     PartitionOption,
@@ -194,6 +196,10 @@ class Commands:
     async def list_services(self, req: Any) -> list[ServiceState]:
         self._note("list_services", req)
         return [ServiceState(name="sshd", protocol="tcp")]
+
+    async def image_job(self, req: ImageJob) -> ImageJobState:
+        self._note("image_job", req)
+        return ImageJobState(state="running", message=req.image, current=1, total=2)
 
     async def open_pty(self, req: Any) -> PtyStream:
         self._note("open_pty", req)

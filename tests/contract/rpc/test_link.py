@@ -26,6 +26,7 @@ from ai.backend.common.wire.agent import (
     DownloadFiles,
     Execute,
     FileBlob,
+    ImageJob,
     KernelObservation,
     KernelRef,
     ListProcesses,
@@ -35,6 +36,7 @@ from ai.backend.common.wire.agent import (
     OperateDevice,
     PtyFrame,
     ReadLogs,
+    RegistryAccess,
     StartService,
     StatReport,
     StopService,
@@ -75,6 +77,10 @@ class TestLinkContract:
         assert (await agent.operate_device(operation)).device_id == "a/1g"
         options = await agent.device_options(DeviceOptionsOf(device_name="mock"))
         assert (options.actions, options.profiles["a"][0].available) == (["reset"], 2)
+        access = RegistryAccess(registry="cr", username="u", password="p")
+        job = ImageJob(job_id="1", action="pull", image="cr/a:1", access=access)
+        assert (await agent.image_job(job)).message == "cr/a:1"
+        assert pair.commands.calls[-1] == ("image_job", job)
         tars = await agent.download_files(DownloadFiles(kernel_id="k", paths=["a", "b"], max_bytes=9))
         assert [tar.name for tar in tars] == ["a", "b"]
         assert pair.commands.calls[:2] == [("execute", EXECUTE), ("upload_files", upload)]

@@ -143,7 +143,9 @@ class Agent:
         devices = DeviceOperations(plugins, inventory, look=look)
         ports = Ports(self._runtime, settings.services)
         self._images = ImageJobs(self._runtime, supervisor)
-        self._commands = Commands(supervisor, self._runtime, processes, devices, ports, settings.runs, self._recovered)
+        self._commands = Commands(
+            supervisor, self._runtime, processes, devices, self._images, ports, settings.runs, self._recovered
+        )
         await self._runtime.setup()
         await reporting.refresh(asyncio.get_running_loop().time())
         with suppress(BackendError):  # the loop says so, and tries again

@@ -8,6 +8,7 @@ from ai.backend.agent.config.settings import RunSettings
 from ai.backend.agent.services.channel import KernelChannel
 from ai.backend.agent.services.device_operations import DeviceOperations
 from ai.backend.agent.services.files import download, list_directory, upload
+from ai.backend.agent.services.image_jobs import ImageJobs
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.ports import Ports
 from ai.backend.agent.services.processes import Processes
@@ -24,6 +25,8 @@ from ai.backend.common.wire.agent import (
     DownloadFiles,
     Execute,
     FileListing,
+    ImageJob,
+    ImageJobState,
     KernelRef,
     ListFiles,
     ListProcesses,
@@ -50,6 +53,7 @@ class Commands:
         runtime: AbstractRuntime,
         processes: Processes,
         devices: DeviceOperations,
+        images: ImageJobs,
         ports: Ports,
         settings: RunSettings,
         recovered: asyncio.Event,
@@ -57,6 +61,7 @@ class Commands:
         self._supervisor = supervisor
         self._processes = processes
         self._devices = devices
+        self._images = images
         self._ports = ports
         self._runtime = runtime
         self._settings = settings
@@ -127,6 +132,10 @@ class Commands:
     async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions:
         await self._ready()
         return await self._devices.options(req)
+
+    async def image_job(self, req: ImageJob) -> ImageJobState:
+        await self._ready()
+        return await self._images.ask(req)
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
         _, _, terminals = await self._running(req.kernel_id)

@@ -105,6 +105,7 @@ class LifecycleSettings(Settings):
     """Deadlines of a kernel's life, in seconds."""
 
     create_timeout: float = Field(default=60.0, gt=0, description="For the runtime to create a workload.")
+    pull_timeout: float = Field(default=3600.0, gt=0, description="For the image of a kernel to be fetched.")
     ready_timeout: float = Field(default=30.0, gt=0, description="For the runner to become ready.")
     bootstrap_timeout: float = Field(default=300.0, gt=0, description="For a user's bootstrap script.")
     plugin_timeout: float = Field(default=30.0, gt=0, description="For one call of a plugin.")

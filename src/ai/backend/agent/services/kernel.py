@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from ai.backend.agent.services.flag import Flag
 from ai.backend.agent.services.runs.book import RunBook
 from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.common.wire.agent import RegistryAccess
 from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
 from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
 
@@ -23,7 +25,8 @@ class Kernel:
     """One kernel. ``task`` is the one operation under way; whoever starts another ends it first.
 
     ``deferral_ends`` is the record's ``deferred_until`` on the loop's clock, once this life of the agent has read it,
-    and ``owing_since`` likewise its ``owed_since``: a wall clock that is set meanwhile moves neither.
+    and ``owing_since`` likewise its ``owed_since``: a wall clock that is set meanwhile moves neither. ``registries``
+    opens those of images, and is never written down: the next life of the agent has to be told again.
     """
 
     def __init__(self, record: KernelRecord, records: KernelRecords | Leftovers) -> None:
@@ -34,6 +37,7 @@ class Kernel:
         self.configs: list[tuple[str, WorkloadConfig]] = []
         self.attached: dict[str, list[AttachedDevice]] = {}
         self.network: NetworkView | None = None
+        self.registries: Sequence[RegistryAccess] = ()
         self.exit: WorkloadExit | None = None
         self.channel: KernelChannel | None = None
         self.runs: RunBook | None = None

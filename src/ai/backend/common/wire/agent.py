@@ -57,7 +57,8 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     ``devices`` is the manager's plan, slot -> device -> quantity, made from inventory generation ``generation``; empty
     for slots of plugins whose alloc map the manager does not know. ``variant_requirements`` are properties that its
     devices must have, as ``namespace::feature::value``. ``relocated_from`` is the agent of the attempt before, if
-    it was another one.
+    it was another one. ``auto_pull`` says when the image is fetched: never, if it is missing, or also if it is another
+    than ``image_digest`` and ``image_config_digest`` say.
     """
 
     kernel_id: str
@@ -89,12 +90,27 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     preopen_ports: list[int] = []
     request_id: str | None = None
     relocated_from: str | None = None
+    auto_pull: Literal["", "tag", "digest"] = ""
+    image_digest: str = ""
+    image_config_digest: str = ""
+
+
+class RegistryAccess(Wire, frozen=True, kw_only=True):
+    """What opens a registry of images. Agents keep it in memory only, and show it to nothing but their engine."""
+
+    registry: str
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"RegistryAccess(registry={self.registry!r}, username={self.username!r})"
 
 
 class CreateKernels(Wire, frozen=True, kw_only=True):
     """Create kernels of one session on this agent: all or none is accepted. Progress comes as observations."""
 
     kernels: list[KernelSpec]
+    registries: list[RegistryAccess] = []
 
 
 class DestroyKernel(Wire, frozen=True, kw_only=True):
@@ -264,6 +280,37 @@ class ProcessInfo(Wire, frozen=True, kw_only=True):
 class ReadLogs(Wire, frozen=True, kw_only=True):
     kernel_id: str
     max_bytes: int = 10_485_760
+
+
+class ImageJob(Wire, frozen=True, kw_only=True):
+    """Long work on an image, idempotent by ``job_id``: asking again tells how far it is, within ``wait_s``.
+
+    ``pull`` fetches ``image``, ``remove`` removes it, ``commit`` makes an archive named ``filename``, with ``labels``,
+    of the kernel ``kernel_id``, in a folder named ``folder``, or pushes it as ``image`` if that is not empty.
+    """
+
+    job_id: str
+    action: Literal["pull", "remove", "commit"]
+    image: str = ""
+    digest: str = ""
+    config_digest: str = ""
+    kernel_id: str = ""
+    folder: str = ""
+    filename: str = ""
+    labels: dict[str, str] = {}
+    access: RegistryAccess | None = None
+    wait_s: float = 2.0
+
+
+class ImageJobState(Wire, frozen=True, kw_only=True):
+    """How far a job is: ``current`` and ``total`` count bytes. ``code`` and ``message`` say why it has failed."""
+
+    state: Literal["running", "done", "failed"]
+    message: str = ""
+    code: str = ""
+    current: int = 0
+    total: int = 0
+    result: dict[str, Any] = {}
 
 
 class OperateDevice(Wire, frozen=True, kw_only=True):

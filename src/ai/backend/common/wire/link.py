@@ -23,6 +23,8 @@ from ai.backend.common.wire.agent import (
     Execute,
     FileListing,
     HeartbeatReply,
+    ImageJob,
+    ImageJobState,
     KernelObservation,
     KernelRef,
     ListFiles,
@@ -105,6 +107,10 @@ class AgentCommands(Protocol):
         ...
 
     async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions: ...
+    async def image_job(self, req: ImageJob) -> ImageJobState:
+        """Begins the job, or tells how far it is; answers within ``wait_s``. Raises what refuses it at once."""
+        ...
+
     async def open_pty(self, req: OpenPty) -> PtyStream: ...
     async def start_service(self, req: StartService) -> ServiceState:
         """Answers once it listens.

@@ -53,6 +53,7 @@ COMMANDS = _table(
     Method("start_service", w.StartService, w.ServiceState, deadline_s=60.0),
     Method("stop_service", w.StopService, None),
     Method("list_services", w.KernelRef, list[w.ServiceState], abandonable=True),
+    Method("image_job", w.ImageJob, w.ImageJobState, abandonable=True),
     Method("open_pty", w.OpenPty, None, stream="frames"),
     Method("open_port", w.OpenPort, None, stream="bytes", abandonable=True),
 )
@@ -67,4 +68,6 @@ def deadline_of(method: Method, request: object) -> float:
     """Seconds that a call may take: a run's step may wait its flush time on top of the usual."""
     if isinstance(request, w.Execute):
         return method.deadline_s + max(0.0, request.flush_timeout_s)
+    if isinstance(request, w.ImageJob):
+        return method.deadline_s + max(0.0, request.wait_s)
     return method.deadline_s

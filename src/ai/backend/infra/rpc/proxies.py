@@ -87,6 +87,10 @@ class CommandsProxy:
         states: list[w.ServiceState] = await self._caller.call(COMMANDS["list_services"], req)
         return states
 
+    async def image_job(self, req: w.ImageJob) -> w.ImageJobState:
+        result: w.ImageJobState = await self._caller.call(COMMANDS["image_job"], req)
+        return result
+
     async def open_pty(self, req: w.OpenPty) -> PtyStream:
         stream: PtyStream = await self._caller.open_stream(COMMANDS["open_pty"], req)
         return stream

@@ -277,7 +277,7 @@ class Supervisor:
         if kernel.record.status in _BEFORE_CREATING:
             try:
                 await self._pull(kernel)
-            except Exception as e:  # a pull leaves nothing that another creation could not use
+            except Exception as e:  # noqa: BLE001  # logged and told there; a pull leaves nothing to take back
                 await self._give_up(kernel, e)
                 return
         async with self._slots:
@@ -306,7 +306,7 @@ class Supervisor:
     async def _acquire(self, kernel: Kernel, why: Circumstances) -> None:
         try:
             await self._runner.acquire_all(kernel, why)
-        except Exception as e:
+        except Exception as e:  # noqa: BLE001  # logged and told there
             await self._give_up(kernel, e, restarting=why.restarting)
             return
         self._announce(kernel, R.RESTARTING if why.restarting else R.NEW_WORKLOAD_STARTED)
