@@ -271,7 +271,7 @@ def test_interrupted_transfers_go_on_with_the_same_command(
 def _while_stopped(
     process: subprocess.Popen[bytes], part: Callable[[], Path | None], number: signal.Signals
 ) -> os.stat_result | None:
-    """Look for the part while the command stands still, and send the signal if it is there: it cannot end in between."""
+    """Look for the part while the command stands still, and send the signal if it is there: nothing comes between."""
     process.send_signal(signal.SIGSTOP)
     try:
         if (found := part()) is None:
