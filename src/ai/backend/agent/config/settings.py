@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
@@ -140,6 +140,31 @@ class ServiceSettings(Settings):
     )
 
 
+class RuntimeClassSettings(Settings):
+    """What is declared of a runtime class, `[runtime-classes.NAME]`."""
+
+    runtime: str = Field(default="", description="What the engine calls it; default: the class's name.")
+    kind: Literal["container", "vm"] = Field(
+        default="container", description="A virtual machine gets one whole device at most, unless said otherwise."
+    )
+    overhead_cpu: float = Field(default=0.0, ge=0, le=64, description="Cores that each kernel takes beyond its own.")
+    overhead_mem: Size | None = Field(
+        default=None, ge=0, description="Memory likewise; default: 150 MiB for a virtual machine, else none."
+    )
+    whole_devices: bool | None = Field(default=None, description="Refuse parts of devices; default: for `vm`.")
+    max_devices: int | None = Field(
+        default=None, ge=0, description="Accelerators of one kernel; default: 1 in a virtual machine, else any number."
+    )
+
+    @property
+    def needs_whole_devices(self) -> bool:
+        return self.kind == "vm" if self.whole_devices is None else self.whole_devices
+
+    @property
+    def device_limit(self) -> int | None:
+        return 1 if self.max_devices is None and self.kind == "vm" else self.max_devices
+
+
 class AgentSettings(Settings):
     """The whole file."""
 
@@ -152,6 +177,9 @@ class AgentSettings(Settings):
     services: ServiceSettings = ServiceSettings()
     plugins: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Settings of each accelerator plugin, by its device name."
+    )
+    runtime_classes: dict[str, RuntimeClassSettings] = Field(
+        default_factory=dict, description="What is declared of each runtime class, by its name."
     )
     runtime: dict[str, Any] = Field(default_factory=dict, description="Settings of the runtime plugin.")
 

@@ -12,6 +12,7 @@ import msgspec
 
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
+from ai.backend.agent.services.runtime_classes import reports_of
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.wire.agent import AgentReport, ImageReport, PluginReport, SlotReport
@@ -75,6 +76,7 @@ class Reporting:
                 for image in self._images
             ],
             kernels=self._supervisor.presence(),
+            runtime_classes=reports_of(around.settings.runtime_classes, info),
         )
 
     def _devices(self) -> Iterator[ComputeDevice]:

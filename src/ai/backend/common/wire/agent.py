@@ -93,6 +93,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     auto_pull: Literal["", "tag", "digest"] = ""
     image_digest: str = ""
     image_config_digest: str = ""
+    runtime_class: str = ""
 
 
 class RegistryAccess(Wire, frozen=True, kw_only=True):
@@ -387,6 +388,20 @@ class ImageReport(Wire, frozen=True, kw_only=True):
     aliases: list[str] = []
 
 
+class RuntimeClassReport(Wire, frozen=True, kw_only=True):
+    """A runtime class that a session on this agent may name (spec 03-19, 10.3).
+
+    ``overhead`` are slots that each of its kernels takes beyond its own. Of accelerators a kernel gets at most
+    ``max_devices`` (None: any number), and only whole ones if ``whole_devices``.
+    """
+
+    name: str
+    kind: Literal["container", "vm"] = "container"
+    overhead: dict[str, str] = {}
+    whole_devices: bool = False
+    max_devices: int | None = None
+
+
 class AgentReport(Wire, frozen=True, kw_only=True):
     """What a heartbeat carries.
 
@@ -411,6 +426,7 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     plugins: list[PluginReport] = []
     images: list[ImageReport] = []
     kernels: list[KernelPresence] = []
+    runtime_classes: list[RuntimeClassReport] = []
 
 
 class KernelPresence(Wire, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ class EngineFacts:
     network: str
     limits: frozenset[str]
     has_seccomp: bool
+    runtimes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ def compose(
             **limits(spec, settings),
             **devices(spec.config.devices, engine),
             "NetworkMode": networks[0],
+            **({"Runtime": spec.runtime_class} if spec.runtime_class else {}),
             "ExtraHosts": peers_of(spec),
             "Mounts": [
                 *_volumes(image, spec, settings),

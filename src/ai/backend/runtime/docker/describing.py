@@ -14,6 +14,8 @@ from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 
 VERSION = "1"
 CDI_API = (1, 44)
+_ALIASES = frozenset({"io.containerd.runc.v2", "io.containerd.runtime.v1.linux"})
+"""Names under which the engine lists ``runc`` once more."""
 _LIMITS = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit", "pids": "PidsLimit", "cpuset": "CPUSet"}
 
 
@@ -27,6 +29,7 @@ def engine_facts(info: Mapping[str, Any], networks: Sequence[Mapping[str, Any]])
         cdi=api >= CDI_API and bool(info.get("CDISpecDirs")),
         network="bridge" if "bridge" in names else "none",
         limits=frozenset(name for name, field in _LIMITS.items() if info.get(field)),
+        runtimes=tuple(sorted(name for name in info.get("Runtimes") or () if name not in _ALIASES)),
         has_seccomp=any("name=seccomp" in option for option in info.get("SecurityOptions") or ()),
     )
 
@@ -53,6 +56,7 @@ def describe(facts: EngineFacts, settings: DockerRuntimeSettings) -> RuntimeInfo
         name="docker",
         version=VERSION,
         workload_type="container",
+        runtime_classes=facts.runtimes,
         tier="contained" if is_root else "contained-as-agent",
         enforcement={
             **{name: enforced if name in facts.limits else none for name in _LIMITS},

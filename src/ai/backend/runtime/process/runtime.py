@@ -184,6 +184,8 @@ class ProcessRuntime(AbstractRuntime):
     # -- creation
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
+        if spec.runtime_class:
+            raise CreationDenied("process trees have no runtime classes")
         async with self._lock(spec.key):
             existing = await self._find(spec.key)
             if existing is not None:

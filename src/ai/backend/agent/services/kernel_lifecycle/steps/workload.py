@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from ai.backend.agent.services.cluster_keys import PRIVATE_KEY, cluster_key_files
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_files import config_files, kernel_environ, user_mounts
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.services.runtime_classes import asked_of_runtime, without_overhead
 from ai.backend.agent.services.workload_config import AGENT, blame, check_consent, merge_configs
 from ai.backend.common.errors import CreationDenied, DeadlineExceeded, WorkloadError
 from ai.backend.common.wire.agent import KernelSpec
@@ -27,6 +29,9 @@ class CreateWorkload:
         """Raises CreationDenied if plugins, or a plugin and the session's mounts, contradict each other."""
         spec = kernel.record.spec
         config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec))])
+        declared, info = self._around.settings.runtime_classes, self._around.runtime.info()
+        cpu, memory = without_overhead(config, spec.runtime_class, declared, info)
+        config = replace(config, cpu_limit=cpu, memory_limit_bytes=memory)
         environ = kernel_environ(spec, config, kernel.attached)
         return WorkloadSpec(
             key=kernel.key,
@@ -42,6 +47,7 @@ class CreateWorkload:
             hostname=spec.cluster_hostname,
             shmem_bytes=spec.shmem_bytes,
             network=kernel.network,
+            runtime_class=asked_of_runtime(spec.runtime_class, declared, info),
             labels={
                 "ai.backend.agent-id": self._around.settings.agent.id,
                 "ai.backend.kernel-id": spec.kernel_id,
