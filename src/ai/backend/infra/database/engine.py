@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
@@ -29,6 +30,21 @@ _DRIVERS = {"postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg"
 _SNAPSHOT = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
 _WRITE = "backendai_write"
 T = TypeVar("T")
+
+write_fence: ContextVar[Callable[[Connection], None] | None] = ContextVar("write_fence", default=None)
+"""Called first in each ``run_write`` of a context that has one; what it raises undoes the transaction."""
+
+
+def _behind_fence(work: Callable[[Connection], T]) -> Callable[[Connection], T]:
+    check = write_fence.get()
+    if check is None:
+        return work
+
+    def fenced(connection: Connection) -> T:
+        check(connection)
+        return work(connection)
+
+    return fenced
 
 
 class Database:
@@ -60,6 +76,11 @@ class Database:
                     set_up=lambda engine: self._set_up_sqlite(engine, busy_timeout_s),
                     write_option=_WRITE,
                 )
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other hosts may use it at the same time."""
+        return not self._is_sqlite
 
     @staticmethod
     def _set_up_sqlite(engine: Engine, busy_timeout_s: float) -> None:
@@ -141,6 +162,7 @@ class Database:
         Raises:
             Unavailable: the database is away, or its disk is full. InvalidInput: it cannot hold such a value.
         """
+        work = _behind_fence(work)
         if self._threads is not None:
             return await self._threads.write(work)
         if self._commits is not None:

@@ -73,6 +73,8 @@ class Task:
     message: str = ""
     created_at: datetime
     updated_at: datetime
+    manager: str = ""
+    """The process that works on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from ai.backend.common.ids import AccessKey, AgentId, KernelId, SessionId, TaskId
+from ai.backend.common.ids import AccessKey, AgentId, KernelId, ResourceGroupName, SessionId, TaskId
 from ai.backend.common.states import AgentStatus, SessionStatus
 from ai.backend.infra.http import client_tokens
 from ai.backend.manager.model.callback import Callback
@@ -17,8 +17,9 @@ from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
 from ai.backend.manager.model.journal import AuditRecord, Event, EventDraft, Task
 from ai.backend.manager.model.query import ListQuery, Page, SessionQuery
-from ai.backend.manager.model.session import Holding, Session, SlotAudit
+from ai.backend.manager.model.session import Holding, OwnerLimits, Session, SlotAudit
 
+UNLIMITED = OwnerLimits()
 KEPT_CALLS = 1_000
 KEPT_BYTES = 33_554_432
 
@@ -32,14 +33,14 @@ class SessionStore(Protocol):
         *,
         events: Sequence[EventDraft],
         client_token: str | None = None,
-        max_live: int | None = None,
+        limits: OwnerLimits = UNLIMITED,
     ) -> None:
         """Write a new session, or nothing.
 
         Raises:
             SessionAlreadyExists: the owner has a live session of that name, or the token was used before
                 (``data.existingSessionId``).
-            LimitExceeded: the access key would have more than ``max_live`` live sessions.
+            LimitExceeded: the access key would have more sessions than its limits allow.
         """
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
@@ -124,6 +125,7 @@ class AgentStore(Protocol):
     async def put_agent(self, agent: Agent) -> None: ...
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None: ...
     async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None: ...
+    async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None: ...
     async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
         """Only the time of the last heartbeat."""
 
@@ -134,13 +136,16 @@ class AgentStore(Protocol):
     async def slot_types(self) -> list[SlotTypeInfo]: ...
     async def presets(self) -> list[ResourcePreset]: ...
     async def put_preset(self, preset: ResourcePreset) -> None: ...
+    async def delete_preset(self, name: str) -> bool:
+        """False if there is none."""
+        ...
 
 
 class TaskStore(Protocol):
     async def put_task(self, task: Task) -> None: ...
     async def task(self, task_id: TaskId) -> Task | None: ...
-    async def fail_open_tasks(self, *, at: datetime, message: str) -> int:
-        """End the tasks that a former life of this manager left unfinished."""
+    async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
+        """End the tasks that managers left unfinished; those of the managers ``but`` go on."""
         ...
 
 

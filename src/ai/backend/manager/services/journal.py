@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -123,10 +123,12 @@ class TaskService:
         self._clock = clock
         self._minter = minter
         self._running: dict[TaskId, asyncio.Task[None]] = {}
+        self.manager = ""
+        """Which of several managers works on the tasks of this process."""
 
-    async def recover(self) -> None:
-        """Fail what a former life of this manager left unfinished."""
-        await self._store.fail_open_tasks(at=self._clock.now(), message="the manager was restarted")
+    async def recover(self, *, but: Collection[str] = ()) -> None:
+        """Fail what managers left unfinished; those of ``but`` live."""
+        await self._store.fail_open_tasks(at=self._clock.now(), message="the manager was restarted", but=but)
 
     async def start(self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]]) -> TaskId:
         """Run ``body`` in the background; what it returns is the final message."""
@@ -138,6 +140,7 @@ class TaskService:
             status=TaskStatus.STARTED,
             created_at=now,
             updated_at=now,
+            manager=self.manager,
         )
         await self._store.put_task(task)
         running = asyncio.create_task(self._run(TaskProgress(self, task), body), name=f"task-{task.id}")

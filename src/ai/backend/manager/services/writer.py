@@ -18,7 +18,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.journal import EventDraft
-from ai.backend.manager.model.session import Session
+from ai.backend.manager.model.session import OwnerLimits, Session
 from ai.backend.manager.ports.stores import SessionStore
 
 OUTBOX = "manager.outbox"
@@ -34,6 +34,7 @@ CALLBACK = "manager.callback"
 
 _KEPT = 4096
 _TRIES = 20
+_LOOK_S, _LOOK_SHARED_S = 5.0, 0.5
 
 Step = Callable[[Session], tuple[Change | None, tuple[Effect, ...]]]
 
@@ -41,8 +42,11 @@ Step = Callable[[Session], tuple[Change | None, tuple[Effect, ...]]]
 class SessionWriter:
     """Saves changes, tells the loops and the waiters, and calls ``on_end`` for each session that has ended."""
 
-    def __init__(self, store: SessionStore, bus: Bus, *, on_end: Callable[[Session], None]) -> None:
+    def __init__(
+        self, store: SessionStore, bus: Bus, *, on_end: Callable[[Session], None], is_shared: bool = False
+    ) -> None:
         self._store = store
+        self._is_shared = is_shared
         self._bus = bus
         self._on_end = on_end
         self._recent: OrderedDict[SessionId, Session] = OrderedDict()
@@ -52,7 +56,11 @@ class SessionWriter:
     # ---- reading ----
 
     def recent(self, session_id: SessionId) -> Session | None:
-        """The session as this process wrote or read it last; may be stale if another manager runs."""
+        """The session as this process wrote or read it last; None where other managers write as well."""
+        return None if self._is_shared else self._recent.get(session_id)
+
+    def written(self, session_id: SessionId) -> Session | None:
+        """As ``recent``, but for whoever acts on it by a change that states its version."""
         return self._recent.get(session_id)
 
     def recent_of_kernel(self, kernel_id: KernelId) -> Session | None:
@@ -61,7 +69,7 @@ class SessionWriter:
 
     async def load(self, session_id: SessionId, *, fresh: bool = False) -> Session:
         """Raises SessionNotFound."""
-        session = None if fresh else self._recent.get(session_id)
+        session = None if fresh else self.recent(session_id)
         if session is None:
             session = await self._store.get(session_id)
         if session is None:
@@ -97,16 +105,16 @@ class SessionWriter:
     # ---- writing ----
 
     async def insert(
-        self, session: Session, events: Sequence[EventDraft], *, client_token: str | None, max_live: int | None
+        self, session: Session, events: Sequence[EventDraft], *, client_token: str | None, limits: OwnerLimits
     ) -> None:
         """As ``SessionStore.insert``. A caller that goes away meanwhile does not stop it."""
-        await asyncio.shield(self._insert(session, events, client_token, max_live))
+        await asyncio.shield(self._insert(session, events, client_token, limits))
 
     async def _insert(
-        self, session: Session, events: Sequence[EventDraft], client_token: str | None, max_live: int | None
+        self, session: Session, events: Sequence[EventDraft], client_token: str | None, limits: OwnerLimits
     ) -> None:
         crash_point("before-commit-create")
-        await self._store.insert(session, events=events, client_token=client_token, max_live=max_live)
+        await self._store.insert(session, events=events, client_token=client_token, limits=limits)
         crash_point("after-commit-create")
         self._keep(session)
         self._bus.publish(OUTBOX)
@@ -193,7 +201,7 @@ class SessionWriter:
     ) -> Session | None:
         """The session once ``reached`` holds for it; None when the time ran out.
 
-        A change made by this process is seen at once, one by another manager within five seconds.
+        A change made by this process is seen at once, one by another manager within half a second.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s if timeout_s is not None else None
@@ -202,13 +210,14 @@ class SessionWriter:
         waiters.add(future)
         fresh = False
         try:
-            session: Session | None = self._recent.get(session_id)
+            session: Session | None = self.recent(session_id)
             while True:
                 if session is None or fresh:
                     session = await self._store.get(session_id)
                 if session is None or reached(session):
                     return session
-                left = 5.0 if deadline is None else min(5.0, deadline - loop.time())
+                look_s = _LOOK_SHARED_S if self._is_shared else _LOOK_S
+                left = look_s if deadline is None else min(look_s, deadline - loop.time())
                 if left <= 0:
                     return None
                 await asyncio.wait({future}, timeout=left)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
-from ai.backend.common.ids import AgentId, TaskId
+from ai.backend.common.ids import AgentId, ResourceGroupName, TaskId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus
 from ai.backend.infra.database import Database
@@ -53,6 +53,9 @@ class SqlAgentStore:
 
     async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None:
         await self._set(agent_id, schedulable=schedulable)
+
+    async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None:
+        await self._set(agent_id, scaling_group=name)
 
     async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
         await self._set(agent_id, last_heartbeat=at)
@@ -128,6 +131,10 @@ class SqlAgentStore:
 
         await self._db.run_write(work)
 
+    async def delete_preset(self, name: str) -> bool:
+        query = delete(t.presets).where(t.presets.c.name == name)
+        return await self._db.run_write(lambda s: bool(s.execute(query).rowcount))
+
 
 class SqlJournalStore:
     """Implements TaskStore and AuditStore of :mod:`ai.backend.manager.ports.stores`."""
@@ -152,9 +159,9 @@ class SqlJournalStore:
 
         return await self._db.run_read(work)
 
-    async def fail_open_tasks(self, *, at: datetime, message: str) -> int:
+    async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
         c = t.tasks.c
-        unfinished = c.status.in_([TaskStatus.STARTED, TaskStatus.UPDATED])
+        unfinished = c.status.in_([TaskStatus.STARTED, TaskStatus.UPDATED]) & c.manager.not_in(but)
 
         def work(s: Connection) -> int:
             values = {"status": TaskStatus.FAILED, "updated_at": at, "message": message}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from ai.backend.common.ids import AgentId, TaskId
+from ai.backend.common.ids import AgentId, ResourceGroupName, TaskId
 from ai.backend.common.states import AgentStatus
 from ai.backend.manager.adapters.memory.session_store import Memory
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
@@ -40,6 +40,11 @@ class MemoryAgentStore:
         if agent is not None:
             self._memory.agents[agent_id] = replace(agent, schedulable=schedulable)
 
+    async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None:
+        agent = self._memory.agents.get(agent_id)
+        if agent is not None:
+            self._memory.agents[agent_id] = replace(agent, scaling_group=name)
+
     async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
         agent = self._memory.agents.get(agent_id)
         if agent is not None:
@@ -69,6 +74,9 @@ class MemoryAgentStore:
     async def put_preset(self, preset: ResourcePreset) -> None:
         self._presets[preset.name] = preset
 
+    async def delete_preset(self, name: str) -> bool:
+        return self._presets.pop(name, None) is not None
+
 
 class MemoryJournalStore:
     """Implements TaskStore and AuditStore of :mod:`ai.backend.manager.ports.stores`."""
@@ -83,8 +91,8 @@ class MemoryJournalStore:
     async def task(self, task_id: TaskId) -> Task | None:
         return self._tasks.get(task_id)
 
-    async def fail_open_tasks(self, *, at: datetime, message: str) -> int:
-        still = [t for t in self._tasks.values() if not t.status.is_final]
+    async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
+        still = [t for t in self._tasks.values() if not t.status.is_final and t.manager not in but]
         for task in still:
             self._tasks[task.id] = replace(task, status=TaskStatus.FAILED, updated_at=at, message=message)
         return len(still)

@@ -142,7 +142,7 @@ class LaunchLoop(Loop):
         # An agent that starts at once has its observations on the way: one write less on the path to RUNNING.
         for _ in range(3):
             await asyncio.sleep(0.01)
-            recent = self._writer.recent(session_id)
+            recent = self._writer.written(session_id)
             if recent is None or recent.status is not SessionStatus.SCHEDULED:
                 return
         await self._writer.transition(session_id, make, point="commit-dispatch")
