@@ -54,6 +54,7 @@ from ai.backend.manager.model.identity import (
 )
 from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
 from ai.backend.manager.model.query import Condition, Junction, ListQuery, OrderBy, SessionQuery
+from ai.backend.manager.model.session import OwnerLimits
 from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
 from tests.contract.store.builders import AGENT, KEY, NOW, SLOTS, ended, event, make_agent, make_session, placed
 from tests.support.migrated import migrated
@@ -289,10 +290,11 @@ class StoreContract:
 
     async def test_no_more_live_sessions_than_allowed(self, stores: Stores) -> None:
         """Many creations at once do not exceed the limit; ended sessions and those of others do not count."""
-        await stores.sessions.insert(make_session("theirs", access_key=AccessKey("AKIAOTHER")), events=[], max_live=1)
+        one, three = OwnerLimits(max_live=1), OwnerLimits(max_live=3)
+        await stores.sessions.insert(make_session("theirs", access_key=AccessKey("AKIAOTHER")), events=[], limits=one)
         many = [make_session(f"s-{i}") for i in range(20)]
         made = await asyncio.gather(
-            *(stores.sessions.insert(s, events=[event(s)], client_token=s.name, max_live=3) for s in many),
+            *(stores.sessions.insert(s, events=[event(s)], client_token=s.name, limits=three) for s in many),
             return_exceptions=True,
         )
         refused = [r for r in made if r is not None]
@@ -302,9 +304,28 @@ class StoreContract:
         assert len(await stores.sessions.events_after(0)) == 3, "a refused session leaves nothing"
         lucky = next(s for s, r in zip(many, made, strict=True) if r is None)
         with pytest.raises(SessionAlreadyExists):  # a repetition is recognised also at the limit
-            await stores.sessions.insert(make_session("again"), events=[], client_token=lucky.name, max_live=3)
+            await stores.sessions.insert(make_session("again"), events=[], client_token=lucky.name, limits=three)
         await stores.sessions.save([ended(lucky)])
-        await stores.sessions.insert(make_session("next"), events=[], max_live=3)
+        await stores.sessions.insert(make_session("next"), events=[], limits=three)
+
+    async def test_no_more_waits_than_allowed(self, stores: Stores) -> None:
+        """Sessions that wait are counted, and what they ask for; others of the owner do not count."""
+        limits = OwnerLimits(max_pending=2, max_pending_slots=ResourceSlot.parse({"cpu": "5"}))
+        await stores.agents.put_agent(make_agent())
+        running = make_session("running")
+        await stores.sessions.insert(running, events=[], limits=limits)
+        await stores.sessions.save([placed(running)])
+        each = running.requested_slots["cpu"]
+        await stores.sessions.insert(make_session("first"), events=[], limits=limits)
+        await stores.sessions.insert(make_session("second"), events=[], limits=limits)
+        with pytest.raises(LimitExceeded) as caught:
+            await stores.sessions.insert(make_session("third"), events=[], limits=limits)
+        assert caught.value.data == {"pending": 2}
+        slots = OwnerLimits(max_pending_slots=ResourceSlot({"cpu": 4 * each}))
+        with pytest.raises(LimitExceeded) as caught:
+            await stores.sessions.insert(make_session("large", size=3), events=[], limits=slots)
+        assert list(caught.value.data) == ["pending_slots"]
+        await stores.sessions.insert(make_session("fits", size=2), events=[], limits=slots)
 
     async def test_callbacks_are_owed_in_order(self, stores: Stores) -> None:
         """Only of sessions with a URL, only of the session as a whole, of each session the first one."""

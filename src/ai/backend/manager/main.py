@@ -73,6 +73,7 @@ from ai.backend.manager.services.bundle import Services
 from ai.backend.manager.services.cluster import ClusterService
 from ai.backend.manager.services.config import ConfigService
 from ai.backend.manager.services.creation import SessionFactory
+from ai.backend.manager.services.equipment import Assignments, EquipmentService
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
@@ -80,18 +81,24 @@ from ai.backend.manager.services.journal import AuditService, EventService, Task
 from ai.backend.manager.services.lookup import SessionFinder
 from ai.backend.manager.services.loops.callbacks import CallbackLoop
 from ai.backend.manager.services.loops.launch import LaunchLoop
+from ai.backend.manager.services.loops.owners import OwnersLoop
 from ai.backend.manager.services.loops.retention import RetentionLoop
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.loops.schedule import ScheduleLoop
 from ai.backend.manager.services.loops.sweep import SweepLoop
 from ai.backend.manager.services.loops.terminate import TerminateLoop
 from ai.backend.manager.services.mounts import SessionMounts
+from ai.backend.manager.services.people import PeopleService
 from ai.backend.manager.services.presence import PresenceCheck
 from ai.backend.manager.services.reports import ReportsService
 from ai.backend.manager.services.resource_groups import ResourceGroupService
+from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
+from ai.backend.manager.services.state import ManagerState
 from ai.backend.manager.services.statistics import StatBoard
+from ai.backend.manager.services.templates.service import TemplateService
+from ai.backend.manager.services.tunnels import TunnelService
 from ai.backend.manager.services.writer import CALLBACK, LAUNCH, SCHEDULE, TERMINATE, SessionWriter
 
 log = logging.getLogger(__name__)
@@ -182,7 +189,13 @@ class Manager:
         self.metrics.expose(self._stats.families)
         self._slots = SlotCatalogue(kept.agents, kept.sessions)
         self._writer = SessionWriter(kept.sessions, bus, on_end=self._stats.forget)
-        self._identity = IdentityService(kept.identities, kept.sessions, clock, minter, hash_password)
+        self._identity = IdentityService(kept.identities, kept.sessions, clock, minter)
+        self._hash_password = hash_password
+        self._assignments = Assignments(kept.config)
+        self._owners = OwnersLoop(kept.sessions, kept.identities, self._writer, clock)
+        self._defaults = SessionDefaults(
+            kept.dotfiles, kept.identities, self._identity, max_script_bytes=settings.sessions.max_script_bytes
+        )
         self._storage = storage or StorageProxies(kept.config)
         if artifacts is None and isinstance(self._storage, StorageProxies):
             artifacts = ProxyArtifactDepot(self._storage, settings.artifacts)
@@ -201,6 +214,7 @@ class Manager:
             bus=bus,
             clock=clock,
             settings=settings.agents,
+            assignments=self._assignments,
             log_tail_bytes=settings.sessions.log_tail_bytes,
         )
         self._make_loops(gateway, clock)
@@ -217,6 +231,7 @@ class Manager:
             artifacts = Artifacts.over(
                 kept.artifacts, self._depot, self._reservoirs, tasks, settings.artifacts, clock, minter
             )
+        state = ManagerState(kept.config, clock)
         factory = SessionFactory(
             kept.sessions,
             kept.agents,
@@ -228,19 +243,26 @@ class Manager:
             SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
             if folders is not None
             else None,
+            self._defaults,
+            state,
         )
+        sessions = SessionService(
+            store=kept.sessions,
+            writer=self._writer,
+            factory=factory,
+            finder=finder,
+            identity=self._identity,
+            stats=self._stats,
+            bus=self._bus,
+            clock=clock,
+            settings=settings.sessions,
+        )
+        leaving = folders.leaving if folders is not None else None
         return Services(
-            sessions=SessionService(
-                store=kept.sessions,
-                writer=self._writer,
-                factory=factory,
-                finder=finder,
-                identity=self._identity,
-                stats=self._stats,
-                bus=self._bus,
-                clock=clock,
-                settings=settings.sessions,
-            ),
+            sessions=sessions,
+            defaults=self._defaults,
+            templates=TemplateService(kept.templates, kept.identities, self._identity, sessions, clock, minter),
+            state=state,
             execution=ExecutionService(
                 store=kept.sessions,
                 finder=finder,
@@ -250,9 +272,27 @@ class Manager:
                 files=settings.files,
                 sessions=settings.sessions,
             ),
+            tunnels=TunnelService(finder, gateway, settings.tunnels),
             identity=self._identity,
             administration=AdministrationService(
-                kept.identities, clock, minter, (folders.quota_loop,) if folders is not None else ()
+                kept.identities,
+                self._identity,
+                kept.sessions,
+                leaving,
+                clock,
+                minter,
+                (folders.quota_loop,) if folders is not None else (),
+            ),
+            equipment=EquipmentService(kept.agents, kept.identities, self._assignments),
+            people=PeopleService(
+                kept.identities,
+                self._identity,
+                sessions,
+                leaving,
+                clock,
+                minter,
+                self._hash_password,
+                self._owners,
             ),
             resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
             cluster=ClusterService(kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway),
@@ -275,6 +315,7 @@ class Manager:
             kept.sessions, kept.agents, kept.identities, self._writer, self._launch, clock, settings.sessions
         )
         self._services.resource_groups.after_change.append(self._schedule)
+        self._services.equipment.after_change.append(self._schedule)
         self._terminate = TerminateLoop(
             kept.sessions, kept.agents, self._writer, gateway, clock, settings.sessions, settings.agents
         )
@@ -313,7 +354,7 @@ class Manager:
         """For tests and simulations, which run ``once`` by hand."""
         kept = self._services.folders
         folders = (kept.loop, kept.quota_loop) if kept is not None else ()
-        rest = (self._terminate, self._sweep, self._callbacks, self._retention)
+        rest = (self._terminate, self._sweep, self._owners, self._callbacks, self._retention)
         artifacts = (self._services.artifacts.loop,) if self._services.artifacts is not None else ()
         return self._schedule, self._launch, *rest, *folders, *artifacts
 

@@ -126,6 +126,7 @@ STATUS_OF: Mapping[type[e.BackendError], HTTPStatus] = {
     e.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     e.RegistryUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     e.ObjectStorageUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.ServerFrozen: HTTPStatus.SERVICE_UNAVAILABLE,
     e.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
     RouteNotFound: HTTPStatus.NOT_FOUND,
     MethodNotAllowed: HTTPStatus.METHOD_NOT_ALLOWED,

@@ -41,12 +41,18 @@ class Dotfile:
 
 
 def merged(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
-    """One file for each path, the narrowest scope's, in the order of their paths."""
+    """One file for each path, the narrowest scope's, in the order of their paths. Where one scope has a file at what is
+    a directory in another, what is below it is left out."""
     rank = {scope: i for i, scope in enumerate(DotfileScope)}
     found: dict[str, Dotfile] = {}
     for _, dotfile in sorted(dotfiles, key=lambda item: rank[item[0]]):
         found[dotfile.path] = dotfile
-    return tuple(found[path] for path in sorted(found))
+    kept: list[Dotfile] = []
+    for path in sorted(found):
+        parts = path.split("/")
+        if not any("/".join(parts[:i]) in found for i in range(1, len(parts))):
+            kept.append(found[path])
+    return tuple(kept)
 
 
 def with_dotfile(kept: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> list[Dotfile]:

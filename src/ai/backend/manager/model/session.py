@@ -182,6 +182,19 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KernelRole:
+    """What a cluster template says of the kernels of one role; fields as in :class:`CreateSession`."""
+
+    name: str
+    replicas: int
+    image: str
+    architecture: str | None = None
+    resources: Mapping[str, str | int | float] | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    bootstrap_script: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateSession:
     """A request for a session (spec 03-08, client wire contract 2.1.1).
 
@@ -194,6 +207,8 @@ class CreateSession:
         max_wait_s: zero waits without limit.
         starts_at: ISO time or a duration from now such as ``1h``.
         dependencies: names or ids of sessions of the same owner.
+        roles: of a cluster template, ``main`` first; together they have ``cluster_size`` replicas. Empty makes equal
+            kernels.
     """
 
     image: str
@@ -226,6 +241,34 @@ class CreateSession:
     scaling_group: str | None = None
     preopen_ports: tuple[int, ...] = ()
     agent_list: tuple[str, ...] = ()
+    roles: tuple[KernelRole, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerLimits:
+    """What the owner of a session may have together with it; None is no limit.
+
+    ``max_pending_slots``: what all sessions that wait ask for; a slot that it does not name is unbounded.
+    """
+
+    max_live: int | None = None
+    max_pending: int | None = None
+    max_pending_slots: ResourceSlot = field(default_factory=ResourceSlot)
+
+    @property
+    def counts_pending(self) -> bool:
+        return self.max_pending is not None or len(self.max_pending_slots) > 0
+
+    def check_pending(self, count: int, slots: ResourceSlot) -> None:
+        """Raises LimitExceeded where so many sessions that ask for so much are too many."""
+        if self.max_pending is not None and count > self.max_pending:
+            message = f"Your policy allows {self.max_pending} sessions to wait at a time."
+            raise LimitExceeded(message, data={"pending": self.max_pending})
+        over = [name for name in self.max_pending_slots if slots[name] > self.max_pending_slots[name]]
+        if over:
+            limits = self.max_pending_slots.to_json()
+            message = f"Sessions that wait may ask for {limits[over[0]]} of {over[0]} together."
+            raise LimitExceeded(message, data={"pending_slots": {name: limits[name] for name in over}})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

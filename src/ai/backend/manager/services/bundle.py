@@ -9,21 +9,30 @@ from ai.backend.manager.services.administration import AdministrationService
 from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.cluster import ClusterService
 from ai.backend.manager.services.config import ConfigService
+from ai.backend.manager.services.equipment import EquipmentService
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
+from ai.backend.manager.services.people import PeopleService
 from ai.backend.manager.services.resource_groups import ResourceGroupService
+from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
+from ai.backend.manager.services.state import ManagerState
+from ai.backend.manager.services.templates.service import TemplateService
+from ai.backend.manager.services.tunnels import TunnelService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     sessions: SessionService
     execution: ExecutionService
+    tunnels: TunnelService
     identity: IdentityService
     administration: AdministrationService
+    people: PeopleService
+    equipment: EquipmentService
     resource_groups: ResourceGroupService
     cluster: ClusterService
     events: EventService
@@ -32,6 +41,9 @@ class Services:
     config: ConfigService
     slots: SlotCatalogue
     client_tokens: ClientTokens
+    defaults: SessionDefaults
+    templates: TemplateService
+    state: ManagerState
     folders: Folders | None = None
     """None where nothing keeps them."""
     artifacts: Artifacts | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -31,14 +32,16 @@ from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.cluster import Agent, Image
 from ai.backend.manager.model.folder import FolderMount
 from ai.backend.manager.model.identity import Caller, Group
-from ai.backend.manager.model.session import CreateSession, Kernel, Session
+from ai.backend.manager.model.session import CreateSession, Kernel, OwnerLimits, Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.images.resolving import merge_images, resolve_image
 from ai.backend.manager.services.mounts import SessionMounts
+from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.snapshots import plugin_devices
+from ai.backend.manager.services.state import ManagerState
 
 _DURATION = re.compile(r"\+?(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -164,6 +167,17 @@ class _Place:
     designated: tuple[AgentId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """One kernel to be. ``number`` counts from 1 in each role."""
+
+    role: str
+    number: int
+    image: Image
+    slots: ResourceSlot
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
 class SessionFactory:
     """Builds a PENDING session of a request, or says which field of it is wrong."""
 
@@ -177,8 +191,12 @@ class SessionFactory:
         clock: Clock,
         minter: Minter,
         mounts: SessionMounts | None = None,
+        defaults: SessionDefaults | None = None,
+        state: ManagerState | None = None,
     ) -> None:
         self._mounts = mounts
+        self._defaults = defaults
+        self._state = state
         self._sessions = sessions
         self._agents = agents
         self._identities = identities
@@ -187,19 +205,25 @@ class SessionFactory:
         self._clock = clock
         self._minter = minter
 
-    async def build(self, caller: Caller, owner: Caller, request: CreateSession) -> tuple[Session, int | None]:
-        """The session, and how many live ones its owner may have with it (None: any number).
+    async def build(self, caller: Caller, owner: Caller, request: CreateSession) -> tuple[Session, OwnerLimits]:
+        """The session, and what its owner may have with it.
 
         See ``SessionService.create`` for the errors.
         """
+        if self._state is not None:
+            await self._state.check_running()
         self._check_shape(request)
         now = self._clock.now()
         place = await self._place(caller, owner, request)
         image = resolve_image(merge_images(place.agents), request.image, request.architecture)
-        max_live = await self._check_policy(owner, request)
-        slots = self._slots(request, image)
-        await self._check_fits(request, image, slots, place)
+        limits = await self._check_policy(owner, request)
+        slots = self._slots(request.resources, image)
+        members = self._members(request, image, slots, place)
+        await self._check_fits(request, members, place)
         mounts = await self._resolve_mounts(owner, request)
+        bootstrap_script = request.bootstrap_script
+        if self._defaults is not None:
+            bootstrap_script = await self._defaults.apply(owner, place.domain, place.group.id, request, mounts)
         session_id = SessionId(self._minter.uuid())
         session = Session(
             id=session_id,
@@ -227,7 +251,7 @@ class SessionFactory:
             mounts=tuple(mount.name for mount in mounts),
             vfolder_mounts=mounts,
             startup_command=request.startup_command,
-            bootstrap_script=request.bootstrap_script,
+            bootstrap_script=bootstrap_script,
             callback_url=_check_callback(request.callback_url),
             starts_at=parse_start(request.starts_at, now) if request.starts_at else None,
             dependencies=await self._dependencies(owner, request.dependencies),
@@ -237,9 +261,9 @@ class SessionFactory:
             batch_timeout_s=request.batch_timeout_s,
             exec_timeout_s=request.exec_timeout_s,
             created_at=now,
-            kernels=self._kernels(session_id, request.cluster_size, image, slots, now),
+            kernels=self._kernels(session_id, members, now),
         )
-        return session, max_live
+        return session, limits
 
     async def is_image_of(self, session: Session, wanted: str) -> bool:
         """Whether ``wanted`` names the image of this session, directly or by an alias that holds now."""
@@ -263,9 +287,9 @@ class SessionFactory:
             raise InvalidInput("inference sessions are made by model services", data={"type": "not supported"})
         if request.type is SessionType.BATCH and not (request.startup_command or "").strip():
             raise InvalidInput("a batch session needs a startupCommand", data={"startupCommand": "missing"})
-        for field, value in (("batch_timeout", request.batch_timeout_s), ("exec_timeout", request.exec_timeout_s)):
+        for name, value in (("batch_timeout", request.batch_timeout_s), ("exec_timeout", request.exec_timeout_s)):
             if value is not None and not 0 < value <= 366 * 86_400:
-                raise InvalidInput(f"{field} must be positive seconds", data={field: "out of range"})
+                raise InvalidInput(f"{name} must be positive seconds", data={name: "out of range"})
         _check_text(request.tag, "tag", 256)
         if request.tag is not None and not request.tag.isprintable():
             raise InvalidInput("a tag has no control characters", data={"tag": "malformed"})
@@ -316,21 +340,44 @@ class SessionFactory:
         open_groups = frozenset(r.name for r in allowed)
         return _Place(domain, group, chosen.name, open_groups, agents, tuple(AgentId(a) for a in request.agent_list))
 
-    async def _check_policy(self, owner: Caller, request: CreateSession) -> int | None:
-        """How many sessions the owner may have at a time; whoever inserts the session counts them."""
+    def _members(self, request: CreateSession, image: Image, slots: ResourceSlot, place: _Place) -> tuple[_Member, ...]:
+        """The kernels to be, those of one role in a row."""
+        if not request.roles:
+            roles = [("main", 1), ("sub", request.cluster_size - 1)]
+            return tuple(_Member(role, i + 1, image, slots) for role, size in roles for i in range(size))
+        images = merge_images(place.agents)
+        found: list[_Member] = []
+        for role in request.roles:
+            its = resolve_image(images, role.image, role.architecture)
+            if role.name == "main" and its.name != image.name:
+                its = image  # the request has named another one
+            wanted = {**(role.resources or {}), **((request.resources or {}) if role.name == "main" else {})}
+            needed = self._slots(wanted, its)
+            environ = check_environ(role.environ, max_bytes=self._settings.max_environ_bytes)
+            script = _check_text(role.bootstrap_script, "bootstrap_script", self._settings.max_script_bytes)
+            options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
+            found += [_Member(role.name, i + 1, its, needed, options) for i in range(role.replicas)]
+        return tuple(found)
+
+    async def _check_policy(self, owner: Caller, request: CreateSession) -> OwnerLimits:
+        """What the owner may have at a time; whoever inserts the session counts it."""
         found = await self._identities.policies(name=owner.resource_policy)
         if not found:
-            return None
+            return OwnerLimits()
         policy = found[0]
         if request.cluster_size > policy.max_containers_per_session:
             limit = policy.max_containers_per_session
             raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
-        return policy.max_concurrent_sessions or None
+        return OwnerLimits(
+            max_live=policy.max_concurrent_sessions or None,
+            max_pending=policy.max_pending_session_count or None,
+            max_pending_slots=policy.max_pending_session_resource_slots,
+        )
 
-    def _slots(self, request: CreateSession, image: Image) -> ResourceSlot:
+    def _slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
         known = self._known_slots.known
         asked: dict[str, Decimal] = {}
-        for name, value in (request.resources or {}).items():
+        for name, value in (resources or {}).items():
             check_slot_name(name)
             try:
                 quantity = parse_quantity(value, is_bytes=name in known and known[name].slot_type is SlotType.BYTES)
@@ -374,9 +421,14 @@ class SessionFactory:
             )
         return {**options, "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem))))}
 
-    async def _check_fits(self, request: CreateSession, image: Image, slots: ResourceSlot, place: _Place) -> None:
+    async def _check_fits(self, request: CreateSession, members: Sequence[_Member], place: _Place) -> None:
         """Refuse what no agent could hold even if it were empty: it would wait for ever."""
-        whole = slots * request.cluster_size if request.cluster_mode is ClusterMode.SINGLE_NODE else slots
+        whole = sum((member.slots for member in members), ResourceSlot())
+        is_together = request.cluster_mode is ClusterMode.SINGLE_NODE
+        for member in {member.role: member for member in members}.values():
+            await self._check_holds(member.image, member.slots, whole if is_together else member.slots, place)
+
+    async def _check_holds(self, image: Image, slots: ResourceSlot, whole: ResourceSlot, place: _Place) -> None:
         candidates = [
             a
             for a in place.agents
@@ -429,22 +481,21 @@ class SessionFactory:
             found.append(session.id)
         return tuple(dict.fromkeys(found))
 
-    def _kernels(
-        self, session_id: SessionId, size: int, image: Image, slots: ResourceSlot, now: datetime
-    ) -> tuple[Kernel, ...]:
+    def _kernels(self, session_id: SessionId, members: Sequence[_Member], now: datetime) -> tuple[Kernel, ...]:
         return tuple(
             Kernel(
                 id=KernelId(session_id if rank == 0 else self._minter.uuid()),
                 session_id=session_id,
-                cluster_role="main" if rank == 0 else "sub",
-                cluster_idx=1 if rank == 0 else rank,
+                cluster_role=member.role,
+                cluster_idx=member.number,
                 local_rank=rank,
-                cluster_hostname="main1" if rank == 0 else f"sub{rank}",
-                image=image.name,
-                architecture=image.architecture,
+                cluster_hostname=f"{member.role}{member.number}",
+                image=member.image.name,
+                architecture=member.image.architecture,
                 status_changed=now,
-                requested_slots=slots,
+                requested_slots=member.slots,
+                role_options=member.options,
                 created_at=now,
             )
-            for rank in range(size)
+            for rank, member in enumerate(members)
         )

@@ -22,6 +22,7 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
     """The environment of one kernel."""
     environ = {
         **session.environ,
+        **kernel.role_options.get("environ", {}),
         "BACKENDAI_USER_UUID": str(session.user_id),
         "BACKENDAI_USER_EMAIL": session.user_email,
         "BACKENDAI_USER_NAME": session.user_email.partition("@")[0],
@@ -78,7 +79,7 @@ def kernel_spec(session: Session, kernel: Kernel) -> KernelSpec:
         cluster_hostname=kernel.cluster_hostname,
         local_rank=kernel.local_rank,
         startup_command=session.startup_command if is_main else None,
-        bootstrap_script=session.bootstrap_script,
+        bootstrap_script=kernel.role_options.get("bootstrap_script") or session.bootstrap_script,
         batch_timeout_s=session.batch_timeout_s if is_main else None,
         exec_timeout_s=session.exec_timeout_s,
         preopen_ports=list(session.preopen_ports),

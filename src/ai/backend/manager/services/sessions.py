@@ -99,10 +99,10 @@ class SessionService:
             raise InvalidInput("a client token has 1 to 128 characters", data={"X-BackendAI-Client-Token": "malformed"})
         existing = await self._existing(owner, request, client_token)
         if existing is None:
-            session, max_live = await self._factory.build(caller, owner, request)
+            session, limits = await self._factory.build(caller, owner, request)
             told = [enqueued_event(session)]
             try:
-                await self._writer.insert(session, told, client_token=client_token, max_live=max_live)
+                await self._writer.insert(session, told, client_token=client_token, limits=limits)
             except SessionAlreadyExists:
                 existing = await self._existing(owner, request, client_token)
                 if existing is None:

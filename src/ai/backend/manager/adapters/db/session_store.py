@@ -31,10 +31,12 @@ from ai.backend.manager.model.session import (
     HOLDING_KERNEL_STATUSES,
     Holding,
     Kernel,
+    OwnerLimits,
     Session,
     SlotAudit,
     too_many_sessions,
 )
+from ai.backend.manager.ports.stores import UNLIMITED
 
 _SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name != "kernels")
 _KERNEL_FIELDS = tuple(f.name for f in fields(Kernel) if f.name != "live_stat")
@@ -91,7 +93,7 @@ class SqlSessionStore:
         *,
         events: Sequence[EventDraft],
         client_token: str | None = None,
-        max_live: int | None = None,
+        limits: OwnerLimits = UNLIMITED,
     ) -> None:
         try:
 
@@ -107,8 +109,7 @@ class SqlSessionStore:
                     token = {"access_key": session.access_key, "token": client_token, "session_id": session.id}
                     s.execute(insert(t.idempotency_tokens), {**token, "created_at": session.created_at})
                 insert_events(s, session, events, session.created_at)
-                if max_live is not None:
-                    self._check_live(s, session.access_key, max_live)
+                self._check_limits(s, session, limits)
 
             await self._db.run_write(work)
         except IntegrityError as e:
@@ -121,12 +122,22 @@ class SqlSessionStore:
             raise _existing(e, existing.id) from None
 
     @staticmethod
-    def _check_live(s: Connection, access_key: AccessKey, limit: int) -> None:
+    def _check_limits(s: Connection, session: Session, limits: OwnerLimits) -> None:
+        if limits.max_live is None and not limits.counts_pending:
+            return
         # SQLite has one writer; elsewhere the lock makes creations of one key wait for each other
-        s.execute(select(t.keypairs.c.access_key).where(t.keypairs.c.access_key == access_key).with_for_update())
-        count = select(func.count()).select_from(t.sessions).where(t.LIVE, t.sessions.c.access_key == access_key)
-        if s.execute(count).scalar_one() > limit:
-            raise too_many_sessions(limit)
+        key, c = session.access_key, t.sessions.c
+        s.execute(select(t.keypairs.c.access_key).where(t.keypairs.c.access_key == key).with_for_update())
+        if limits.max_live is not None:
+            count = select(func.count()).select_from(t.sessions).where(t.LIVE, c.access_key == key)
+            if s.execute(count).scalar_one() > limits.max_live:
+                raise too_many_sessions(limits.max_live)
+        if limits.counts_pending:
+            k = t.kernels.c
+            waiting = (c.access_key == key, c.status == SessionStatus.PENDING)
+            wanted = select(c.id, k.requested_slots).join(t.kernels, k.session_id == c.id).where(*waiting)
+            rows = s.execute(wanted).all()
+            limits.check_pending(len({row[0] for row in rows}), sum((row[1] for row in rows), ResourceSlot()))
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
         try:

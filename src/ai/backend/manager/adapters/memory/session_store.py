@@ -17,7 +17,15 @@ from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.journal import Event, EventDraft
 from ai.backend.manager.model.query import Page, SessionQuery
 from ai.backend.manager.model.selecting import select
-from ai.backend.manager.model.session import HOLDING_KERNEL_STATUSES, Holding, Session, SlotAudit, too_many_sessions
+from ai.backend.manager.model.session import (
+    HOLDING_KERNEL_STATUSES,
+    Holding,
+    OwnerLimits,
+    Session,
+    SlotAudit,
+    too_many_sessions,
+)
+from ai.backend.manager.ports.stores import UNLIMITED
 
 
 @dataclass
@@ -58,7 +66,7 @@ class MemorySessionStore:
         *,
         events: Sequence[EventDraft],
         client_token: str | None = None,
-        max_live: int | None = None,
+        limits: OwnerLimits = UNLIMITED,
     ) -> None:
         m = self._memory
         known = m.tokens.get((session.access_key, client_token)) if client_token is not None else None
@@ -66,8 +74,12 @@ class MemorySessionStore:
         existing = known[0] if known is not None else named.id if named is not None else None
         if existing is not None:
             raise SessionAlreadyExists(data={"existingSessionId": str(existing)})
-        if max_live is not None and sum(s.access_key == session.access_key for s in self._live) >= max_live:
-            raise too_many_sessions(max_live)
+        mine = [s for s in self._live if s.access_key == session.access_key]
+        if limits.max_live is not None and len(mine) >= limits.max_live:
+            raise too_many_sessions(limits.max_live)
+        waiting = [*(s for s in mine if s.status is SessionStatus.PENDING), session]
+        asked = sum((k.requested_slots for s in waiting for k in s.kernels), ResourceSlot())
+        limits.check_pending(len(waiting), asked)
         m.sessions[session.id] = session
         if client_token is not None:
             m.tokens[session.access_key, client_token] = session.id, session.created_at

@@ -1,0 +1,1 @@
+"""Session templates and cluster templates."""

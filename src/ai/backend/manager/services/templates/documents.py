@@ -1,0 +1,90 @@
+"""From the text that a user uploads to plain documents, and back. Pure.
+
+Every scalar is text: in YAML ``19.10`` and ``no`` would otherwise become a shorter number and a boolean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+import yaml
+
+from ai.backend.common.errors import InvalidInput
+
+MAX_PAYLOAD_BYTES = 262_144
+MAX_TEMPLATES = 50
+"""In one payload."""
+_MAX_DEPTH = 16
+_Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+_OPENS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_CLOSES = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+
+
+def _refused(why: str) -> InvalidInput:
+    return InvalidInput(f"The template cannot be read: {why}.", data={"payload": "malformed"})
+
+
+def read_documents(payload: str) -> list[Mapping[str, Any]]:
+    """The templates of a payload: JSON, or YAML with one or several documents, each a template or a list of them.
+
+    Raises:
+        InvalidInput: it is none of these, too large, nested too deeply, or has aliases (which make a small text large).
+    """
+    if len(payload.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
+        raise _refused(f"it exceeds {MAX_PAYLOAD_BYTES} bytes")
+    found: list[Any] = []
+    for document in _json(payload) if payload.lstrip()[:1] in ("{", "[") else _yaml(payload):
+        found += document if isinstance(document, list) else [document]
+    if not 1 <= len(found) <= MAX_TEMPLATES:
+        raise _refused(f"it holds {len(found)} templates, and may hold 1 to {MAX_TEMPLATES}")
+    for one in found:
+        if not isinstance(one, Mapping):
+            raise _refused("a template is an object")
+    return found
+
+
+def _json(payload: str) -> list[Any]:
+    try:
+        return [_plain(msgspec.json.decode(payload.encode()), 0)]
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return _yaml(payload)  # flow style begins like JSON
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise _refused("it is nested too deeply")
+    if isinstance(value, dict):
+        return {name: _plain(below, depth + 1) for name, below in value.items()}
+    if isinstance(value, list):
+        return [_plain(below, depth + 1) for below in value]
+    if value is None:
+        return ""
+    return json.dumps(value) if isinstance(value, bool | int | float) else value
+
+
+def _yaml(payload: str) -> list[Any]:
+    try:
+        depth = 0
+        for event in yaml.parse(payload, Loader=_Loader):
+            depth += isinstance(event, _OPENS) - isinstance(event, _CLOSES)
+            if depth > _MAX_DEPTH:
+                raise _refused("it is nested too deeply")
+            if isinstance(event, yaml.AliasEvent):
+                raise _refused("it has an alias (*name)")
+        return [document for document in yaml.load_all(payload, Loader=_Loader) if document != ""]  # BaseLoader: text
+    except yaml.MarkedYAMLError as e:
+        where = f" in line {e.problem_mark.line + 1}" if e.problem_mark is not None else ""
+        raise _refused(f"{e.problem or 'it is not YAML'}{where}") from None
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError):
+        raise _refused("it is neither JSON nor YAML") from None
+
+
+def write_document(document: Mapping[str, Any], form: Literal["yaml", "json"]) -> str:
+    """The document as text."""
+    if form == "json":
+        return json.dumps(document, indent=2, ensure_ascii=False)
+    return str(yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
