@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from ai.backend.common.errors import RunError
 from ai.backend.common.states import RunMode, RunStatus
@@ -162,7 +163,7 @@ class Api:
     ) -> aiohttp.ClientWebSocketResponse:
         head = (client or self.user).head("GET", target, content_type=None).decode().split("\r\n")[1:-2]
         headers = {name: value for name, _, value in (line.partition(": ") for line in head)}
-        return await session.ws_connect(f"http://127.0.0.1:{self.port}{target}", headers=headers)
+        return await session.ws_connect(URL(f"http://127.0.0.1:{self.port}{target}", encoded=True), headers=headers)
 
 
 @pytest.fixture

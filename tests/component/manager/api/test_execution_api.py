@@ -274,13 +274,10 @@ async def test_a_run_that_fails(api: Api) -> None:
 async def test_streams_of_others(api: Api) -> None:
     await api.create(name="runs")
     async with aiohttp.ClientSession() as http:
-        for path in ("execute", "pty", "tcpproxy?app=x"):
+        for path in ("execute", "pty"):
             with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
                 await api.socket(http, f"/stream/session/runs/{path}", api.other)
             assert caught.value.status == 404
-        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
-            await api.socket(http, "/stream/session/runs/tcpproxy?app=ttyd")
-        assert caught.value.status == 501
 
 
 async def test_a_terminal(api: Api) -> None:

@@ -166,12 +166,16 @@ async def _discard(*futures: asyncio.Future[Any]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_socket(request: web.Request) -> AsyncIterator[web.WebSocketResponse]:
+async def open_socket(
+    request: web.Request, *, heartbeat_s: float | None = PING_INTERVAL_S
+) -> AsyncIterator[web.WebSocketResponse]:
     """A WebSocket for the time of the block; it answers pings, sends its own, and is closed with the server.
+
+    With ``heartbeat_s`` a peer that does not answer a ping for half of it is gone; None sends none.
 
     An error inside the block closes it with code 1011: the head is out, so there is no other way to tell.
     """
-    socket = web.WebSocketResponse(heartbeat=PING_INTERVAL_S, max_msg_size=MAX_MESSAGE_BYTES, compress=False)
+    socket = web.WebSocketResponse(heartbeat=heartbeat_s, max_msg_size=MAX_MESSAGE_BYTES, compress=False)
     await socket.prepare(request)
     with request.app[STREAMS].opened(socket):
         code, reason = WSCloseCode.OK, b""

@@ -27,6 +27,7 @@ from ai.backend.manager.api.folders import FoldersApi, FolderSharingApi
 from ai.backend.manager.api.graphql.endpoint import GraphQLApi
 from ai.backend.manager.api.sessions import SessionsApi
 from ai.backend.manager.api.streams import StreamsApi
+from ai.backend.manager.api.tunnels import TunnelsApi
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.bundle import Services
@@ -82,6 +83,7 @@ def api_endpoints(
         *endpoints_of(SessionsApi(sessions), tag="sessions"),
         *ExecutionApi(execution, options.files).endpoints(),
         *endpoints_of(StreamsApi(sessions, execution), tag="streams"),
+        *endpoints_of(TunnelsApi(services.tunnels), tag="streams"),
         *endpoints_of(EventsApi(sessions, services.identity, services.events, services.tasks), tag="events"),
         *endpoints_of(
             ClusterApi(services.cluster, services.identity, sessions, Announcement(message=options.announcement)),

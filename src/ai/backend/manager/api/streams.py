@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 from msgspec import Meta
 
-from ai.backend.common.errors import BackendError, NotSupported
+from ai.backend.common.errors import BackendError
 from ai.backend.common.states import RunMode, RunStatus
 from ai.backend.common.wire.agent import PtyFrame, RunResult
 from ai.backend.common.wire.link import PtyStream
@@ -93,13 +93,6 @@ class StreamsApi:
         finally:
             await stream.close()
         return socket
-
-    @route("GET", "/stream/session/{s}/tcpproxy", kind="socket", query=AppQuery)
-    @route("GET", "/stream/session/{s}/httpproxy", kind="socket", query=AppQuery)
-    async def proxy(self, call: Call[Nothing, AppQuery]) -> web.StreamResponse:
-        """Not offered by this server: 501 for a session of the caller's, 404 for others."""
-        await self._sessions.get(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
-        raise NotSupported("This server does not offer service proxies.")
 
 
 class _Run:

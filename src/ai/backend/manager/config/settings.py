@@ -76,6 +76,17 @@ class FileSettings(Settings):
     max_download_bytes: int = Field(67_108_864, ge=1, description="Size of all archives of a download, in bytes.")
 
 
+class TunnelSettings(Settings):
+    """Tunnels to the services of sessions."""
+
+    max_per_session: int = Field(
+        128, ge=1, description="Connections into one session at once; one that stalls holds up to 2 MiB of memory."
+    )
+    idle_timeout: float = Field(
+        0.0, ge=0, description="Seconds after which a connection is closed that carried nothing; 0 is never."
+    )
+
+
 class ApiSettings(Settings):
     """What the API tells and allows."""
 
@@ -182,6 +193,7 @@ class ManagerSettings(Settings):
     sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")
     folders: FolderSettings = Field(FolderSettings(), description="Virtual folders.")
     files: FileSettings = Field(FileSettings(), description="File transfer.")
+    tunnels: TunnelSettings = Field(TunnelSettings(), description="Tunnels to the services of sessions.")
     api: ApiSettings = Field(ApiSettings(), description="What the API tells and allows.")
     callbacks: CallbackSettings = Field(CallbackSettings(), description="Calling the URLs that sessions name.")
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
