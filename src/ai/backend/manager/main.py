@@ -40,6 +40,7 @@ from ai.backend.manager.adapters.db.artifact_store import SqlArtifactStore
 from ai.backend.manager.adapters.db.cluster_store import SqlAgentStore, SqlJournalStore
 from ai.backend.manager.adapters.db.folder_store import SqlFolderStore
 from ai.backend.manager.adapters.db.identity_store import SqlIdentityStore
+from ai.backend.manager.adapters.db.lease_store import SqlLeaseStore
 from ai.backend.manager.adapters.db.sealed_rows import seal_rows
 from ai.backend.manager.adapters.db.sealing import Sealer
 from ai.backend.manager.adapters.db.session_default_store import SqlDotfileStore, SqlTemplateStore
@@ -63,6 +64,7 @@ from ai.backend.manager.ports.artifact_store import ArtifactStore
 from ai.backend.manager.ports.error_log_store import ErrorLogStore
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.leases import LeaseStore
 from ai.backend.manager.ports.session_defaults import DotfileStore, TemplateStore
 from ai.backend.manager.ports.storage import StorageGateway
 from ai.backend.manager.ports.stores import AgentStore, AnswerStore, AuditStore, SessionStore, TaskStore
@@ -78,6 +80,7 @@ from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
+from ai.backend.manager.services.leadership import Leadership
 from ai.backend.manager.services.lookup import SessionFinder
 from ai.backend.manager.services.loops.callbacks import CallbackLoop
 from ai.backend.manager.services.loops.launch import LaunchLoop
@@ -102,6 +105,7 @@ from ai.backend.manager.services.tunnels import TunnelService
 from ai.backend.manager.services.writer import CALLBACK, LAUNCH, SCHEDULE, TERMINATE, SessionWriter
 
 log = logging.getLogger(__name__)
+_BURY_S = 30.0
 
 
 def _hash_password(password: str) -> str:
@@ -125,17 +129,20 @@ class Stores:
     errors: ErrorLogStore = field(default_factory=MemoryErrorLogStore)
     folders: FolderStore | None = None
     artifacts: ArtifactStore | None = None
+    leases: LeaseStore | None = None
+    """Where several managers share the stores, and one of them runs the loops."""
 
     @classmethod
-    def sql(cls, database: Database, sealer: Sealer | None = None) -> Stores:
+    def sql(cls, database: Database, sealer: Sealer | None = None, config: ConfigStore | None = None) -> Stores:
         journal = SqlJournalStore(database)
         return cls(
+            leases=SqlLeaseStore(database) if database.is_shared else None,
             sessions=SqlSessionStore(database),
             agents=SqlAgentStore(database),
             identities=SqlIdentityStore(database, sealer),
             tasks=journal,
             audit=journal,
-            config=SQLiteConfigStore(database),
+            config=config or SQLiteConfigStore(database),
             answers=SqlAnswerStore(database),
             templates=SqlTemplateStore(database),
             dotfiles=SqlDotfileStore(database),
@@ -159,6 +166,7 @@ class Manager:
         reservoirs: other installations.
         clock, minter: time and identity; the system's by default.
         sealer: seals the secrets in the database; by default they are plain.
+        config: the shared configuration; by default it lies in the database.
     """
 
     def __init__(
@@ -176,19 +184,21 @@ class Manager:
         metrics: Metrics | None = None,
         hash_password: Callable[[str], str] = _hash_password,
         sealer: Sealer | None = None,
+        config: ConfigStore | None = None,
     ) -> None:
         self.settings = settings
         self.metrics = metrics or Metrics("manager")
         self._database = stores if isinstance(stores, Database) else None
         self._sealer = sealer or Sealer()
-        self._stores = Stores.sql(stores, self._sealer) if isinstance(stores, Database) else stores
+        self._stores = Stores.sql(stores, self._sealer, config) if isinstance(stores, Database) else stores
         self._bus = bus
         clock, minter = clock or SystemClock(), minter or SystemMinter()
         kept = self._stores
         self._stats = StatBoard(kept.sessions)
         self.metrics.expose(self._stats.families)
         self._slots = SlotCatalogue(kept.agents, kept.sessions)
-        self._writer = SessionWriter(kept.sessions, bus, on_end=self._stats.forget)
+        is_shared = kept.leases is not None
+        self._writer = SessionWriter(kept.sessions, bus, on_end=self._stats.forget, is_shared=is_shared)
         self._identity = IdentityService(kept.identities, kept.sessions, clock, minter)
         self._hash_password = hash_password
         self._assignments = Assignments(kept.config)
@@ -216,9 +226,23 @@ class Manager:
             settings=settings.agents,
             assignments=self._assignments,
             log_tail_bytes=settings.sessions.log_tail_bytes,
+            is_shared=is_shared,
         )
         self._make_loops(gateway, clock)
         self._tasks: list[asyncio.Task[None]] = []
+        self._leading: list[asyncio.Task[None]] = []
+        self._leadership: Leadership | None = None
+        if kept.leases is not None:
+            self._leadership = Leadership(
+                kept.leases,
+                clock,
+                holder=str(minter.uuid()),
+                ttl_s=settings.manager.lease_s,
+                begin=self._begin,
+                end=self._end,
+            )
+            self._reports.leads = lambda: self._leadership is not None and self._leadership.leads
+            self._services.tasks.manager = self._leadership.holder
 
     def _make_services(self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, minter: Minter) -> Services:
         kept, settings = self._stores, self.settings
@@ -367,14 +391,49 @@ class Manager:
             await self._stores.config.setup()
 
     async def start(self) -> None:
-        """Migrate and run the loops. What a former life left half-way goes on at once."""
+        """Migrate and run the loops, or wait for one's turn to. What a former life left half-way goes on at once."""
         await self.migrate()
         await self._slots.load()
-        await self._services.tasks.recover()
-        loops = [loop.run() for loop in self.loops]
-        side = [self._listen(), self._identity.run(), self._stats.run(), self._services.audit.run()]
-        self._tasks = [asyncio.create_task(work) for work in (*loops, *side)]
+        side = [self._identity.run(), self._stats.run(), self._services.audit.run()]
+        if self._leadership is None:
+            await self._services.tasks.recover()
+            await self._begin()
+        else:
+            await self._leadership.announce()
+            side.append(self._leadership.run())
+        self._tasks = [asyncio.create_task(work) for work in side]
         await asyncio.sleep(0)
+
+    async def _begin(self) -> None:
+        """Run the loops."""
+        self._reports.lead()
+        work = [self._listen(), *(loop.run() for loop in self.loops)]
+        if self._leadership is not None:
+            work.append(self._bury(self._leadership))
+        self._leading = [asyncio.create_task(loop) for loop in work]
+
+    async def _end(self) -> None:
+        """Run them no more; what is under way goes on where they run next."""
+        tasks, self._leading = self._leading, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._launch.stop()
+        await self._terminate.stop()
+        await self._callbacks.stop()
+        if self._services.folders is not None:
+            await self._services.folders.loop.stop()
+        if self._services.artifacts is not None:
+            await self._services.artifacts.loop.stop()
+
+    async def _bury(self, leadership: Leadership) -> None:
+        """Fail the background tasks of managers that are gone, from time to time."""
+        while True:
+            try:
+                await self._services.tasks.recover(but=await leadership.living())
+            except Exception:  # the next round does it
+                log.exception("background tasks of other managers could not be looked after")
+            await asyncio.sleep(_BURY_S)
 
     async def stop(self) -> None:
         """End the loops and write what is pending. Sessions run on. Safe without ``start`` and twice."""
@@ -382,21 +441,19 @@ class Manager:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
-        await self._launch.stop()
-        await self._terminate.stop()
-        await self._callbacks.stop()
+        await self._end()
         await self._services.tasks.stop()
-        if self._services.folders is not None:
-            await self._services.folders.loop.stop()
-        if self._services.artifacts is not None:
-            await self._services.artifacts.loop.stop()
         if isinstance(self._storage, StorageProxies):
             await self._storage.close()
-        for flush in (self._identity.flush, self._stats.flush, self._services.audit.flush):
+        for flush in (self._identity.flush, self._stats.flush, self._services.audit.flush, self._resign):
             try:
                 await flush()
             except Exception:  # the other writes must still be tried
                 log.exception("could not write what was pending")
+
+    async def _resign(self) -> None:
+        if self._leadership is not None:
+            await self._leadership.stop()
 
     async def audit(self) -> SlotAudit:
         """Recompute what the agents' books should say and compare."""
@@ -419,7 +476,7 @@ class Manager:
         elif topic == CALLBACK:
             self._callbacks.wake()
         elif topic == LAUNCH:
-            session = self._writer.recent(payload) if payload is not None else None
+            session = self._writer.written(payload) if payload is not None else None
             if session is not None:
                 self._launch.push(session)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, field_validator
 
@@ -27,6 +28,21 @@ class AgentLinkSettings(Settings):
 
 class DatabaseSettings(Settings):
     url: str | None = Field(None, description="SQLAlchemy URL; SQLite in the data directory if unset.")
+
+
+class ProcessSettings(Settings):
+    """The processes of this manager."""
+
+    num_proc: int = Field(
+        1, ge=1, le=64, description="Processes that serve the API; more than one need PostgreSQL. All share its port."
+    )
+    lease_s: float = Field(
+        10.0,
+        ge=1,
+        description="How long, in seconds, a leader that vanished leaves the loops undone, where managers share a "
+        "database.",
+    )
+    pid_file: Path | None = Field(None, description="Where the process id is written.")
 
 
 class AgentSettings(Settings):
@@ -97,6 +113,18 @@ class ApiSettings(Settings):
         [], description="Addresses of reverse proxies whose X-Forwarded-Host and X-Forwarded-For headers count."
     )
     announcement: str = Field("", description="What everybody should read, in Markdown; empty for nothing.")
+
+
+class GraphQLSettings(Settings):
+    """What one GraphQL query may ask for."""
+
+    max_depth: int = Field(16, ge=4, description="How deep selections may be nested.")
+    max_cost: int = Field(
+        50_000, ge=100, description="Fields that a query may ask for, each times the page sizes of the lists around it."
+    )
+    introspection: Literal["everybody", "superadmins", "nobody"] = Field(
+        "superadmins", description="To whom the schema is told: everybody, superadmins or nobody."
+    )
 
 
 class CallbackSettings(Settings):
@@ -186,6 +214,7 @@ class ManagerSettings(Settings):
 
     data_dir: Path = Field(Path(), description="Where the manager keeps its files.")
     listen: ListenSettings = Field(ListenSettings(), description="The API.")
+    manager: ProcessSettings = Field(ProcessSettings(), description="The processes of this manager.")
     agent_link: AgentLinkSettings = Field(AgentLinkSettings(), description="The link to the agents.")
     database: DatabaseSettings = Field(DatabaseSettings(), description="The database.")
     secrets: SecretSettings = Field(SecretSettings(), description="Secrets in the database.")
@@ -195,6 +224,7 @@ class ManagerSettings(Settings):
     files: FileSettings = Field(FileSettings(), description="File transfer.")
     tunnels: TunnelSettings = Field(TunnelSettings(), description="Tunnels to the services of sessions.")
     api: ApiSettings = Field(ApiSettings(), description="What the API tells and allows.")
+    graphql: GraphQLSettings = Field(GraphQLSettings(), description="GraphQL queries.")
     callbacks: CallbackSettings = Field(CallbackSettings(), description="Calling the URLs that sessions name.")
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
     artifacts: ArtifactSettings = Field(ArtifactSettings(), description="Importing artifacts.")

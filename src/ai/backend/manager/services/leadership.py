@@ -20,8 +20,8 @@ class Leadership:
     """Takes the lease, keeps it, and tells when it came and went.
 
     ``begin`` is called with the writes of everything that it starts fenced by the lease. ``end`` is called before the
-    lease can be another's by this machine's monotonic clock; should this process be stopped meanwhile, the fence refuses
-    what it writes once it goes on.
+    lease can be another's by this machine's monotonic clock; should this process be stopped meanwhile, the fence
+    refuses what it writes once it goes on.
 
     Args:
         leases: where leases are.

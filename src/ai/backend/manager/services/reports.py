@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -14,7 +14,7 @@ import msgspec
 
 from ai.backend.common.devices import SlotDisplay
 from ai.backend.common.errors import InvalidInput, NotFound, StaleVersion
-from ai.backend.common.ids import AgentId, KernelId, ResourceGroupName, SessionId, SlotName
+from ai.backend.common.ids import AgentId, KernelId, SessionId, SlotName
 from ai.backend.common.images import architecture_name
 from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
@@ -31,6 +31,7 @@ from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock
+from ai.backend.manager.services.equipment import Assignments
 from ai.backend.manager.services.presence import PresenceCheck
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.statistics import StatBoard
@@ -68,8 +69,11 @@ class ReportsService:
         bus: Bus,
         clock: Clock,
         settings: AgentSettings,
+        assignments: Assignments,
         log_tail_bytes: int = 262_144,
+        is_shared: bool = False,
     ) -> None:
+        self._is_shared = is_shared
         self._log_tail_bytes = max(1, log_tail_bytes)
         self._sessions = sessions
         self._agents = agents
@@ -85,7 +89,10 @@ class ReportsService:
         self._written: dict[AgentId, float] = {}
         self.last_seen: dict[AgentId, float] = {}
         """Agent -> monotonic time of its last sign of life in this process."""
+        self.leads: Callable[[], bool] = lambda: True
+        """Whether this manager runs the loops; only that one says which kernels an agent should not have."""
         self._acked: dict[AgentId, tuple[int, int]] = {}
+        self._assignments = assignments
         self._locks: dict[AgentId, asyncio.Lock] = {}
         self._registering = asyncio.Lock()
 
@@ -110,7 +117,7 @@ class ReportsService:
             await self._agents.beat(agent_id, at=self._clock.now())
             self._written[agent_id] = monotonic
         self.last_seen[agent_id] = monotonic
-        unknown = await self._presence.compare(agent_id, report.kernels)
+        unknown = await self._presence.compare(agent_id, report.kernels) if self.leads() else []
         return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
 
     @property
@@ -148,7 +155,7 @@ class ReportsService:
                 epoch=report.epoch,
                 region=report.region,
                 architecture=architecture_name(report.architecture),
-                scaling_group=ResourceGroupName(report.resource_group),
+                scaling_group=await self._assignments.group_of(agent_id, report.resource_group),
                 schedulable=known.schedulable if known is not None else True,
                 available_slots=slots,
                 addr=report.addr,
@@ -166,6 +173,10 @@ class ReportsService:
         )
         if known is None:
             log.info("agent %s joined %s with %s", agent_id, report.resource_group, slots.to_json())
+
+    def lead(self) -> None:
+        """Begin to lead: what agents are is learnt anew from each of them, and silence counts from now on."""
+        self._known.clear()
 
     # ---- observations ----
 
@@ -190,7 +201,7 @@ class ReportsService:
 
     async def _highest(self, agent: AgentId, epoch: int) -> int:
         known = self._acked.get(agent)
-        if known is not None and known[0] == epoch:
+        if known is not None and known[0] == epoch and not self._is_shared:
             return known[1]
         return await self._sessions.acked(agent, epoch)
 

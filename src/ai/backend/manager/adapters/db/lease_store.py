@@ -43,9 +43,7 @@ class SqlLeaseStore:
             if row.holder != holder and row.expires_at > now:
                 return None
             token = row.token if row.holder == holder else row.token + 1
-            s.execute(
-                update(t.leases).where(c.name == name).values(holder=holder, token=token, expires_at=until)
-            )
+            s.execute(update(t.leases).where(c.name == name).values(holder=holder, token=token, expires_at=until))
             return Lease(name=name, holder=holder, token=token)
 
         return await self._db.run_write(work)
@@ -69,7 +67,7 @@ class SqlLeaseStore:
             forgotten = (mine, c.expires_at < now - timedelta(days=1))
             s.execute(delete(t.leases).where(*forgotten))
             rows = s.execute(select(c.name, c.holder).where(mine, c.expires_at > now, c.holder != ""))
-            return {name: holder for name, holder in rows}
+            return {row.name: row.holder for row in rows}
 
         return await self._db.run_write(work)
 
