@@ -158,7 +158,8 @@ def test_built_in_services(tmp_path: Path) -> None:
     assert sshd.command == [
         f"{tmp_path}/ld.so",
         f"{tmp_path}/python",
-        f"{tmp_path}/programs/sshd.py",
+        f"{tmp_path}/programs/run.py",
+        "sshd",
         "--port",
         "{ports[0]}",
         "--host",

@@ -46,8 +46,8 @@ _INTRINSIC = {"sshd": None, "ttyd": "http://{host}:{port}/"}
 def builtin_definition(name: str, runtime: str, kit: Optional[str]) -> Optional[Definition]:
     """Our own definition of a service, None if there is none. Raises BadDefinition where its kit is missing."""
     if name in _INTRINSIC:
-        command = [*_launcher(kit), "--port", "{ports[0]}", "--host", "{host}"]
-        command.insert(-4, f"{_literal(kit or '')}/programs/{name}.py")
+        program = f"{_literal(kit or '')}/programs/run.py"
+        command = [*_launcher(kit), program, name, "--port", "{ports[0]}", "--host", "{host}"]
         return Definition({"command": command, "url_template": _INTRINSIC[name]})
     if runtime == "python" and name in _OF_PYTHON:
         return Definition(_OF_PYTHON[name])

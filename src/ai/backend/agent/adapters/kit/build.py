@@ -1,0 +1,164 @@
+"""Makes a kit: a folder with everything that our interpreter needs to run anywhere on this machine's kernel.
+
+Its own loader starts it with its own C library, so that it does not matter which one, or whether any, the image has.
+Files are linked where they can be, else copied. A kit is named by what is in it; one that is there is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = Path(__file__).with_name("programs")
+_PROBE = Path(__file__).with_name("probe.py")
+_PROBE_TIMEOUT_S = 60.0
+_UNNEEDED = frozenset(
+    {"site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3",
+     "pydoc_data", "distutils", "sqlite3", "unittest", "venv", "curses", "dbm"}
+)  # fmt: skip
+_LATER = ("libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2")
+"""What an older C library loads by itself, beside the others."""
+
+
+class KitFailed(Exception):
+    """No kit can be made; the text says why."""
+
+
+def build_kit(directory: Path) -> Path:
+    """The kit of this interpreter below ``directory``, made if need be (a second or two). Blocks.
+
+    Raises:
+        KitFailed: the interpreter or the disk does not let us.
+    """
+    facts = _ask()
+    kit = directory / _digest(facts)
+    if kit.is_dir():
+        return kit
+    unfinished = directory / f".{kit.name}.{os.getpid()}"
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        _fill(unfinished, facts)
+        try:
+            unfinished.rename(kit)
+        except OSError:  # another one was faster
+            if not kit.is_dir():
+                raise
+    except OSError as e:
+        raise KitFailed(f"the kit for services cannot be made: {e}") from e
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return kit
+
+
+def _ask() -> dict[str, Any]:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", str(_PROBE)], capture_output=True, timeout=_PROBE_TIMEOUT_S, check=True
+        )
+        facts: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as e:
+        raise KitFailed(f"our interpreter cannot be asked what it is made of: {e}") from e
+    return facts
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    """By the versions of everything: packages by their files' times, programs by their content."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for text in (*facts["packages"].values(), *facts["libraries"]):
+        path = Path(text)
+        for one in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            found = one.stat()
+            digest.update(f"{one} {found.st_size} {found.st_mtime_ns}\n".encode())
+    for path in sorted(PROGRAMS.rglob("*")):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _fill(kit: Path, facts: dict[str, Any]) -> None:
+    place = kit / facts["place"]
+    libraries, site = kit / "lib", kit / "site"
+    for folder in (kit / "bin", libraries, site, place):
+        folder.mkdir(parents=True, exist_ok=True)
+    _take(Path(facts["executable"]), kit / "bin" / "python3")
+    _take_tree(Path(facts["standard"]), place)
+    for name, text in facts["packages"].items():
+        path = Path(text)
+        if path.is_dir():
+            _take_tree(path, site / name)
+        else:
+            _take(path, site / path.name)
+        bundled = path.parent / f"{name}.libs"
+        if bundled.is_dir():
+            _take_tree(bundled, site / bundled.name)
+    loader = ""
+    for path in _shared(facts):
+        _take(path, libraries / path.name)
+        if path.name.startswith("ld-"):
+            loader = path.name
+    _take_tree(PROGRAMS, kit / "programs")
+    started = [f"{{kit}}/lib/{loader}", "--library-path", "{kit}/lib"] if loader else []
+    command = [*started, "{kit}/bin/python3", "-I", "-S", "-B", "-X", "utf8"]
+    (kit / "launch.json").write_text(json.dumps(command))
+    for folder, _, _ in os.walk(kit):
+        Path(folder).chmod(0o755)
+    (kit / "launch.json").chmod(0o644)
+
+
+def _shared(facts: dict[str, Any]) -> Iterator[Path]:
+    """The libraries outside of packages, under the names by which they are asked for."""
+    packages = tuple(facts["packages"].values())
+    for text in facts["libraries"]:
+        path = Path(text)
+        if text.startswith((facts["standard"] + "/", *packages)) or ".libs" in path.parent.name:
+            continue
+        yield path
+        for name in _sonames(path):
+            yield path.with_name(name)
+    c_library = next((Path(text) for text in facts["libraries"] if Path(text).name.startswith("libc.so")), None)
+    for name in _LATER if c_library is not None else ():
+        if c_library is not None and c_library.with_name(name).exists():
+            yield c_library.with_name(name)
+
+
+def _sonames(path: Path) -> Iterator[str]:
+    """Other names of a library in its folder: `libz.so.1` of `libz.so.1.2.13`."""
+    for other in path.parent.glob(path.name.partition(".so")[0] + ".so*"):
+        if other.is_symlink() and other.name != path.name and other.resolve() == path.resolve():
+            yield other.name
+
+
+def _take_tree(source: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for entry in sorted(source.iterdir()):
+        if entry.name in _UNNEEDED or entry.name.startswith("config-"):
+            continue
+        if entry.is_dir():
+            _take_tree(entry, target / entry.name)
+        elif entry.is_file() and not entry.name.endswith((".a", ".opt-1.pyc", ".opt-2.pyc", ".map", ".pyi")):
+            _take(entry, target / entry.name)
+
+
+def _take(source: Path, target: Path) -> None:
+    """A link where everybody may read the file already, else a copy that everybody may read."""
+    real = source.resolve()
+    found = real.stat()
+    needed = 0o555 if found.st_mode & 0o100 else 0o444
+    if found.st_mode & needed == needed:
+        try:
+            os.link(real, target)
+            return
+        except FileExistsError:
+            return
+        except OSError:
+            pass  # another file system, or a file of another user
+    shutil.copy2(real, target)
+    target.chmod(0o755 if found.st_mode & 0o100 else 0o644)

@@ -1,0 +1,25 @@
+"""Entry point of the kit: `python run.py sshd --port 2200 --host 127.0.0.1`.
+
+The modules beside it are imported under a private name, as the runner's are, and the libraries come from the kit.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+PACKAGE = "_backendai_kit"
+
+
+def main() -> None:
+    """Run the program that the first argument names."""
+    here = Path(__file__).resolve().parent
+    sys.path.append(str(here.parent / "site"))
+    package = type(sys)(PACKAGE)
+    package.__path__ = [str(here)]
+    sys.modules[PACKAGE] = package
+    name = sys.argv.pop(1)
+    import_module(f"{PACKAGE}.{name}").run()
+
+
+if __name__ == "__main__":
+    main()

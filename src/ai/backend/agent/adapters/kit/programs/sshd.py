@@ -1,0 +1,281 @@
+"""The SSH server of a session: shells, commands, SFTP, SCP and forwarding, as the session's own user.
+
+It runs in the kit, inside the workload, and holds nothing but keys of this session. Who may come in: the keys of
+``~/.ssh/authorized_keys``, the session's own ``id_container``, and those of ``/home/config/ssh``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+import asyncssh
+
+from .terminal import Terminal, open_terminal, shell_argv
+
+HOST_KEY = ".ssh-host/host_ed25519"
+GIVEN_KEYS = Path("/home/config/ssh")
+OWN_KEY = "id_container.pub"
+MAX_KEYS = 256 * 1024
+_PIECE = 64 * 1024
+_GRACE_S = 5.0
+_KEEP = ("LANG", "LC_", "TERM", "COLORTERM")
+"""Variables that a client may bring along."""
+
+
+class Server(asyncssh.SSHServer):
+    """One connection. Keys are read anew for each, so that a change counts at once."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._connection: asyncssh.SSHServerConnection | None = None
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._connection = conn
+
+    def begin_auth(self, username: str) -> bool:
+        """Whatever the name, it is the session's user; only keys open."""
+        keys = authorized_keys(self._home)
+        if keys is not None and self._connection is not None:
+            self._connection.set_authorized_keys(keys)
+        return True
+
+    def public_key_auth_supported(self) -> bool:
+        return True
+
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        """`ssh -L`: from inside the workload, where the user's own programs connect as well."""
+        return True
+
+    def server_requested(self, listen_host: str, listen_port: int) -> bool:
+        """`ssh -R`, likewise."""
+        return True
+
+
+class Files(asyncssh.SFTPServer):
+    """The workload's files, with the rights of the session's user."""
+
+    def exit(self) -> None:
+        """`scp` and `sftp` want an exit status, without which they fail at their end."""
+        self.channel.exit(0)
+
+
+def authorized_keys(home: Path) -> asyncssh.SSHAuthorizedKeys | None:
+    """All keys that may come in; None without any. A line that is no key does not keep the others out."""
+    lines: list[str] = []
+    for path in (home / ".ssh/authorized_keys", home / OWN_KEY, *sorted(GIVEN_KEYS.glob("*.pub"))):
+        try:
+            with path.open("rb") as file:
+                lines += file.read(MAX_KEYS).decode("utf-8", "replace").splitlines()
+        except OSError:
+            continue  # not there, or not ours to read
+    good: list[str] = []
+    for line in lines:
+        try:
+            asyncssh.import_authorized_keys(line + "\n")
+        except ValueError:
+            print(f"sshd: a line of the authorized keys is no key: {line[:40]!r}", file=sys.stderr, flush=True)
+            continue
+        good.append(line)
+    text = "\n".join(good)
+    return asyncssh.import_authorized_keys(text + "\n") if text.strip() else None
+
+
+def host_key(home: Path) -> asyncssh.SSHKey:
+    """The session's host key, made once: it lives as long as the home. In memory only where that cannot be written."""
+    path = home / HOST_KEY
+    try:
+        return asyncssh.read_private_key(path)
+    except (OSError, asyncssh.KeyImportError):
+        key = asyncssh.generate_private_key("ssh-ed25519")
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(key.export_private_key())
+    except OSError as e:
+        print(f"sshd: the host key is not kept: {e}", file=sys.stderr, flush=True)
+    return key
+
+
+def environment(process: asyncssh.SSHServerProcess[bytes]) -> dict[str, str]:
+    env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+    env |= {name: text for name, text in process.env.items() if name.startswith(_KEEP)}
+    peer = process.get_extra_info("peername") or ("127.0.0.1", 0)
+    here = process.get_extra_info("sockname") or ("127.0.0.1", 0)
+    env["SSH_CLIENT"] = f"{peer[0]} {peer[1]} {here[1]}"
+    env["SSH_CONNECTION"] = f"{peer[0]} {peer[1]} {here[0]} {here[1]}"
+    return env
+
+
+async def serve(process: asyncssh.SSHServerProcess[bytes]) -> None:
+    """One shell or command."""
+    try:
+        if process.get_terminal_type() is not None:
+            code = await _on_terminal(process)
+        else:
+            code = await _on_pipes(process)
+    except (ConnectionError, asyncssh.Error):
+        return  # the client is gone
+    except OSError as e:
+        process.stderr.write(f"{e}\n".encode())
+        code = 127
+    if code < 0:
+        process.exit_with_signal(signal.Signals(-code).name.removeprefix("SIG"))
+    else:
+        process.exit(code)
+
+
+async def _on_terminal(process: asyncssh.SSHServerProcess[bytes]) -> int:
+    columns, rows, _, _ = process.get_terminal_size()
+    env = {**environment(process), "TERM": process.get_terminal_type() or "xterm"}
+    terminal = await open_terminal(shell_argv(process.command), env, rows or 24, columns or 80)
+    outputs = asyncio.create_task(_copy_terminal(terminal, process))
+    inputs = asyncio.create_task(_type(terminal, process))
+    try:
+        code: int = await terminal.wait()
+        await asyncio.wait({outputs}, timeout=_GRACE_S)  # what went to the background may hold the terminal open
+        return code
+    finally:
+        inputs.cancel()
+        outputs.cancel()
+        terminal.close()
+
+
+async def _copy_terminal(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
+    while data := await terminal.read():
+        process.stdout.write(data)
+        await process.stdout.drain()
+
+
+async def _type(terminal: Terminal, process: asyncssh.SSHServerProcess[bytes]) -> None:
+    """What the client types, until it hangs up: then its shell is told so."""
+    while True:
+        try:
+            data = await process.stdin.read(_PIECE)
+        except asyncssh.TerminalSizeChanged as change:
+            terminal.resize(change.height, change.width)
+            continue
+        except asyncssh.BreakReceived:
+            await terminal.write(b"\x03")
+            continue
+        except asyncssh.SignalReceived as received:
+            terminal.signal(_number(received.signal))
+            continue
+        if not data:
+            await process.wait_closed()  # it only types no more
+            terminal.signal(signal.SIGHUP)
+            return
+        await terminal.write(data)
+
+
+async def _on_pipes(process: asyncssh.SSHServerProcess[bytes]) -> int:
+    child = await asyncio.create_subprocess_exec(
+        *shell_argv(process.command),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment(process),
+        start_new_session=True,
+    )
+    inputs = asyncio.create_task(_feed(child, process))
+    closed = asyncio.create_task(process.wait_closed())
+    outputs = asyncio.create_task(_copy_both(child, process))
+    ended = asyncio.create_task(child.wait())
+    try:
+        await asyncio.wait({ended, closed}, return_when=asyncio.FIRST_COMPLETED)
+        if not ended.done():  # the client is gone
+            _signal_group(child.pid, signal.SIGHUP)
+            try:
+                async with asyncio.timeout(_GRACE_S):
+                    await ended
+            except TimeoutError:
+                _signal_group(child.pid, signal.SIGKILL)
+        code: int = await ended
+        # As every SSH server: what went to the background and holds them open is waited for.
+        await asyncio.wait({outputs, closed}, return_when=asyncio.FIRST_COMPLETED)
+        return code
+    finally:
+        for task in (inputs, closed, outputs):
+            task.cancel()
+
+
+async def _feed(child: asyncio.subprocess.Process, process: asyncssh.SSHServerProcess[bytes]) -> None:
+    assert child.stdin is not None
+    while True:
+        try:
+            data = await process.stdin.read(_PIECE)
+        except asyncssh.SignalReceived as received:
+            _signal_group(child.pid, _number(received.signal))
+            continue
+        except (asyncssh.BreakReceived, asyncssh.TerminalSizeChanged):
+            continue
+        if not data:
+            break
+        try:
+            child.stdin.write(data)
+            await child.stdin.drain()
+        except (BrokenPipeError, ConnectionError):
+            return  # it reads no more
+    child.stdin.close()
+
+
+async def _copy_both(child: asyncio.subprocess.Process, process: asyncssh.SSHServerProcess[bytes]) -> None:
+    assert child.stdout is not None
+    assert child.stderr is not None
+    pairs = ((child.stdout, process.stdout), (child.stderr, process.stderr))
+    await asyncio.gather(*(_copy(source, target) for source, target in pairs), return_exceptions=True)
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncssh.SSHWriter[bytes]) -> None:
+    while data := await source.read(_PIECE):
+        target.write(data)
+        await target.drain()
+
+
+def _number(name: str) -> int:
+    return int(getattr(signal, f"SIG{name}", signal.SIGTERM))
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except ProcessLookupError:
+        pass  # it has ended
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING, format="sshd: %(message)s")
+    asyncssh.set_log_level(logging.WARNING)
+    home = Path(os.environ.get("HOME") or Path.cwd())
+    os.chdir(home)
+    acceptor = await asyncssh.listen(
+        options.host,
+        options.port,
+        server_factory=lambda: Server(home),
+        server_host_keys=[host_key(home)],
+        process_factory=serve,
+        sftp_factory=Files,
+        allow_scp=True,
+        encoding=None,
+        agent_forwarding=False,
+        keepalive_interval=60,
+        login_timeout=60,
+    )
+    async with acceptor:
+        await acceptor.wait_closed()
+
+
+def run() -> None:
+    """Serve until the session ends."""
+    asyncio.run(main())

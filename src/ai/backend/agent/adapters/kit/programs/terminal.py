@@ -1,0 +1,131 @@
+"""A program on a pseudo-terminal, for servers that run on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+import signal
+import struct
+import termios
+from collections.abc import Callable
+from typing import Any
+
+_PIECE = 64 * 1024
+
+
+def shell_argv(command: str | None = None) -> list[str]:
+    """A login shell, or the shell with a command."""
+    shell = os.environ.get("SHELL") or ""
+    if not os.access(shell, os.X_OK):
+        shell = shutil.which("bash") or shutil.which("sh") or "/bin/sh"
+    return [shell, "-c", command] if command is not None else [shell, "-l"]
+
+
+async def open_terminal(argv: list[str], env: dict[str, str], rows: int, columns: int) -> Terminal:
+    """Start a program on a terminal of its own. Raises OSError if it cannot be."""
+    master, slave = os.openpty()
+    try:
+        os.set_blocking(master, False)
+        set_size(master, rows, columns)
+        child = await asyncio.create_subprocess_exec(
+            *argv, stdin=slave, stdout=slave, stderr=slave, env=env, start_new_session=True, preexec_fn=_take_terminal
+        )
+    except OSError:
+        os.close(master)
+        raise
+    finally:
+        os.close(slave)
+    return Terminal(master, child)
+
+
+class Terminal:
+    """One program on a terminal. One task reads and one writes."""
+
+    def __init__(self, fd: int, child: asyncio.subprocess.Process) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._child = child
+        self._waiting: set[asyncio.Future[None]] = set()
+
+    def resize(self, rows: int, columns: int) -> None:
+        if self._fd >= 0:
+            set_size(self._fd, rows, columns)
+
+    async def read(self) -> bytes:
+        """What it has printed; empty once the last program has left the terminal, or it is closed."""
+        while self._fd >= 0:
+            try:
+                return os.read(self._fd, _PIECE)
+            except BlockingIOError:
+                await self._until(self._loop.add_reader, self._loop.remove_reader)
+            except OSError:
+                break  # EIO: nobody holds the other end
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        """Types; waits while the program does not read."""
+        while data and self._fd >= 0:
+            try:
+                data = data[os.write(self._fd, data[:4096]) :]
+            except BlockingIOError:
+                await self._until(self._loop.add_writer, self._loop.remove_writer)
+            except OSError:
+                return
+
+    async def _until(self, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        fd = self._fd
+        self._waiting.add(ready)
+        add(fd, _settle, ready)
+        try:
+            await ready
+        finally:
+            self._waiting.discard(ready)
+            if self._fd == fd:
+                remove(fd)
+
+    def signal(self, number: int) -> None:
+        """To the program in the foreground, and to the first one."""
+        groups = {self._child.pid}
+        try:
+            groups.add(os.tcgetpgrp(self._fd))
+        except OSError:
+            pass  # nobody is in the foreground any more
+        for group in groups:
+            try:
+                os.killpg(group, number)
+            except (ProcessLookupError, PermissionError):
+                pass  # it has ended
+
+    async def wait(self) -> int:
+        """The first program's exit code; -n after signal n."""
+        return await self._child.wait()
+
+    def close(self) -> None:
+        """Hangs up. Safe twice."""
+        if self._fd < 0:
+            return
+        if self._child.returncode is None:
+            self.signal(signal.SIGHUP)
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        os.close(self._fd)
+        self._fd = -1
+        for ready in self._waiting:
+            _settle(ready)
+
+
+def set_size(fd: int, rows: int, columns: int) -> None:
+    rows, columns = min(max(rows, 1), 1000), min(max(columns, 1), 1000)
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _take_terminal() -> None:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

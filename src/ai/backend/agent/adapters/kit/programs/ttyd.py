@@ -1,0 +1,173 @@
+"""The web terminal of a session: a page with xterm.js, and shells behind WebSockets.
+
+A shell outlives its connection for a while, so that a page that comes back finds it as it was. Messages of the client
+are binary: ``0`` and what is typed, or ``1`` and ``{"rows": R, "cols": C}``; those of the server are what the shell
+prints, as bytes, so that no character is ever cut by us.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import WSMsgType, web
+
+from .terminal import Terminal, open_terminal, shell_argv
+
+HERE = Path(__file__).resolve().parent
+MAX_SHELLS = 16
+KEPT_OUTPUT = 256 * 1024
+"""What a page that comes back is shown again."""
+IDLE_S = 600.0
+MAX_MESSAGE = 1024 * 1024
+ENDED, TAKEN_OVER, TOO_MANY = 4000, 4001, 4002
+_RESET = b"\x1bc"
+_KEY = re.compile(r"[A-Za-z0-9_-]{16,64}")
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+_POLICY = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; base-uri 'none'"
+
+
+class Shell:
+    """One shell, and the page that looks at it now."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        self._kept = bytearray()
+        self._socket: web.WebSocketResponse | None = None
+        self._left: asyncio.TimerHandle | None = None
+        self.ended = asyncio.create_task(self._pump())
+
+    async def attach(self, socket: web.WebSocketResponse) -> None:
+        """Show a page what there was, and from now on what comes; the page before is let go."""
+        before, self._socket = self._socket, None
+        if self._left is not None:
+            self._left.cancel()
+        if before is not None:
+            await before.close(code=TAKEN_OVER, message=b"the terminal is open elsewhere")
+        if self._kept:
+            await socket.send_bytes(_RESET + bytes(self._kept))
+        self._socket = socket
+
+    def detach(self, socket: web.WebSocketResponse) -> None:
+        if self._socket is socket:
+            self._socket = None
+            self._left = asyncio.get_running_loop().call_later(IDLE_S, self._terminal.close)
+
+    async def take(self, message: bytes) -> None:
+        """What a page says. Raises ValueError for what means nothing."""
+        if message[:1] == b"0":
+            await self._terminal.write(message[1:])
+        elif message[:1] == b"1":
+            size = json.loads(message[1:])
+            self._terminal.resize(int(size["rows"]), int(size["cols"]))
+        else:
+            raise ValueError("an unknown message")
+
+    async def _pump(self) -> None:
+        while data := await self._terminal.read():
+            self._kept += data
+            del self._kept[: max(0, len(self._kept) - KEPT_OUTPUT)]
+            socket = self._socket
+            if socket is not None:
+                try:
+                    await socket.send_bytes(data)
+                except (ConnectionError, RuntimeError):
+                    self.detach(socket)  # the page has gone
+        self._terminal.close()
+        if self._left is not None:
+            self._left.cancel()
+        if self._socket is not None:
+            await self._socket.close(code=ENDED, message=b"the shell has ended")
+
+
+class Server:
+    """All shells of the session."""
+
+    def __init__(self) -> None:
+        self._shells: dict[str, Shell] = {}
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.add_routes([web.get("/", self.page), web.get("/ws", self.socket), web.get("/{name}", self.file)])
+        return app
+
+    async def page(self, request: web.Request) -> web.Response:
+        return _file(HERE / "ttyd" / "index.html")
+
+    async def file(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        for folder in ("ttyd", "xterm"):
+            path = HERE / folder / name
+            if re.fullmatch(r"[a-z][a-z-]*\.(js|css)", name) and path.is_file():
+                return _file(path)
+        raise web.HTTPNotFound
+
+    async def socket(self, request: web.Request) -> web.StreamResponse:
+        """A page of another origin must not open one: the browser would let it, and it would be the user's shell."""
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.host:
+            raise web.HTTPForbidden(text="not from this page")
+        key = request.query.get("key", "")
+        if not _KEY.fullmatch(key):
+            raise web.HTTPBadRequest(text="key: 16 to 64 letters and digits")
+        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE, heartbeat=30.0, compress=False)
+        await socket.prepare(request)
+        shell = await self._shell(key, request)
+        if shell is None:
+            await socket.close(code=TOO_MANY, message=b"too many terminals are open")
+            return socket
+        await shell.attach(socket)
+        try:
+            async for message in socket:
+                if message.type is WSMsgType.TEXT:
+                    await shell.take(message.data.encode())
+                elif message.type is WSMsgType.BINARY:
+                    await shell.take(message.data)
+        except (ValueError, KeyError, TypeError):
+            await socket.close(code=1007, message=b"not a message of a terminal")
+        finally:
+            shell.detach(socket)
+        return socket
+
+    async def _shell(self, key: str, request: web.Request) -> Shell | None:
+        if key in self._shells:
+            return self._shells[key]
+        if len(self._shells) >= MAX_SHELLS:
+            return None
+        env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+        env |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
+        rows, columns = (_size(request.query.get(name), usual) for name, usual in (("rows", 24), ("cols", 80)))
+        shell = self._shells[key] = Shell(await open_terminal(shell_argv(), env, rows, columns))
+        shell.ended.add_done_callback(lambda _task: self._shells.pop(key, None))
+        return shell
+
+
+def _size(text: str | None, usual: int) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 5 else usual
+
+
+def _file(path: Path) -> web.Response:
+    headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
+    return web.Response(body=path.read_bytes(), content_type=_TYPES[path.suffix], charset="utf-8", headers=headers)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    options = parser.parse_args()
+    os.chdir(os.environ.get("HOME") or "/")
+    runner = web.AppRunner(Server().app(), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, options.host, options.port).start()
+    await asyncio.Event().wait()
+
+
+def run() -> None:
+    """Serve until the session ends."""
+    asyncio.run(main())
