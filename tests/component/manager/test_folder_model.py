@@ -215,7 +215,7 @@ class Server:
 
     async def user(self) -> Caller:
         email = f"user{next(self.users)}@local"
-        _, pair = await self.manager.services.identity.create_user(self.admin, email=email, password="a password")
+        _, pair = await self.manager.services.people.create_user(self.admin, email, "a password", {})
         return await self._caller(pair.access_key)
 
     @property

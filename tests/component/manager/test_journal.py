@@ -116,8 +116,8 @@ async def test_a_revoked_keypair_is_refused_at_once(cluster: Cluster) -> None:
     assert before is not None
     assert before.is_active
     with pytest.raises(Forbidden):
-        await identity.set_keypair_active(cluster.user, key, True)
-    await identity.set_keypair_active(cluster.admin, key, False)
+        await cluster.manager.services.people.modify_keypair(cluster.user, key, {"is_active": True})
+    await cluster.manager.services.people.modify_keypair(cluster.admin, key, {"is_active": False})
     after = await identity.credentials(key)
     assert after is not None
     assert not after.is_active
@@ -131,9 +131,8 @@ async def test_a_revoked_keypair_is_refused_at_once(cluster: Cluster) -> None:
 
 async def test_roles_bound_owners_and_people(cluster: Cluster) -> None:
     identity = cluster.manager.services.identity
-    user, pair = await identity.create_user(
-        cluster.admin, email="boss@local", password="long enough", role=UserRole.ADMIN
-    )
+    people = cluster.manager.services.people
+    user, pair = await people.create_user(cluster.admin, "boss@local", "long enough", {"role": UserRole.ADMIN})
     found = await identity.credentials(pair.access_key)
     assert found is not None
     boss = found.caller
@@ -153,8 +152,8 @@ async def test_roles_bound_owners_and_people(cluster: Cluster) -> None:
     for bad in ({"email": "nobody"}, {"password": "short"}, {"username": "-"}):
         values = {"email": "x@local", "password": "long enough", "username": None, **bad}
         with pytest.raises(InvalidInput):
-            await identity.create_user(
-                cluster.admin, email=str(values["email"]), password=str(values["password"]), username=values["username"]
+            await people.create_user(
+                cluster.admin, str(values["email"]), str(values["password"]), {"username": values["username"]}
             )
 
 

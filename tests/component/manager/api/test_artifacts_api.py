@@ -103,11 +103,11 @@ def test_the_table_has_every_operation() -> None:
 @pytest.fixture
 def member(stocked: Api) -> Callable[[UserRole], Awaitable[RawClient]]:
     """Makes a user of a role."""
-    identity = stocked.cluster.manager.services.identity
+    people = stocked.cluster.manager.services.people
 
     async def make(role: UserRole) -> RawClient:
-        _, pair = await identity.create_user(
-            stocked.cluster.admin, email=f"some-{role.value}@local", password="a long password", role=role
+        _, pair = await people.create_user(
+            stocked.cluster.admin, f"some-{role.value}@local", "a long password", {"role": role}
         )
         return RawClient(port=stocked.port, access_key=pair.access_key, secret_key=pair.secret_key)
 

@@ -28,7 +28,7 @@ from ai.backend.manager.api.graphql.endpoint import GraphQLApi
 from ai.backend.manager.api.sessions import SessionsApi
 from ai.backend.manager.api.streams import StreamsApi
 from ai.backend.manager.api.tunnels import TunnelsApi
-from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.config.settings import GraphQLSettings, ManagerSettings
 from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.bundle import Services
 from ai.backend.manager.services.folders.bundle import Folders
@@ -54,6 +54,7 @@ class ApiOptions:
 
     files: FileLimits = field(default_factory=FileLimits)
     http: HttpOptions = field(default_factory=HttpOptions)
+    graphql: GraphQLSettings = field(default_factory=GraphQLSettings)
     announcement: str = ""
 
     @classmethod
@@ -70,6 +71,7 @@ class ApiOptions:
                 anonymous_rate_limit=settings.api.anonymous_rate_limit,
                 trusted_proxies=frozenset(settings.api.trusted_proxies),
             ),
+            graphql=settings.graphql,
             announcement=settings.api.announcement,
         )
 
@@ -92,7 +94,7 @@ def api_endpoints(
         *endpoints_of(ConfigApi(services.config), tag="config"),
         *_folder_endpoints(services.folders),
         *_artifact_endpoints(services.artifacts),
-        *endpoints_of(GraphQLApi(services), tag="graphql"),
+        *endpoints_of(GraphQLApi(services, options.graphql), tag="graphql"),
         *endpoints_of(HealthApi(metrics, readiness or _always_ready, services.cluster.gauges), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),
     ]

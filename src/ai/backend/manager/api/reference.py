@@ -27,8 +27,9 @@ A list takes `limit` (1 to MAX_PAGE) and `offset`, and replies `items` and `tota
 with the operators `==`, `!=`, `<`, `<=`, `>`, `>=`, `is`, `isnot`, `like`, `ilike`, `in` and `contains`; `&` binds
 tighter than `|`, `%` is the wildcard. `order` is a list such as `name,-created_at`.
 
-A query may have at most MAX_TOKENS tokens, be MAX_DEPTH levels deep and cost MAX_COST: one for each field, times the
-pages around it.
+A query may have at most MAX_TOKENS tokens. Unless the settings say otherwise, it may be MAX_DEPTH levels deep and cost
+MAX_COST: one for each field, times the pages around it. The schema itself is told to those whom
+`graphql.introspection` names.
 
 """
 _HEAD = "<!-- generated from the route declarations by ai.backend.manager.api.reference; do not edit -->\n\n"
@@ -63,7 +64,9 @@ def graphql_page() -> str:
     from ai.backend.manager.api.graphql import limits
 
     head = _GRAPHQL
-    for name in ("MAX_PAGE", "MAX_TOKENS", "MAX_DEPTH", "MAX_COST"):
-        head = head.replace(name, f"{getattr(limits, name):,}")
+    usual = limits.QueryLimits()
+    told = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS, "DEPTH": usual.depth, "COST": usual.cost}
+    for name, value in told.items():
+        head = head.replace(f"MAX_{name}", f"{value:,}")
     schema = Path(__file__).with_name("graphql") / "schema.graphql"
     return f"{head}```graphql\n{schema.read_text(encoding='utf-8').strip()}\n```\n"

@@ -127,6 +127,18 @@ class GraphQLSettings(Settings):
     )
 
 
+class GraphQLSettings(Settings):
+    """What one GraphQL query may ask for."""
+
+    max_depth: int = Field(16, ge=4, description="How deep selections may be nested.")
+    max_cost: int = Field(
+        50_000, ge=100, description="Fields that a query may ask for, each times the page sizes of the lists around it."
+    )
+    introspection: Literal["everybody", "superadmins", "nobody"] = Field(
+        "superadmins", description="To whom the schema is told: everybody, superadmins or nobody."
+    )
+
+
 class CallbackSettings(Settings):
     """Calling the ``callback_url`` of sessions."""
 
@@ -224,6 +236,7 @@ class ManagerSettings(Settings):
     files: FileSettings = Field(FileSettings(), description="File transfer.")
     tunnels: TunnelSettings = Field(TunnelSettings(), description="Tunnels to the services of sessions.")
     api: ApiSettings = Field(ApiSettings(), description="What the API tells and allows.")
+    graphql: GraphQLSettings = Field(GraphQLSettings(), description="GraphQL queries.")
     graphql: GraphQLSettings = Field(GraphQLSettings(), description="GraphQL queries.")
     callbacks: CallbackSettings = Field(CallbackSettings(), description="Calling the URLs that sessions name.")
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")

@@ -9,24 +9,43 @@ from typing import Any
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import DomainName, GroupId, UserId
 from ai.backend.common.names import check_slug
+from ai.backend.common.states import FINAL_SESSION_STATUSES, SessionStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.model.identity import Caller, Domain, Group, ResourcePolicy, StoragePolicy
+from ai.backend.manager.model.query import SessionQuery
 from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
+from ai.backend.manager.services.folders.leaving import LeavingFolders
+from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.loops.running import Loop
+
+_FOR_DOMAIN_ADMINS = frozenset({"name", "description", "is_active", "integration_id"})
+_LIVE = tuple(status for status in SessionStatus if status not in FINAL_SESSION_STATUSES)
 
 
 class AdministrationService:
     """``values`` are fields of the object; those that are None are left as they are.
 
     Every method raises Forbidden for callers who are no superadmins, NotFound for what is to be changed and is not
-    there, and Conflict for what is to be made and is.
+    there, and Conflict for what is to be made and is. Administrators of a domain change its groups too, but for their
+    limits.
     """
 
     def __init__(
-        self, store: IdentityStore, clock: Clock, minter: Minter, after_storage_policy: Sequence[Loop] = ()
+        self,
+        store: IdentityStore,
+        identity: IdentityService,
+        sessions: SessionStore,
+        folders: LeavingFolders | None,
+        clock: Clock,
+        minter: Minter,
+        after_storage_policy: Sequence[Loop] = (),
     ) -> None:
         self._store = store
+        self._identity = identity
+        self._sessions = sessions
+        self._folders = folders
         self._clock = clock
         self._minter = minter
         self._after_storage_policy = after_storage_policy
@@ -49,15 +68,29 @@ class AdministrationService:
         changed = await self._store.change_domain(name, **_given(values))
         if changed is None:
             raise NotFound(f"There is no domain {name[:64]!r}.")
+        self._identity.invalidate_all()
         return changed
+
+    async def delete_domain(self, caller: Caller, name: str) -> None:
+        """Make it inactive: nobody of it signs in any more but superadmins. Its sessions go on."""
+        await self.modify_domain(caller, name, {"is_active": False})
+
+    async def purge_domain(self, caller: Caller, name: str) -> None:
+        """For good. Raises Conflict while it has users or groups, and for the caller's own."""
+        _check(caller)
+        if name == caller.domain_name:
+            raise Conflict("You cannot purge your own domain.", data={"name": "your own"})
+        if not await self._store.delete_domain(name):
+            raise NotFound(f"There is no domain {name[:64]!r}.")
 
     # ---- groups ----
 
     async def create_group(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Group:
-        """Raises InvalidName; NotFound for the domain."""
-        _check(caller)
+        """Raises InvalidName; NotFound for the domain and the project resource policy."""
         given = _given(values)
         domain = given.pop("domain_name", caller.domain_name)
+        _check_group(caller, domain, given)
+        await self._check_project_policy(given)
         if await self._store.domain(domain) is None:
             raise NotFound(f"There is no domain {domain[:64]!r}.", data={"domain_name": "unknown"})
         check_slug(name, what="name", allow_dots=True)
@@ -80,13 +113,16 @@ class AdministrationService:
         add: Collection[UserId] = (),
         remove: Collection[UserId] = (),
     ) -> Group:
-        """Raises InvalidName; NotFound also for users to be added."""
-        _check(caller)
+        """Raises InvalidName; NotFound also for users to be added, who are of the group's domain."""
         given = _given(values)
+        group = await self._group(caller, group_id)
+        _check_group(caller, group.domain_name, given)
+        await self._check_project_policy(given)
         if "name" in given:
             check_slug(given["name"], what="name", allow_dots=True)
         for user_id in add:
-            if await self._store.user(uuid=user_id) is None:
+            user = await self._store.user(uuid=user_id)
+            if user is None or user.domain_name != group.domain_name:
                 raise NotFound(f"There is no user {user_id}.", data={"user_uuids": "unknown"})
         changed = await self._store.change_group(group_id, **given)
         if changed is None:
@@ -94,6 +130,35 @@ class AdministrationService:
         if add or remove:
             await self._store.change_members(group_id, add=add, remove=remove)
         return changed
+
+    async def delete_group(self, caller: Caller, group_id: GroupId) -> None:
+        """Make it inactive: nobody creates sessions in it any more. Those that are there go on."""
+        await self.modify_group(caller, group_id, {"is_active": False})
+
+    async def purge_group(self, caller: Caller, group_id: GroupId) -> None:
+        """For good, with its folders; for superadmins. Raises Conflict while sessions of it live."""
+        _check(caller)
+        await self.delete_group(caller, group_id)
+        live = await self._sessions.search(SessionQuery(limit=1, statuses=_LIVE, group_id=str(group_id)))
+        if live.total_count:
+            raise Conflict(f"{live.total_count} sessions of the group live.", data={"sessions": live.total_count})
+        if self._folders is not None:
+            await self._folders.of_group(group_id)
+        await self._store.delete_group(group_id)
+
+    async def _group(self, caller: Caller, group_id: GroupId) -> Group:
+        """One that the caller sees."""
+        if not caller.is_any_admin:
+            raise Forbidden("Only administrators change groups.")
+        found = [group for group in await self._identity.groups(caller) if group.id == group_id]
+        if not found:
+            raise NotFound("There is no such group.", data={"gid": "unknown"})
+        return found[0]
+
+    async def _check_project_policy(self, given: Mapping[str, Any]) -> None:
+        name = given.get("resource_policy", "default")
+        if name != "default" and not await self._store.storage_policies(QuotaScopeKind.PROJECT, name=name):
+            raise NotFound(f"There is no project resource policy {name[:64]!r}.", data={"resource_policy": "unknown"})
 
     # ---- policies ----
 
@@ -154,6 +219,15 @@ class AdministrationService:
 def _check(caller: Caller) -> None:
     if not caller.is_superadmin:
         raise Forbidden("Only superadmins change domains, groups and policies.")
+
+
+def _check_group(caller: Caller, domain_name: str, given: Mapping[str, Any]) -> None:
+    if caller.is_superadmin:
+        return
+    if not caller.is_any_admin or domain_name != caller.domain_name:
+        raise Forbidden("Only administrators change the groups of their domain.")
+    if {*given} - _FOR_DOMAIN_ADMINS:
+        raise Forbidden("Only superadmins change the limits of groups.")
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import Forbidden, NotFound
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
-from ai.backend.common.names import check_slug
 from ai.backend.common.states import UserRole
 from ai.backend.manager.model.identity import (
     BootstrapResult,
@@ -55,13 +54,11 @@ class IdentityService:
         sessions: SessionStore,
         clock: Clock,
         minter: Minter,
-        hash_password: Callable[[str], str],
     ) -> None:
         self._store = store
         self._sessions = sessions
         self._clock = clock
         self._minter = minter
-        self._hash = hash_password
         self._cache: dict[str, tuple[float, Credentials | None]] = {}
         self._used: dict[AccessKey, tuple[datetime, int]] = {}
 
@@ -109,10 +106,15 @@ class IdentityService:
     async def _bootstrap_user(self, email: str, username: str, role: UserRole, group: GroupId) -> NewKeypair | None:
         if await self._store.user(email=email) is not None:
             return None
-        _, pair = await self._make_user(email, username, role, DomainName("default"), [group], password_hash=None)
+        _, pair = await self.make_user(email, username, role, DomainName("default"), [group], password_hash=None)
         return pair
 
-    async def _make_user(
+    def new_keypair(self) -> NewKeypair:
+        return NewKeypair(
+            access_key=AccessKey("AKIA" + self._minter.token(16).upper()), secret_key=self._minter.token(48)
+        )
+
+    async def make_user(
         self,
         email: str,
         username: str,
@@ -121,21 +123,21 @@ class IdentityService:
         groups: Sequence[GroupId],
         *,
         password_hash: str | None,
+        **details: Any,
     ) -> tuple[User, NewKeypair]:
+        """A user with a main keypair, unchecked. Raises Conflict if the address or the username is taken."""
         now = self._clock.now()
-        pair = NewKeypair(
-            access_key=AccessKey("AKIA" + self._minter.token(16).upper()), secret_key=self._minter.token(48)
-        )
+        pair = self.new_keypair()
         user = User(
             uuid=UserId(self._minter.uuid()),
             username=username,
             email=email,
-            full_name=username,
             role=role,
             domain_name=domain,
             created_at=now,
             modified_at=now,
             main_access_key=pair.access_key,
+            **{"full_name": username, **details},
         )
         keypair = Keypair(
             access_key=pair.access_key,
@@ -170,6 +172,10 @@ class IdentityService:
     def invalidate(self, access_key: str) -> None:
         """Forget what is cached of a keypair, after a change by this process."""
         self._cache.pop(access_key, None)
+
+    def invalidate_all(self) -> None:
+        """After a change that concerns many, such as of a domain."""
+        self._cache.clear()
 
     def touch(self, access_key: AccessKey) -> None:
         """Note one authenticated request: last_used and num_queries are written in batches."""
@@ -245,25 +251,45 @@ class IdentityService:
         if not caller.is_any_admin and not caller.sees_all:
             email, domain_name = caller.email, caller.domain_name
         elif not caller.sees_all:
+            if domain_name not in (None, caller.domain_name):
+                return Page(items=[], total_count=0)
             domain_name = caller.domain_name
         page = await self._store.keypairs(query, domain_name=domain_name, email=email, is_active=is_active)
         return Page(items=await self._with_concurrency(page.items), total_count=page.total_count)
 
-    async def user(self, caller: Caller, *, email: str | None = None, uuid: UserId | None = None) -> User:
-        """The caller without arguments."""
+    async def user(
+        self,
+        caller: Caller,
+        *,
+        email: str | None = None,
+        uuid: UserId | None = None,
+        domain_name: str | None = None,
+    ) -> User:
+        """The caller without an address or id; NotFound where they are of another domain."""
         if email is None and uuid is None:
             uuid = caller.user_id
         found = _found(await self._store.user(email=email, uuid=uuid), "user")
-        if not self._sees(caller, found.domain_name, found.uuid):
+        if not self._sees(caller, found.domain_name, found.uuid) or domain_name not in (None, found.domain_name):
             raise NotFound("There is no such user.")
         return found
 
-    async def users(self, caller: Caller, query: ListQuery, *, status: str | None = None) -> Page[User]:
+    async def users(
+        self,
+        caller: Caller,
+        query: ListQuery,
+        *,
+        status: str | None = None,
+        domain_name: str | None = None,
+        group_id: GroupId | None = None,
+    ) -> Page[User]:
         """Superadmins see all, admins those of their domain; Forbidden for others."""
         if not caller.is_any_admin and not caller.sees_all:
             raise Forbidden("Only administrators list users.")
-        domain_name = None if caller.sees_all else caller.domain_name
-        return await self._store.users(query, domain_name=domain_name, status=status)
+        if not caller.sees_all:
+            if domain_name not in (None, caller.domain_name):
+                return Page(items=[], total_count=0)
+            domain_name = caller.domain_name
+        return await self._store.users(query, domain_name=domain_name, status=status, group_id=group_id)
 
     async def domain(self, caller: Caller, name: str | None = None) -> Domain:
         """The caller's own without a name."""
@@ -307,29 +333,27 @@ class IdentityService:
             domain_name=caller.domain_name, group_ids=ids, access_key=caller.access_key, is_active=is_active
         )
 
-    # ---- administration ----
-
-    async def create_user(
-        self, caller: Caller, *, email: str, password: str, role: UserRole = UserRole.USER, username: str | None = None
-    ) -> tuple[User, NewKeypair]:
-        """Superadmins only; the user joins the default group of the caller's domain."""
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins create users.")
-        if "@" not in email or len(email) > 256:
-            raise InvalidInput("not an email address", data={"email": "malformed"})
-        name = check_slug(username or email.partition("@")[0], what="username", allow_dots=True)
-        if len(password) < 8:
-            raise InvalidInput("the password needs at least 8 characters", data={"password": "too short"})
-        hashed = await asyncio.to_thread(self._hash, password)
-        groups = await self._store.groups(domain_name=caller.domain_name, name="default")
-        ids = [g.id for g in groups]
-        return await self._make_user(email, name, role, caller.domain_name, ids, password_hash=hashed)
-
-    async def set_keypair_active(self, caller: Caller, access_key: str, active: bool) -> Keypair:
-        """Revokes (or revives) a keypair: in force within one second everywhere, at once in this process."""
-        if not caller.is_any_admin:
-            raise Forbidden("Only administrators change keypairs.")
-        await self.keypair(caller, access_key)
-        await self._store.change_keypair(access_key, is_active=active, modified_at=self._clock.now())
-        self.invalidate(access_key)
-        return await self.keypair(caller, access_key)
+    async def resource_groups_of(
+        self,
+        caller: Caller,
+        *,
+        domain_name: str | None = None,
+        group: str | None = None,
+        access_key: str | None = None,
+        is_active: bool | None = None,
+    ) -> Sequence[ResourceGroup]:
+        """Those that are open to a domain, to a group (by id or name) or to a keypair that the caller sees; nothing for
+        others."""
+        if domain_name is not None:
+            visible = {d.name for d in await self.domains(caller)}
+            if domain_name not in visible:
+                return []
+            return await self._store.resource_groups(domain_name=domain_name, is_active=is_active)
+        if group is not None:
+            ids = [g.id for g in await self.groups(caller) if group in (str(g.id), g.name)]
+            return await self._store.resource_groups(group_ids=ids, is_active=is_active) if ids else []
+        try:
+            keypair = await self.keypair(caller, access_key)
+        except NotFound:
+            return []
+        return await self._store.resource_groups(access_key=keypair.access_key, is_active=is_active)

@@ -169,6 +169,7 @@ class ReportsService:
                 devices=tuple(report.devices),
                 plugins=tuple(report.plugins),
                 images=tuple(report.images),
+                runtime_classes=tuple(report.runtime_classes),
             )
         )
         if known is None:

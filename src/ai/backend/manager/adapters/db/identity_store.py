@@ -353,13 +353,18 @@ class SqlIdentityStore(SqlPeopleStore):
 
         return await self._db.run_read(work)
 
-    async def users(self, query: ListQuery, *, domain_name: str | None, status: str | None) -> Page[User]:
+    async def users(
+        self, query: ListQuery, *, domain_name: str | None, status: str | None, group_id: GroupId | None = None
+    ) -> Page[User]:
         c = t.users.c
         where: list[ColumnElement[bool]] = compile_filter(t.users, query.filter, hidden=_USER_HIDDEN)
         if domain_name is not None:
             where.append(c.domain_name == domain_name)
         if status is not None:
             where.append(c.status == status)
+        if group_id is not None:
+            m = t.memberships.c
+            where.append(c.uuid.in_(select(m.user_id).where(m.group_id == group_id)))
         order = compile_order(t.users, query.order, (c.created_at.desc(), c.uuid.asc()), hidden=_USER_HIDDEN)
 
         def work(s: Connection) -> Page[User]:

@@ -213,11 +213,15 @@ class MemoryIdentityStore(MemoryPeopleStore):
         user = next(found, None)
         return self._with_groups(user) if user is not None else None
 
-    async def users(self, query: ListQuery, *, domain_name: str | None, status: str | None) -> Page[User]:
+    async def users(
+        self, query: ListQuery, *, domain_name: str | None, status: str | None, group_id: GroupId | None = None
+    ) -> Page[User]:
         found = [
             self._with_groups(u)
             for u in sorted(self._users.values(), key=lambda u: str(u.uuid))
-            if domain_name in (None, u.domain_name) and status in (None, u.status)
+            if domain_name in (None, u.domain_name)
+            and status in (None, u.status)
+            and (group_id is None or (u.uuid, group_id) in self._members)
         ]
         return select(found, query)
 

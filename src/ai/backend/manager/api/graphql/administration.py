@@ -141,6 +141,24 @@ async def put_domain(_: Any, info: Info, name: str, props: views.View) -> views.
     )
 
 
+@mutation.field("delete_domain")
+@mutation.field("purge_domain")
+async def remove_domain(_: Any, info: Info, name: str) -> views.View:
+    context = context_of(info)
+    service = context.services.administration
+    remove = service.delete_domain if info.field_name == "delete_domain" else service.purge_domain
+    return await answer(info, "domain", name, lambda: remove(context.caller, name))
+
+
+@mutation.field("delete_group")
+@mutation.field("purge_group")
+async def remove_group(_: Any, info: Info, gid: UUID) -> views.View:
+    context = context_of(info)
+    service = context.services.administration
+    remove = service.delete_group if info.field_name == "delete_group" else service.purge_group
+    return await answer(info, "group", str(gid), lambda: remove(context.caller, GroupId(gid)))
+
+
 @mutation.field("create_group")
 async def create_group(_: Any, info: Info, name: str, props: views.View) -> views.View:
     context = context_of(info)

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.manager.api.access import caller_of
+from ai.backend.manager.config.settings import GraphQLSettings
 from ai.backend.manager.services.bundle import Services
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"
 class GraphQLApi:
     """The endpoint; the schema is built at the first query, so that the manager starts without it."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, settings: GraphQLSettings) -> None:
+        self._settings = settings
         self._services = services
         self._executor: Executor | None = None
         self._building = asyncio.Lock()
@@ -46,11 +48,14 @@ class GraphQLApi:
         if self._executor is None:
             async with self._building:
                 if self._executor is None:
-                    self._executor = await asyncio.get_running_loop().run_in_executor(None, _make_executor)
+                    self._executor = await asyncio.get_running_loop().run_in_executor(
+                        None, _make_executor, self._settings
+                    )
         return self._executor
 
 
-def _make_executor() -> Executor:
+def _make_executor(settings: GraphQLSettings) -> Executor:
     from ai.backend.manager.api.graphql.executor import Executor
+    from ai.backend.manager.api.graphql.limits import QueryLimits
 
-    return Executor()
+    return Executor(QueryLimits(depth=settings.max_depth, cost=settings.max_cost, introspection=settings.introspection))

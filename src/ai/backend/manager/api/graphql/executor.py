@@ -16,14 +16,23 @@ from graphql import DocumentNode, ExecutionResult, GraphQLError, GraphQLSchema, 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.http.errors import PROBLEM_BASE, status_of
 from ai.backend.manager.api.graphql.administration import ADMINISTRATION_BINDABLES
+from ai.backend.manager.api.graphql.equipment import EQUIPMENT_BINDABLES
 from ai.backend.manager.api.graphql.folders import FOLDER_BINDABLES
-from ai.backend.manager.api.graphql.limits import MAX_TOKENS, check_limits
+from ai.backend.manager.api.graphql.limits import MAX_TOKENS, QueryLimits, check_introspection, check_limits
+from ai.backend.manager.api.graphql.people import PEOPLE_BINDABLES
 from ai.backend.manager.api.graphql.resolvers import BINDABLES, Context
 from ai.backend.manager.api.graphql.resource_groups import RESOURCE_GROUP_BINDABLES
 
 log = logging.getLogger(__name__)
 _CACHED = 256
-_BINDABLES = (*BINDABLES, *FOLDER_BINDABLES, *ADMINISTRATION_BINDABLES, *RESOURCE_GROUP_BINDABLES)
+_BINDABLES = (
+    *BINDABLES,
+    *FOLDER_BINDABLES,
+    *ADMINISTRATION_BINDABLES,
+    *RESOURCE_GROUP_BINDABLES,
+    *PEOPLE_BINDABLES,
+    *EQUIPMENT_BINDABLES,
+)
 _UUID = ScalarType("UUID")
 _DATE_TIME = ScalarType("DateTime")
 _JSON_STRING = ScalarType("JSONString")
@@ -67,7 +76,8 @@ def load_schema() -> GraphQLSchema:
 class Executor:
     """One schema and the queries that it has seen."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: QueryLimits) -> None:
+        self._limits = limits
         self.schema = load_schema()
         self._parsed: OrderedDict[str, DocumentNode | list[GraphQLError]] = OrderedDict()
 
@@ -79,7 +89,9 @@ class Executor:
         if isinstance(document, list):
             return {"data": None, "errors": [tell_error(error) for error in document]}
         try:
-            check_limits(document, variables)
+            if not self._is_open_to(context):
+                check_introspection(document)
+            check_limits(document, variables, self._limits)
         except GraphQLError as error:
             return {"data": None, "errors": [tell_error(error)]}
         outcome = execute(
@@ -94,6 +106,11 @@ class Executor:
         if result.errors:
             told["errors"] = [tell_error(error) for error in result.errors]
         return told
+
+    def _is_open_to(self, context: Context) -> bool:
+        """Whether the schema is told."""
+        who = self._limits.introspection
+        return who == "everybody" or (who == "superadmins" and context.caller.is_superadmin)
 
     def _prepare(self, text: str) -> DocumentNode | list[GraphQLError]:
         known = self._parsed.get(text)

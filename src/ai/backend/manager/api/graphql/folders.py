@@ -13,6 +13,7 @@ from ai.backend.common.errors import BackendError, NotFound, NotSupported
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.manager.api.graphql import views
+from ai.backend.manager.api.graphql.limits import MAX_PAGE
 from ai.backend.manager.api.graphql.resolvers import Context, Info, context_of, page_of
 from ai.backend.manager.model.folder import FolderKind, Volume
 from ai.backend.manager.model.query import ListQuery
@@ -21,6 +22,7 @@ from ai.backend.manager.services.folders.bundle import Folders
 
 query = QueryType()
 mutation = MutationType()
+keypair_type = ObjectType("KeyPair")
 volume_type = ObjectType("StorageVolume")
 quota_scope_type = ObjectType("QuotaScope")
 
@@ -64,6 +66,17 @@ async def vfolder_list(_: Any, info: Info, **args: Any) -> views.View:
         owner_id=owner,
     )
     return {"items": [views.folder_view(row) for row in page.items], "total_count": page.total_count}
+
+
+@keypair_type.field("vfolders")
+async def keypair_folders(view: views.View, info: Info) -> list[views.View]:
+    """The newest of the user's own."""
+    context = context_of(info)
+    if context.services.folders is None:
+        return []
+    newest = ListQuery(limit=MAX_PAGE)
+    page = await context.services.folders.life.page(context.caller, newest, owner_id=UserId(view["user"]))
+    return [views.folder_view(row) for row in page.items if row.folder.user_id == view["user"]]
 
 
 @query.field("vfolder")
@@ -167,4 +180,4 @@ async def set_quota_scope(
     return {"quota_scope": {**scope, "storage_host_name": storage_host_name}}
 
 
-FOLDER_BINDABLES = (query, mutation, volume_type, quota_scope_type)
+FOLDER_BINDABLES = (query, mutation, keypair_type, volume_type, quota_scope_type)

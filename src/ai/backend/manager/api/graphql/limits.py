@@ -6,6 +6,7 @@ The cost of a field is one, times the page sizes of the lists around it; a list 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from graphql import (
@@ -18,43 +19,87 @@ from graphql import (
     OperationDefinitionNode,
     SelectionSetNode,
     VariableNode,
+    Visitor,
+    visit,
 )
 
 MAX_TOKENS = 4_000
-MAX_DEPTH = 16
-MAX_COST = 50_000
 MAX_PAGE = 100
-_LISTS = frozenset({"containers", "compute_containers", "dependencies", "compute_sessions", "groups", "labels"})
+_LISTS = frozenset(
+    {
+        "compute_containers",
+        "compute_sessions",
+        "containers",
+        "dependencies",
+        "domains",
+        "groups",
+        "groups_by_name",
+        "images",
+        "keypairs",
+        "labels",
+        "resource_presets",
+        "scaling_groups",
+        "users",
+        "vfolders",
+    }
+)
 _UNPAGED = 10
 
 
-def check_limits(document: DocumentNode, variables: Mapping[str, Any]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryLimits:
+    """``introspection``: who may ask for the schema: everybody, superadmins or nobody."""
+
+    depth: int = 16
+    cost: int = 50_000
+    introspection: str = "everybody"
+
+
+def check_introspection(document: DocumentNode) -> None:
+    """Refuse a query about the schema, wherever in the document it is.
+
+    Raises:
+        GraphQLError: it is one.
+    """
+
+    class Finder(Visitor):
+        def enter_field(self, node: FieldNode, *_: Any) -> None:
+            if node.name.value in ("__schema", "__type"):
+                raise GraphQLError("The schema is not told to you: it is in the documentation.")
+
+    visit(document, Finder())
+
+
+def check_limits(document: DocumentNode, variables: Mapping[str, Any], limits: QueryLimits) -> None:
     """Refuse a validated query that is too deep or too dear.
 
     Raises:
         GraphQLError: it is.
     """
     fragments = {d.name.value: d for d in document.definitions if isinstance(d, FragmentDefinitionNode)}
-    counter = _Counter(fragments, variables)
+    counter = _Counter(fragments, variables, limits)
     for definition in document.definitions:
         if isinstance(definition, OperationDefinitionNode):
             counter.walk(definition.selection_set, 1, 1)
 
 
 class _Counter:
-    def __init__(self, fragments: Mapping[str, FragmentDefinitionNode], variables: Mapping[str, Any]) -> None:
+    def __init__(
+        self, fragments: Mapping[str, FragmentDefinitionNode], variables: Mapping[str, Any], limits: QueryLimits
+    ) -> None:
+        self._limits = limits
         self._fragments = fragments
         self._variables = variables
         self._cost = 0
 
     def walk(self, selections: SelectionSetNode, depth: int, weight: int) -> None:
-        if depth > MAX_DEPTH:
-            raise GraphQLError(f"The query is nested deeper than {MAX_DEPTH}.")
+        if depth > self._limits.depth:
+            raise GraphQLError(f"The query is nested deeper than {self._limits.depth}.")
         for node in selections.selections:
             if isinstance(node, FieldNode):
                 self._cost += weight
-                if self._cost > MAX_COST:
-                    raise GraphQLError(f"The query costs more than {MAX_COST}; ask for less at once.")
+                if self._cost > self._limits.cost:
+                    raise GraphQLError(f"The query costs more than {self._limits.cost}; ask for less at once.")
                 if node.selection_set is not None:
                     self.walk(node.selection_set, depth + 1, weight * self._width(node))
                 continue

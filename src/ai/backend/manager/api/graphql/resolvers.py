@@ -245,7 +245,8 @@ async def keypair_resource_policies(_: Any, info: Info) -> list[views.View]:
 @query.field("user")
 async def user(_: Any, info: Info, email: str | None = None, domain_name: str | None = None) -> views.View:
     context = context_of(info)
-    return views.user_view(await context.services.identity.user(context.caller, email=email))
+    found = await context.services.identity.user(context.caller, email=email, domain_name=domain_name or None)
+    return views.user_view(found)
 
 
 @query.field("user_from_uuid")
@@ -255,7 +256,8 @@ async def user_from_uuid(_: Any, info: Info, user_id: str | None = None, domain_
         wanted = UserId(UUID(user_id)) if user_id else None
     except ValueError:
         raise refuse({"user_id": "not a UUID"}) from None
-    return views.user_view(await context.services.identity.user(context.caller, uuid=wanted))
+    found = await context.services.identity.user(context.caller, uuid=wanted, domain_name=domain_name or None)
+    return views.user_view(found)
 
 
 @query.field("users")
@@ -270,7 +272,13 @@ async def user_list(_: Any, info: Info, **args: Any) -> views.View:
     status = args.get("status")
     if status is None and args.get("is_active") is not None:
         status = "active" if args["is_active"] else "inactive"
-    page = await context.services.identity.users(context.caller, ListQuery(**page_of(args)), status=status)
+    page = await context.services.identity.users(
+        context.caller,
+        ListQuery(**page_of(args)),
+        status=status,
+        domain_name=args.get("domain_name") or None,
+        group_id=args.get("group_id"),
+    )
     return {"items": [views.user_view(item) for item in page.items], "total_count": page.total_count}
 
 
@@ -324,17 +332,12 @@ async def groups_by_name(_: Any, info: Info, name: str, domain_name: str | None 
 
 
 @query.field("scaling_groups")
-@query.field("scaling_groups_for_domain")
-@query.field("scaling_groups_for_user_group")
-@query.field("scaling_groups_for_keypair")
 async def scaling_groups(
-    _: Any, info: Info, name: str | None = None, is_active: bool | None = None, **args: Any
+    _: Any, info: Info, name: str | None = None, is_active: bool | None = None
 ) -> list[views.View]:
-    """Those that the caller may use; ``user_group`` narrows to one group of theirs."""
+    """Those that the caller may use."""
     context = context_of(info)
-    found = await context.services.identity.resource_groups(
-        context.caller, group=args.get("user_group"), is_active=is_active
-    )
+    found = await context.services.identity.resource_groups(context.caller, is_active=is_active)
     return [views.resource_group_view(g, context.caller) for g in found if name in (None, g.name)]
 
 
@@ -343,11 +346,36 @@ async def scaling_group(_: Any, info: Info, name: str | None = None) -> views.Vi
     return next(iter(await scaling_groups(_, info, name)), None) if name else None
 
 
-@domain_type.field("scaling_groups")
-@group_type.field("scaling_groups")
-async def scaling_group_names(_: Any, info: Info) -> list[str]:
+@query.field("scaling_groups_for_domain")
+@query.field("scaling_groups_for_user_group")
+@query.field("scaling_groups_for_keypair")
+async def scaling_groups_for(
+    _: Any,
+    info: Info,
+    domain: str | None = None,
+    user_group: str | None = None,
+    access_key: str | None = None,
+    is_active: bool | None = None,
+) -> list[views.View]:
     context = context_of(info)
-    return [g.name for g in await context.services.identity.resource_groups(context.caller)]
+    found = await context.services.identity.resource_groups_of(
+        context.caller, domain_name=domain, group=user_group, access_key=access_key, is_active=is_active
+    )
+    return [views.resource_group_view(g, context.caller) for g in found]
+
+
+@domain_type.field("scaling_groups")
+async def domain_scaling_groups(view: views.View, info: Info) -> list[str]:
+    context = context_of(info)
+    found = await context.services.identity.resource_groups_of(context.caller, domain_name=view["name"])
+    return [g.name for g in found]
+
+
+@group_type.field("scaling_groups")
+async def group_scaling_groups(view: views.View, info: Info) -> list[str]:
+    context = context_of(info)
+    found = await context.services.identity.resource_groups_of(context.caller, group=str(view["id"]))
+    return [g.name for g in found]
 
 
 @query.field("resource_presets")

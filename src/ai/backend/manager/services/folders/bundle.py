@@ -11,6 +11,7 @@ from ai.backend.manager.ports.storage import StorageGateway
 from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.folders.access import FolderFinder
 from ai.backend.manager.services.folders.files import FolderFiles
+from ai.backend.manager.services.folders.leaving import LeavingFolders
 from ai.backend.manager.services.folders.life import FolderService
 from ai.backend.manager.services.folders.mounts import MountResolver
 from ai.backend.manager.services.folders.quotas import QuotaService
@@ -35,6 +36,7 @@ class Folders:
     volumes: VolumeService
     loop: FolderLoop
     quota_loop: QuotaLoop
+    leaving: LeavingFolders
 
     @classmethod
     def over(
@@ -67,6 +69,7 @@ class Folders:
                 minter=minter,
                 unmanaged=unmanaged,
             ),
+            leaving=LeavingFolders(store, clock, loop),
             files=FolderFiles(storage, finder),
             sharing=FolderSharing(store, identities, finder, clock, minter),
             mounts=MountResolver(storage, finder, unmanaged),
