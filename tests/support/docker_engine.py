@@ -98,7 +98,9 @@ class DockerEngine:
         except (OSError, http.client.HTTPException):
             return False
 
-    def call(self, method: str, path: str, body: bytes | Path | None = None) -> tuple[int, Any]:
+    def call(
+        self, method: str, path: str, body: bytes | Path | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
         """One request; the status and the answer, decoded where it is JSON."""
         connection = _UnixConnection(str(self.socket))
         try:
@@ -106,7 +108,7 @@ class DockerEngine:
                 with body.open("rb") as file:
                     connection.request(method, path, file, {"Content-Type": "application/x-tar"})
             else:
-                connection.request(method, path, body, {"Content-Type": "application/json"})
+                connection.request(method, path, body, {"Content-Type": "application/json", **(headers or {})})
             answer = connection.getresponse()
             content = answer.read()
         finally:

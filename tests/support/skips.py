@@ -97,6 +97,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "cgroups": _cgroups,
     "nvidia": _nvidia,
     "docker": docker_engine.why_not,
+    "registry": _program("docker-registry", "docker-registry"),
     "postgres": postgres.why_not,
     "redis": _program("redis-server", "redis-server"),
     "etcd": _program("etcd", "etcd-server"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import aiodocker
 import aiohttp
@@ -15,6 +17,9 @@ import aiohttp
 from ai.backend.common.errors import Unavailable, WorkloadError
 
 CALL_TIMEOUT_S = 60.0
+COMMIT_TIMEOUT_S = 3600.0
+SILENCE_S = 300.0
+"""How long a transfer may be silent: an engine unpacks large layers without a word."""
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 LOG_LINES = 2000
 Container = dict[str, Any]
@@ -133,6 +138,83 @@ class Engine:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 wanted = await self._client().networks.get(network)
                 await wanted.connect({"Container": container_id, "EndpointConfig": {"Aliases": list(aliases)}})
+
+    async def pull(
+        self, repository: str, tag: str, login: tuple[str, str] | None, registry: str
+    ) -> AsyncIterator[Container]:
+        """What the engine says while it fetches an image; a failure may come as ``error`` in it."""
+        wanted = {"fromImage": repository, "tag": tag}
+        async for line in self._tell("images/create", wanted, login, registry):
+            yield line
+
+    async def push(
+        self, repository: str, tag: str, login: tuple[str, str] | None, registry: str
+    ) -> AsyncIterator[Container]:
+        """As :meth:`pull`, the other way round."""
+        async for line in self._tell(f"images/{repository}/push", {"tag": tag}, login or ("", ""), registry):
+            yield line
+
+    async def load(self, archive: Path) -> AsyncIterator[Container]:
+        """Take the images of an archive of ``docker save``."""
+        with archive.open("rb") as file:
+            async for line in self._tell("images/load", {"quiet": "1"}, None, "", file):
+                yield line
+
+    async def _tell(
+        self,
+        path: str,
+        params: dict[str, Any],
+        login: tuple[str, str] | None,
+        registry: str,
+        data: BinaryIO | None = None,
+    ) -> AsyncIterator[Container]:
+        headers = {"Content-Type": "application/x-tar"} if data is not None else {}
+        if login is not None:
+            told = {"username": login[0], "password": login[1], "serveraddress": registry}
+            headers["X-Registry-Auth"] = base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+        patience = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_S)
+        with _translated():
+            query = self._client()._query(path, "POST", params=params, headers=headers, data=data, timeout=patience)
+            async with query as answer:
+                async for line in answer.content:
+                    with suppress(json.JSONDecodeError):
+                        yield dict(json.loads(line))
+
+    async def remove_image(self, name: str) -> None:
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._client().images.delete(name)
+
+    async def tag_image(self, name: str, repository: str, tag: str) -> None:
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._client().images.tag(name, repository, tag=tag)
+
+    async def commit(self, container_id: str, repository: str, tag: str) -> str:
+        """Keep a container's root file system, which stands still meanwhile; the image's id."""
+        with _translated():
+            patience = aiohttp.ClientTimeout(total=COMMIT_TIMEOUT_S)
+            params = {"container": container_id, "repo": repository, "tag": tag, "pause": "1"}
+            async with self._client()._query("commit", "POST", params=params, data="{}", timeout=patience) as answer:
+                return str((await answer.json())["Id"])
+
+    async def save(self, name: str, target: Path) -> None:
+        """Write the image as an archive of ``docker save``. Raises OSError: the disk is full."""
+        patience = aiohttp.ClientTimeout(total=None, sock_read=SILENCE_S)
+        with target.open("wb") as file:
+            async with self._opened(f"images/{name}/get", patience) as answer:
+                async for piece in answer.content.iter_chunked(1 << 20):
+                    await asyncio.to_thread(file.write, piece)
+
+    @asynccontextmanager
+    async def _opened(self, path: str, timeout: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
+        with _translated():
+            opening = self._client()._query(path, timeout=timeout)
+            answer = await opening.__aenter__()
+        try:
+            yield answer
+        finally:
+            answer.close()
 
     # -- containers
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.common.errors import CreationDenied
+from ai.backend.common.errors import CreationDenied, ImageMissing
 from ai.backend.common.images import standard_labels
 from ai.backend.plugin.node import runner_copy
 from ai.backend.plugin.node.mounts import RUNNER
@@ -40,6 +40,8 @@ MIN_PYTHON = (3, 8)
 PROBE_TIMEOUT_S = 60.0
 PROBE_MEMORY = 512 * 1024 * 1024
 FACTS_VERSION = 2
+COMMITTING = "backendai-commit/"
+"""Repositories of images that exist only while a commit is under way."""
 _WHY_LIMIT = 200
 REFUSAL_KEPT_S = 60.0
 
@@ -94,7 +96,9 @@ class Images:
         found: list[RuntimeImage] = []
         described: dict[str, Mapping[str, Any]] = {}
         for entry in await self._engine.images():
-            tags = [tag for tag in entry.get("RepoTags") or () if tag != "<none>:<none>"]
+            tags = [
+                tag for tag in entry.get("RepoTags") or () if tag != "<none>:<none>" and not tag.startswith(COMMITTING)
+            ]
             if not tags:
                 continue
             image = self._described.get(entry["Id"]) or await self._engine.image(entry["Id"])
@@ -109,7 +113,7 @@ class Images:
         """Raises CreationDenied for an image that is not there or cannot run here, with the reason."""
         image = await self._engine.image(name)
         if image is None:
-            raise CreationDenied(f"this node has no image {name!r}")
+            raise ImageMissing(f"this node has no image {name!r}")
         image_id = str(image["Id"])
         async with self._locks.setdefault(image_id, asyncio.Lock()):
             known = self._known.get(image_id) or await asyncio.to_thread(self._read, image_id)

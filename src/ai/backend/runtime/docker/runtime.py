@@ -16,7 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, Unavailable, WorkloadError
+from ai.backend.common.errors import (
+    BackendError,
+    CreationDenied,
+    ImageMissing,
+    InvalidInput,
+    NotFound,
+    Unavailable,
+    WorkloadError,
+)
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Measurement
@@ -27,12 +35,16 @@ from ai.backend.plugin.node.measuring import Meter
 from ai.backend.plugin.node.trees import tree_size
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
+    CommitRequest,
+    CommittedImage,
+    ImageRequest,
     NetworkView,
     PortExposure,
     ProcessView,
     RunnerChannel,
     RuntimeImage,
     RuntimeInfo,
+    TellProgress,
     WorkloadExit,
     WorkloadExited,
     WorkloadKey,
@@ -41,12 +53,14 @@ from ai.backend.plugin.runtime import (
 )
 from ai.backend.runtime.docker import cleaning, measuring
 from ai.backend.runtime.docker.channel import DockerChannel, is_listening
+from ai.backend.runtime.docker.commits import Commits
 from ai.backend.runtime.docker.composing import EngineFacts
 from ai.backend.runtime.docker.creation import Creation
 from ai.backend.runtime.docker.describing import describe, engine_facts, why_unfit
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
 from ai.backend.runtime.docker.networks import SessionNetworks
+from ai.backend.runtime.docker.pulls import Pulls
 from ai.backend.runtime.docker.records import DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.docker.workloads import Handle, Workloads
@@ -70,6 +84,8 @@ class DockerRuntime(AbstractRuntime):
         is_root = os.geteuid() == 0
         self._owner = (settings.kernel_uid, settings.kernel_gid) if is_root else (os.geteuid(), os.getegid())
         self._images = Images(self._engine, self._state, settings, f"{self._owner[0]}:{self._owner[1]}")
+        self._pulls = Pulls(self._engine)
+        self._commits = Commits(self._engine, self._state, settings.commit_directory or self._state.path / "commits")
         self._meter = Meter()
         self._tasks: list[asyncio.Task[None]] = []
         self._facts: EngineFacts | None = None
@@ -97,6 +113,7 @@ class DockerRuntime(AbstractRuntime):
             runner_copy.copy_runner, source, self._state.path, runner_copy.find_relay()
         )
         await self._workloads.reconcile()
+        await self._commits.clean()
         await asyncio.to_thread(self._images.clean, is_idle=not self._workloads.handles)
         loops = {"follow": self._workloads.follow(), "guard": self._guard_loop(), "compare": self._compare_loop()}
         self._tasks = [asyncio.create_task(loop, name=f"docker-runtime-{name}") for name, loop in loops.items()]
@@ -119,6 +136,7 @@ class DockerRuntime(AbstractRuntime):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._pulls.close()
         self._workloads.handles.clear()
         await self._engine.close()
 
@@ -127,8 +145,28 @@ class DockerRuntime(AbstractRuntime):
             raise Unavailable("the Docker runtime is not set up")
         return self._info
 
+    # -- images
+
     async def list_images(self) -> Sequence[RuntimeImage]:
         return await self._images.list()
+
+    async def lacks_image(self, wanted: ImageRequest) -> bool:
+        return await self._pulls.lacks(wanted)
+
+    async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:
+        await self._pulls.pull(wanted, tell)
+
+    async def remove_image(self, name: str) -> None:
+        await self._pulls.remove(name)
+
+    async def commit(self, key: WorkloadKey, wanted: CommitRequest, tell: TellProgress) -> CommittedImage:
+        handle = self._workloads.handles.get(key)
+        if handle is None or handle.exit is not None:
+            raise NotFound("there is no such workload")
+        container = await self._engine.inspect(handle.record.container_id)
+        if container is None:
+            raise NotFound("the container is gone")
+        return await self._commits.commit(key, handle.record.container_id, str(container["Image"]), wanted, tell)
 
     # -- networks
 
@@ -177,6 +215,8 @@ class DockerRuntime(AbstractRuntime):
             await asyncio.shield(self._undo(job))
             if isinstance(error, OSError):
                 raise WorkloadError(f"the workload could not be prepared: {error}") from error
+            if isinstance(error, EngineRefusal) and "no such image" in error.message.lower():
+                raise ImageMissing(f"this node has no image {spec.image!r}") from error
             if isinstance(error, EngineRefusal) and error.status in (400, 404):
                 raise CreationDenied(f"the engine refuses: {error.message}") from error
             raise

@@ -74,6 +74,9 @@ class DockerRuntimeSettings(BaseModel):
     )
     start_timeout_s: float = Field(30.0, gt=0, description="How long a container's first process may take to appear.")
     engine_timeout_s: float = Field(30.0, gt=0, description="How long an agent that starts waits for the engine.")
+    commit_directory: Path | None = Field(
+        None, description="Where archives of committed sessions are kept; default: commits/ in the data directory."
+    )
     runner_directory: Path | None = Field(None, description="The runner's files; default: the installed ones.")
     interpreter_directory: Path | None = Field(
         None,

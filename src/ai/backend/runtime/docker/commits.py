@@ -1,0 +1,179 @@
+"""Sessions as images (spec 03-18): the container's root file system with the configuration of the image it came from.
+
+The engine keeps a container's configuration with it: environment, labels and the relay as first process. None of that
+may get into an image, so that the engine's archive is written anew with the configuration of the session's own image.
+Homes, mounts and control files are mounts, which no engine commits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from ai.backend.common.errors import BackendError, Conflict, InvalidInput, StorageFull, Unavailable, WorkloadError
+from ai.backend.common.images import ImageName
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.node.trees import remove_tree
+from ai.backend.plugin.runtime import CommitRequest, CommittedImage, ImageRequest, TellProgress, WorkloadKey
+from ai.backend.runtime.docker.archives import Rewritten, rewrite
+from ai.backend.runtime.docker.engine import Engine, EngineRefusal
+from ai.backend.runtime.docker.images import COMMITTING
+from ai.backend.runtime.docker.pulls import error_of
+from ai.backend.runtime.docker.records import DockerState
+
+_WORD = re.compile(r"[A-Za-z0-9_@+-][A-Za-z0-9_@+.-]{0,199}", re.ASCII)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def _check_word(word: str) -> str:
+    if not _WORD.fullmatch(word):
+        raise InvalidInput(f"{word[:64]!r} cannot be the name of a file here")
+    return word
+
+
+class Commits:
+    """See the module. ``directory`` is where archives are kept."""
+
+    def __init__(self, engine: Engine, state: DockerState, directory: Path) -> None:
+        self._engine = engine
+        self._state = state
+        self._directory = directory
+        self._busy: set[WorkloadKey] = set()
+
+    @property
+    def _repository(self) -> str:
+        """Of images that exist only while they are written to an archive."""
+        return f"{COMMITTING}{self._state.instance[:16].lower()}"
+
+    @property
+    def _workplace(self) -> Path:
+        return self._directory / ".unfinished"
+
+    async def clean(self) -> None:
+        """Remove what cut-off commits left."""
+        await asyncio.to_thread(remove_tree, self._workplace)
+        for image in await self._engine.images():
+            for tag in image.get("RepoTags") or ():
+                if tag.startswith(f"{self._repository}:"):
+                    with suppress(EngineRefusal):
+                        await self._engine.remove_image(tag)
+
+    async def commit(
+        self, key: WorkloadKey, container: str, image_id: str, wanted: CommitRequest, tell: TellProgress
+    ) -> CommittedImage:
+        """Raises Conflict: one of this workload is under way; else see :meth:`AbstractRuntime.commit`."""
+        if key in self._busy:
+            raise Conflict("a commit of this session is under way")
+        self._busy.add(key)
+        try:
+            return await self._commit(key, container, image_id, wanted, tell)
+        except EngineRefusal as refusal:
+            if "no space left" in refusal.message.lower():
+                raise StorageFull(f"the disk of the engine is full: {refusal.message[-200:]}") from None
+            raise WorkloadError(f"the engine cannot commit it: {refusal.message[-200:]}") from None
+        except aiohttp.ClientError as error:
+            raise Unavailable(f"the Docker engine does not answer: {type(error).__name__}") from None
+        except OSError as error:
+            if error.errno in _FULL:
+                raise StorageFull("the disk of the archives is full") from None
+            raise WorkloadError(f"the archive cannot be written: {error.strerror}") from None
+        finally:
+            self._busy.discard(key)
+
+    async def _commit(
+        self, key: WorkloadKey, container: str, image_id: str, wanted: CommitRequest, tell: TellProgress
+    ) -> CommittedImage:
+        target = self._directory / _check_word(wanted.folder) / _check_word(wanted.filename)
+        base = await self._engine.image(image_id)
+        if base is None:
+            raise WorkloadError("the image of this session was removed from the engine, and its configuration with it")
+        size = int(base.get("Size") or 0)
+        work = self._workplace / f"{key}"
+        await asyncio.to_thread(_make_room, work, 2 * size)
+        tag = f"{key.kernel_id.hex}-{key.attempt}"
+        temporary = f"{self._repository}:{tag}"
+        try:
+            await self._engine.commit(container, self._repository, tag)
+            reach("commit.made")
+            await self._engine.save(temporary, work / "saved.tar")
+            tell(size, 2 * size)
+            reach("commit.saved")
+            name = wanted.push.name if wanted.push is not None else _archive_name(base, wanted.filename)
+            config = {**(base.get("Config") or {})}
+            config["Labels"] = {**(config.get("Labels") or {}), **wanted.labels}
+            made = await asyncio.to_thread(
+                rewrite, work / "saved.tar", work / "archive", name, config, wanted.push is None
+            )
+            reach("commit.written")
+            if wanted.push is not None:
+                return await self._push(wanted.push, work / "archive", made)
+            await asyncio.to_thread(_place, work / "archive", target)
+            tell(2 * size, 2 * size)
+            return CommittedImage(
+                place=str(target), size_bytes=target.stat().st_size, config_digest=made.digest, labels=config["Labels"]
+            )
+        finally:
+            await asyncio.shield(self._clear(temporary, work))
+
+    async def _clear(self, temporary: str, work: Path) -> None:
+        await asyncio.to_thread(remove_tree, work)
+        with suppress(BackendError):  # the next start removes it
+            await self._engine.remove_image(temporary)
+
+    async def _push(self, wanted: ImageRequest, archive: Path, made: Rewritten) -> CommittedImage:
+        name = ImageName.parse(wanted.name)
+        async for line in self._engine.load(archive):
+            if problem := line.get("error"):
+                raise WorkloadError(f"the engine does not take the archive: {str(problem)[-200:]}")
+        digest = ""
+        login = (wanted.username, wanted.password) if wanted.username else None
+        try:
+            async for line in self._engine.push(name.repository, name.tag, login, name.registry):
+                if problem := line.get("error"):
+                    raise error_of(wanted.name, str(problem))
+                digest = str((line.get("aux") or {}).get("Digest") or digest)
+        except EngineRefusal as refusal:
+            raise error_of(wanted.name, refusal.message, refusal.status) from None
+        except BaseException:
+            with suppress(BackendError):
+                await asyncio.shield(self._engine.remove_image(wanted.name))
+            raise
+        return CommittedImage(
+            place=wanted.name, size_bytes=made.size_bytes, digest=digest, config_digest=made.digest, labels=made.labels
+        )
+
+
+def _make_room(work: Path, needed: int) -> None:
+    """Raises StorageFull: what is about to be written does not fit."""
+    work.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    remove_tree(work)
+    work.mkdir(mode=0o700)
+    free = shutil.disk_usage(work).free
+    if free < needed:
+        remove_tree(work)
+        raise StorageFull(f"the archive may need {needed} bytes, and the disk of the archives has {free}")
+
+
+def _place(archive: Path, target: Path) -> None:
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with archive.open("rb") as file:
+        os.fsync(file.fileno())
+    archive.replace(target)
+
+
+def _archive_name(base: Mapping[str, Any], filename: str) -> str:
+    """What ``docker load`` will call it: the session's image, with the name of the archive as tag."""
+    tag = re.sub(r"[^\w.-]", "-", filename.removesuffix(".tar.gz"))[:128].lstrip(".-") or "commit"
+    for known in base.get("RepoTags") or ():
+        with suppress(InvalidInput):
+            return f"{ImageName.parse(known).repository}:{tag}"
+    return f"backendai-committed:{tag}"

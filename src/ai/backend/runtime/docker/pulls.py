@@ -1,0 +1,144 @@
+"""Fetching images from registries, each by one transfer however many workloads wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    ImageNotFound,
+    RegistryRefused,
+    RegistryUnavailable,
+    StorageFull,
+)
+from ai.backend.common.images import ImageName
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.runtime import ImageRequest, TellProgress
+from ai.backend.runtime.docker.engine import Engine, EngineRefusal
+
+_FULL = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+_MISSING = re.compile(r"manifest unknown|not found|manifest for .* not found|no matching manifest", re.IGNORECASE)
+_REFUSED = re.compile(r"unauthorized|denied|forbidden|authentication required|no basic auth", re.IGNORECASE)
+_WHY_LIMIT = 300
+
+
+def error_of(name: str, message: str, status: int = 0) -> BackendError:
+    """What an engine's complaint about a registry means; it tells it in words only."""
+    why = " ".join(message.split())[-_WHY_LIMIT:]
+    if _FULL.search(message):
+        return StorageFull(f"the disk of the engine is full: {why}")
+    if _REFUSED.search(message) or status in (401, 403):
+        return RegistryRefused(f"the registry refuses {name}: {why}")
+    if _MISSING.search(message) or status == 404:
+        return ImageNotFound(f"the registry has no {name} for this node: {why}")
+    return RegistryUnavailable(f"the registry did not give {name}: {why}")
+
+
+@dataclass(slots=True)
+class _Transfer:
+    task: asyncio.Task[None]
+    waiting: int = 0
+    layers: dict[str, tuple[int, int]] = field(default_factory=dict)
+    watchers: list[TellProgress] = field(default_factory=list)
+
+    def note(self, line: Mapping[str, Any]) -> None:
+        """Count the bytes of one of the engine's messages."""
+        detail = line.get("progressDetail") or {}
+        if line.get("status") == "Downloading" and isinstance(detail.get("total"), int):
+            self.layers[str(line.get("id"))] = (int(detail.get("current") or 0), int(detail["total"]))
+        elif line.get("status") in ("Download complete", "Pull complete") and str(line.get("id")) in self.layers:
+            total = self.layers[str(line["id"])][1]
+            self.layers[str(line["id"])] = (total, total)
+        else:
+            return
+        current, total = (sum(numbers) for numbers in zip(*self.layers.values(), strict=True))
+        for tell in self.watchers:
+            tell(current, total)
+
+
+class Pulls:
+    """See the module."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._transfers: dict[str, _Transfer] = {}
+
+    async def lacks(self, wanted: ImageRequest) -> bool:
+        if not wanted.when:
+            return False
+        image = await self._engine.image(wanted.name)
+        if image is None:
+            return True
+        if wanted.when == "tag" or not (wanted.digest or wanted.config_digest):
+            return False
+        here = {digest.partition("@")[2] for digest in image.get("RepoDigests") or ()} | {str(image["Id"])}
+        return not here.intersection((wanted.digest, wanted.config_digest))
+
+    async def pull(self, wanted: ImageRequest, tell: TellProgress) -> None:
+        """Raises ImageNotFound, RegistryRefused, RegistryUnavailable, StorageFull, Unavailable."""
+        transfer = self._transfers.get(wanted.name)
+        if transfer is None:
+            transfer = self._transfers[wanted.name] = self._begin(wanted)
+        transfer.waiting += 1
+        transfer.watchers.append(tell)
+        try:
+            await asyncio.shield(transfer.task)
+        finally:
+            transfer.waiting -= 1
+            transfer.watchers.remove(tell)
+            if not transfer.waiting and not transfer.task.done():
+                self._transfers.pop(wanted.name, None)
+                transfer.task.cancel()
+
+    def _begin(self, wanted: ImageRequest) -> _Transfer:
+        transfer: _Transfer
+
+        async def run() -> None:
+            reach("pull.begun")
+            await self._fetch(wanted, transfer)
+            reach("pull.done")
+
+        transfer = _Transfer(asyncio.create_task(run(), name=f"pull-{wanted.name}"))
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if self._transfers.get(wanted.name) is transfer:
+                del self._transfers[wanted.name]
+            if not task.cancelled():
+                task.exception()  # whoever waits has it; nobody may be left
+
+        transfer.task.add_done_callback(ended)
+        return transfer
+
+    async def _fetch(self, wanted: ImageRequest, transfer: _Transfer) -> None:
+        name = ImageName.parse(wanted.name)
+        login = (wanted.username, wanted.password) if wanted.username else None
+        try:
+            async for line in self._engine.pull(name.repository, name.tag, login, name.registry):
+                if problem := line.get("error"):
+                    raise error_of(wanted.name, str(problem))
+                transfer.note(line)
+        except EngineRefusal as refusal:
+            raise error_of(wanted.name, refusal.message, refusal.status) from None
+        if await self._engine.image(wanted.name) is None:
+            raise RegistryUnavailable(f"the engine has fetched {wanted.name} and does not have it")
+
+    async def remove(self, name: str) -> None:
+        """Also if there is none. Raises Conflict: a container uses it."""
+        try:
+            await self._engine.remove_image(name)
+        except EngineRefusal as refusal:
+            if refusal.status == 409:
+                raise Conflict(f"{name} is in use: {refusal.message[:_WHY_LIMIT]}") from None
+            if refusal.status != 404:
+                raise
+
+    async def close(self) -> None:
+        tasks = [transfer.task for transfer in self._transfers.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
