@@ -14,6 +14,8 @@ PROGRAM = "backend.ai"
 COMPLETION_VARIABLE = "_BACKEND_AI_COMPLETE"
 
 _SESSION = "ai.backend.cli.session_commands:"
+_APPS = "ai.backend.cli.app_commands:"
+_SSH = "ai.backend.cli.ssh_commands:"
 _FILES = "ai.backend.cli.file_commands:"
 _WATCH = "ai.backend.cli.watch_commands:"
 
@@ -35,6 +37,11 @@ SESSION_COMMANDS = {
     "upload": Entry(_FILES + "upload", "Put files into a session."),
     "download": Entry(_FILES + "download", "Fetch files from a session."),
     "ls": Entry(_FILES + "ls", "List files in a session."),
+    "apps": Entry(_APPS + "apps", "List the services of a session."),
+    "app": Entry(_APPS + "app", "Open a local port to a service of a session."),
+    "ssh": Entry(_SSH + "ssh", "Open a shell in a session by OpenSSH."),
+    "scp": Entry(_SSH + "scp", "Copy files to or from a session by OpenSSH."),
+    "sftp": Entry(_SSH + "sftp", "Browse the files of a session by OpenSSH."),
 }
 
 ENTRIES = {

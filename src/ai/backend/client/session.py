@@ -48,6 +48,7 @@ from ai.backend.client.func.vfolder import AsyncVFolder, AsyncVFolders
 from ai.backend.client.portal import Facade, Portal, blocking, iterating
 from ai.backend.client.streams import ExecuteStream, PtyStream
 from ai.backend.client.transport import Transport
+from ai.backend.client.tunnels import AppStream, LocalPort, Report
 
 api_session: ContextVar[Session | AsyncSession] = ContextVar("api_session")
 """The innermost open API session, for :class:`ai.backend.client.request.Request`."""
@@ -122,6 +123,27 @@ class BlockingPtyStream(Facade[PtyStream]):
     close = blocking(PtyStream.close)
 
 
+class BlockingAppStream(Facade[AppStream]):
+    """The blocking face of :class:`~ai.backend.client.tunnels.AppStream`."""
+
+    read = blocking(AppStream.read)
+    write = blocking(AppStream.write)
+    write_eof = blocking(AppStream.write_eof)
+    close = blocking(AppStream.close)
+
+
+class BlockingLocalPort(Facade[LocalPort]):
+    """Where a local port listens."""
+
+    @property
+    def host(self) -> str:
+        return self._inner.host
+
+    @property
+    def port(self) -> int:
+        return self._inner.port
+
+
 class _BlockingEnter(AbstractContextManager[Any]):
     """Enters an asynchronous context on the portal and gives what it yields a blocking face."""
 
@@ -160,6 +182,8 @@ class ComputeSession(Facade[AsyncComputeSession]):
     upload = blocking(AsyncComputeSession.upload)
     upload_contents = blocking(AsyncComputeSession.upload_contents)
     download = blocking(AsyncComputeSession.download)
+    stream_app_info = blocking(AsyncComputeSession.stream_app_info)
+    list_apps = stream_app_info
 
     @property
     def name(self) -> str:
@@ -188,6 +212,32 @@ class ComputeSession(Facade[AsyncComputeSession]):
         return _BlockingEnter(
             self._portal, self._inner.stream_execute(code, mode=mode, opts=opts), BlockingExecuteStream
         )
+
+    def connect_app(
+        self,
+        app: str,
+        *,
+        port: int | None = None,
+        envs: Mapping[str, str] | None = None,
+        arguments: Mapping[str, str | None] | None = None,
+    ) -> AbstractContextManager[BlockingAppStream]:
+        """As the asynchronous one."""
+        connecting = self._inner.connect_app(app, port=port, envs=envs, arguments=arguments)
+        return _BlockingEnter(self._portal, connecting, BlockingAppStream)
+
+    def forward_app(
+        self,
+        app: str,
+        bind: tuple[str, int] = ("127.0.0.1", 0),
+        *,
+        port: int | None = None,
+        envs: Mapping[str, str] | None = None,
+        arguments: Mapping[str, str | None] | None = None,
+        report: Report = lambda _: None,
+    ) -> AbstractContextManager[BlockingLocalPort]:
+        """As the asynchronous one; ``report`` is called in the client's own thread."""
+        local = self._inner.forward_app(app, bind, port=port, envs=envs, arguments=arguments, report=report)
+        return _BlockingEnter(self._portal, local, BlockingLocalPort)
 
     def stream_pty(self) -> AbstractContextManager[BlockingPtyStream]:
         return _BlockingEnter(self._portal, self._inner.stream_pty(), BlockingPtyStream)

@@ -35,6 +35,7 @@ class Transport:
     def __init__(self, config: APIConfig) -> None:
         self.config = config
         self._http: aiohttp.ClientSession | None = None
+        self._tunnels: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
         if self._http is not None:
@@ -48,7 +49,17 @@ class Transport:
             for _ in range(random.randrange(len(self.config.endpoints))):
                 self.config.fail_over()
 
+    def _unlimited(self) -> aiohttp.ClientSession:
+        """For connections that stay: any number of them must leave room for requests."""
+        if self._tunnels is None:
+            connector = aiohttp.TCPConnector(ssl=not self.config.skip_sslcert_validation, limit=0)
+            self._tunnels = aiohttp.ClientSession(connector=connector, timeout=self.session.timeout)
+        return self._tunnels
+
     async def close(self) -> None:
+        if self._tunnels is not None:
+            await self._tunnels.close()
+            self._tunnels = None
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -119,15 +130,18 @@ class Transport:
 
     @asynccontextmanager
     async def websocket(
-        self, path: str, params: Mapping[str, str] | None = None
+        self, path: str, params: Mapping[str, str] | None = None, *, for_bytes: bool = False
     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """An open WebSocket.
+
+        One ``for_bytes`` waits for no pongs, as whoever reads slowly answers late; it counts among no limited number
+        of connections, and what refuses it is told in full.
 
         Raises:
             BackendAPIError: the server refused the upgrade.
             EndpointUnreachable: no endpoint answered.
         """
-        http = self.session
+        http = self._unlimited() if for_bytes else self.session
         failure: Exception | None = None
         socket: aiohttp.ClientWebSocketResponse | None = None
         for _ in range(len(self.config.endpoints)):
@@ -135,10 +149,17 @@ class Transport:
             headers = {"User-Agent": self.config.user_agent, **sign_headers(self.config, "GET", url, None)}
             try:
                 socket = await http.ws_connect(
-                    url, headers=headers, autoping=True, heartbeat=_HEARTBEAT_S, max_msg_size=_MAX_MESSAGE
+                    url,
+                    headers=headers,
+                    autoping=True,
+                    heartbeat=None if for_bytes else _HEARTBEAT_S,
+                    max_msg_size=_MAX_MESSAGE,
                 )
                 break
             except aiohttp.WSServerHandshakeError as error:
+                if for_bytes:
+                    # The upgrade's answer has no body here: asked without one, the server says why.
+                    await self.request(Call(method="GET", path=path, params=dict(params or {}), repeatable=True))
                 raise BackendAPIError(error.status, error.message, {"title": _refused(error.status)}) from error
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                 failure = error

@@ -14,6 +14,9 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
+from ai.backend.client.config import APIConfig
+from ai.backend.client.exceptions import BackendAPIError, BackendClientError, EndpointUnreachable
+from ai.backend.client.session import AsyncSession
 from ai.backend.common.errors import RunError, Unavailable
 from ai.backend.common.wire.agent import OpenPort, ServiceState, StartService
 from ai.backend.common.wire.link import ByteStream
@@ -233,3 +236,51 @@ async def test_what_is_refused(api: Api, http: aiohttp.ClientSession, service: S
     service.fails, service.port = False, 1
     assert await status("app=sshd") == 503
     assert api.cluster.manager.services.tunnels.open_tunnels == 0
+
+
+@pytest.fixture
+async def sdk(api: Api) -> AsyncIterator[AsyncSession]:
+    config = APIConfig(
+        endpoint=f"http://127.0.0.1:{api.port}", access_key=api.user.access_key, secret_key=api.user.secret_key
+    )
+    async with AsyncSession(config=config) as session:
+        yield session
+
+
+async def _exchange(port: int, said: bytes) -> bytes:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(said)
+    writer.write_eof()
+    try:
+        return await asyncio.wait_for(reader.read(), PATIENCE_S)
+    finally:
+        writer.close()
+
+
+async def test_a_local_port_leads_to_the_service(sdk: AsyncSession, service: Service) -> None:
+    handle = sdk.ComputeSession("tunnelled")
+    sent = b"echo\n" + bytes(range(256)) * 4096
+    async with handle.forward_app("sshd") as local:
+        answers = await asyncio.gather(*(_exchange(local.port, sent) for _ in range(80)))
+    assert answers == [sent.removeprefix(b"echo\n")] * 80
+    with pytest.raises(OSError, match="Connect call failed"):
+        await _exchange(local.port, b"")
+
+
+async def test_why_there_is_no_tunnel_is_told(sdk: AsyncSession, service: Service) -> None:
+    handle = sdk.ComputeSession("tunnelled")
+    with pytest.raises(BackendAPIError, match=r"no service 'ttyd'; it has: sshd"):
+        async with handle.connect_app("ttyd"):
+            pass
+    told: list[Exception] = []
+    async with handle.forward_app("ttyd", report=told.append) as local:
+        assert await _exchange(local.port, b"hello") == b""
+        with pytest.raises(BackendClientError, match="cannot listen"):
+            async with handle.forward_app("sshd", ("127.0.0.1", local.port)):
+                pass
+    assert len(told) == 1
+    assert "no service" in str(told[0])
+    async with handle.connect_app("sshd") as stream:
+        await stream.write(b"reset\n")
+        with pytest.raises(EndpointUnreachable):
+            await stream.read()

@@ -8,7 +8,7 @@ import json
 import os
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Unpack
 from uuid import UUID
@@ -20,6 +20,7 @@ from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
 from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.streams import ExecuteStream, PtyStream
 from ai.backend.client.transport import Transport
+from ai.backend.client.tunnels import AppStream, LocalPort, Report, tunnel_query
 from ai.backend.client.wire import Call, new_token, segment
 
 LIST_FIELDS = (
@@ -189,6 +190,57 @@ class AsyncComputeSession:
         path = f"/stream/session/{await self.resolve_id()}/pty"
         async with self._transport.websocket(path, self._owner()) as socket:
             yield PtyStream(socket)
+
+    async def stream_app_info(self) -> list[dict[str, Any]]:
+        """The services of the session: ``name``, ``protocol``, ``ports`` and what else the server tells of them."""
+        call = Call(
+            method="GET",
+            path=f"/stream/session/{segment(str(self.id or self.name))}/apps",
+            params=self._owner(),
+            repeatable=True,
+        )
+        found = (await self._transport.request(call)).json()
+        if not isinstance(found, list):
+            raise UnusableReply("the server does not list the services of the session")
+        return [dict(one) for one in found]
+
+    list_apps = stream_app_info
+
+    @asynccontextmanager
+    async def connect_app(
+        self,
+        app: str,
+        *,
+        port: int | None = None,
+        envs: Mapping[str, str] | None = None,
+        arguments: Mapping[str, str | None] | None = None,
+    ) -> AsyncIterator[AppStream]:
+        """A connection to a service of the session, which is started with ``envs`` and ``arguments`` if need be.
+
+        Raises:
+            BackendAPIError: the server refuses. EndpointUnreachable: it does not answer.
+        """
+        path = f"/stream/session/{segment(str(self.id or self.name))}/tcpproxy"
+        query = self._owner(**tunnel_query(app, port, envs, arguments))
+        async with self._transport.websocket(path, query, for_bytes=True) as socket:
+            yield AppStream(socket)
+
+    def forward_app(
+        self,
+        app: str,
+        bind: tuple[str, int] = ("127.0.0.1", 0),
+        *,
+        port: int | None = None,
+        envs: Mapping[str, str] | None = None,
+        arguments: Mapping[str, str | None] | None = None,
+        report: Report = lambda _: None,
+    ) -> AbstractAsyncContextManager[LocalPort]:
+        """A local port, while the block lasts, that leads to a service of the session.
+
+        ``report`` is told of each connection that failed. Raises BackendClientError if ``bind`` is taken.
+        """
+        local = LocalPort(lambda: self.connect_app(app, port=port, envs=envs, arguments=arguments), report)
+        return local.listening(*bind)
 
     async def events(self, scope: str = "*") -> AsyncIterator[Event]:
         """The session's events from now on; ``scope`` is ``*``, ``session`` or ``kernel``."""
