@@ -67,7 +67,7 @@ class Shapes:
     shapes: dict[Hashable, Shape] = field(default_factory=dict)
     _read: dict[Hashable, Shape] = field(default_factory=dict)
     """What a session asks for, as it is written -> its shape."""
-    _started_by: dict[tuple[str, str | None], Hashable] = field(default_factory=dict)
+    _started_by: dict[tuple[str, str | None, frozenset[str]], Hashable] = field(default_factory=dict)
     _masks: dict[int, int] = field(default_factory=dict)
 
     def entry(self, session: PendingSession) -> Entry:
@@ -88,7 +88,7 @@ class Shapes:
 
     def _starters(self, kernel: PendingKernel) -> Hashable:
         """Equal for kernels that the same agents can start; what no agent can start is equal to nothing else."""
-        image = kernel.image, kernel.architecture
+        image = kernel.image, kernel.architecture, kernel.needs
         found = self._started_by.get(image)
         if found is None:
             mask = self.fleet.matching(kernel)
@@ -102,7 +102,12 @@ class Shapes:
         together = session.cluster_mode is ClusterMode.SINGLE_NODE or len(parts) == 1
         whole = (parts[0] if len(parts) == 1 else fleet.demand(kernels, scope)) if together else None
         # Equal demands are one object, but what no agent matches is told apart by its image.
-        nowhere = session.designated_agents, *(k.image for k in kernels), *(k.architecture for k in kernels)
+        nowhere = (
+            session.designated_agents,
+            *(k.image for k in kernels),
+            *(k.architecture for k in kernels),
+            *(k.needs for k in kernels),
+        )
         key = whole, parts, None if all(p.matching for p in parts) else nowhere
         found = self.shapes.get(key)
         if found is None:

@@ -92,8 +92,10 @@ class Fleet:
         self.cursor = -1
         """The agent that was chosen last; round-robin goes on after it."""
         self.makes = self._group((a.make, rank) for rank, a in enumerate(self.agents))
-        self._starters = self._group(((a.view.architecture, a.view.images), rank) for rank, a in enumerate(self.agents))
-        self._matching: dict[tuple[str, str | None], int] = {}
+        self._starters = self._group(
+            ((a.view.architecture, a.view.images, a.view.features), rank) for rank, a in enumerate(self.agents)
+        )
+        self._matching: dict[tuple[str, str | None, frozenset[str]], int] = {}
         self._demands: dict[Hashable, Demand] = {}
         self.indexes: dict[str, SlotIndex] = {}
         self._largest: dict[str, SlotIndex] = {}
@@ -137,12 +139,13 @@ class Fleet:
     # ---- demands
 
     def matching(self, kernel: PendingKernel) -> int:
-        """The agents of its architecture that can start its image."""
-        key = kernel.image, kernel.architecture
+        """The agents of its architecture that can start its image and have what it needs."""
+        key = kernel.image, kernel.architecture, kernel.needs
         if key not in self._matching:
             found = 0
-            for (architecture, images), mask in self._starters.items():
-                if kernel.architecture in (None, architecture) and (images is None or kernel.image in images):
+            for (architecture, images, features), mask in self._starters.items():
+                starts = kernel.architecture in (None, architecture) and (images is None or kernel.image in images)
+                if starts and kernel.needs <= features:
                     found |= mask
             self._matching[key] = found
         return self._matching[key]

@@ -43,6 +43,7 @@ class AgentView:
         is_schedulable: alive and not drained.
         images: canonical names of images that it can start; None if it can fetch any.
         kernel_limit: how many kernels it may hold at once; None for any number.
+        features: words for what else it can do.
     """
 
     agent_id: AgentId
@@ -53,17 +54,22 @@ class AgentView:
     is_schedulable: bool = True
     images: frozenset[str] | None = None
     kernel_limit: int | None = None
+    features: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingKernel:
-    """``architecture`` None: the image says nothing, any will do. ``requirements``: what its devices must be."""
+    """``architecture`` None: the image says nothing, any will do. ``requirements``: what its devices must be.
+
+    ``needs``: features that its agent must have.
+    """
 
     kernel_id: KernelId
     slots: ResourceSlot
     image: str
     architecture: str | None = None
     requirements: tuple[VariantProperty, ...] = ()
+    needs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

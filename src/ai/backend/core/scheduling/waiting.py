@@ -55,8 +55,12 @@ def _no_match(fleet: Fleet, session: PendingSession) -> Verdict:
     if architectures and not set(architectures) & set(present):
         text = f"needs an agent of architecture {', '.join(architectures)}; there are {', '.join(present)}"
         return SkipReason.NO_MATCHING_AGENT, text
+    needs = frozenset[str]().union(*(k.needs for k in session.kernels))
+    if lacking := sorted(needs - frozenset[str]().union(*(a.view.features for a in fleet.agents))):
+        return SkipReason.NO_MATCHING_AGENT, f"no agent has {', '.join(lacking)}"
     images = ", ".join(sorted({k.image for k in session.kernels}))
-    return SkipReason.NO_MATCHING_AGENT, f"no agent can start the image {images}"
+    having = f" and has {', '.join(sorted(needs))}" if needs else ""
+    return SkipReason.NO_MATCHING_AGENT, f"no agent can start the image {images}{having}"
 
 
 def _too_large(fleet: Fleet, demand: Demand) -> Verdict:

@@ -57,6 +57,7 @@ class CreateSessionBody(
     rename={
         "cluster_size": "clusterSize",
         "cluster_mode": "clusterMode",
+        "runtime_class": "runtimeClass",
         "enqueue_only": "enqueueOnly",
         "max_wait_s": "maxWaitSeconds",
         "reuse_if_exists": "reuseIfExists",
@@ -76,6 +77,7 @@ class CreateSessionBody(
     architecture: Word | None = None
     cluster_size: Annotated[int, Meta(ge=1, le=1_024)] = 1
     cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    runtime_class: Annotated[str, Meta(max_length=64)] = ""
     enqueue_only: bool = False
     max_wait_s: Annotated[int, Meta(ge=0, le=2_592_000)] = 0
     reuse_if_exists: bool = True
@@ -103,6 +105,7 @@ CREATE_ALIASES = {
     "domainName": "domain",
     "cluster_size": "clusterSize",
     "cluster_mode": "clusterMode",
+    "runtime_class": "runtimeClass",
     "enqueue_only": "enqueueOnly",
     "max_wait_seconds": "maxWaitSeconds",
     "reuse_if_exists": "reuseIfExists",

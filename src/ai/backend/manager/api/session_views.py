@@ -38,6 +38,7 @@ def creation_of(body: CreateSessionBody) -> CreateSession:
         group=body.group,
         cluster_size=body.cluster_size,
         cluster_mode=body.cluster_mode,
+        runtime_class=body.runtime_class,
         enqueue_only=body.enqueue_only,
         max_wait_s=body.max_wait_s,
         reuse_if_exists=body.reuse_if_exists,

@@ -16,7 +16,7 @@ from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.ids import AgentId, DeviceName, ResourceGroupName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
-from ai.backend.common.wire.agent import ImageReport, PluginReport
+from ai.backend.common.wire.agent import ImageReport, PluginReport, RuntimeClassReport
 
 PULLING_RUNTIMES = frozenset({"docker"})
 
@@ -65,6 +65,7 @@ class Agent:
     devices: tuple[Mapping[str, Any], ...] = ()
     plugins: tuple[PluginReport, ...] = ()
     images: tuple[ImageReport, ...] = ()
+    runtime_classes: tuple[RuntimeClassReport, ...] = ()
     live_stat: Mapping[str, Any] | None = None
     version_id: int = 1
 

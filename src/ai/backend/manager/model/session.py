@@ -105,7 +105,8 @@ class Session:
         ``error``).
         user_email, group_name: as at creation.
         created_by: the access key that asked, which differs from ``access_key`` when an admin created it for somebody.
-        requested_slots: of one kernel.
+        requested_slots: of one kernel; a kernel's own contain what its runtime class costs besides.
+        runtime_class: what the agent's runtime is asked for; empty leaves it to the agent.
         mounts: names of the folders in ``vfolder_mounts``.
         variant_requirements: what every device of a slot that they concern must be, ``namespace::feature::value``.
         reason: why it is in its status; the first cause of an end is kept.
@@ -134,6 +135,7 @@ class Session:
     tag: str | None = None
     cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
     cluster_size: int = 1
+    runtime_class: str = ""
     requested_slots: ResourceSlot
     variant_requirements: tuple[str, ...] = ()
     resource_opts: Mapping[str, str] = field(default_factory=dict)
@@ -220,6 +222,7 @@ class CreateSession:
     group: str | None = None
     cluster_size: int = 1
     cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
+    runtime_class: str = ""
     enqueue_only: bool = False
     max_wait_s: float = 0
     reuse_if_exists: bool = True

@@ -36,10 +36,12 @@ from ai.backend.manager.model.session import CreateSession, Kernel, OwnerLimits,
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
+from ai.backend.manager.services.agent_features import NETWORKS, needs_of, with_networks
 from ai.backend.manager.services.images.resolving import merge_images, resolve_image
 from ai.backend.manager.services.mounts import SessionMounts
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
+from ai.backend.manager.services.runtime_classes import with_class
 from ai.backend.manager.services.snapshots import plugin_devices
 from ai.backend.manager.services.state import ManagerState
 
@@ -178,6 +180,12 @@ class _Member:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+def _of_class(name: str, place: _Place, members: Sequence[_Member]) -> tuple[_Place, list[_Member]]:
+    """The agents that have the runtime class, and the kernels with what it costs. Raises as ``with_class``."""
+    agents, cost = with_class(place.agents, name, [m.slots for m in members], place.resource_group)
+    return replace(place, agents=agents), [replace(m, slots=m.slots + cost) for m in members]
+
+
 class SessionFactory:
     """Builds a PENDING session of a request, or says which field of it is wrong."""
 
@@ -215,10 +223,14 @@ class SessionFactory:
         self._check_shape(request)
         now = self._clock.now()
         place = await self._place(caller, owner, request)
+        if NETWORKS in needs_of(request.cluster_size, request.cluster_mode, request.runtime_class):
+            place = replace(place, agents=with_networks(place.agents, place.resource_group))
         image = resolve_image(merge_images(place.agents), request.image, request.architecture)
         limits = await self._check_policy(owner, request)
         slots = self._slots(request.resources, image)
         members = self._members(request, image, slots, place)
+        if request.runtime_class:
+            place, members = _of_class(request.runtime_class, place, members)
         await self._check_fits(request, members, place)
         mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = request.bootstrap_script
@@ -244,6 +256,7 @@ class SessionFactory:
             tag=request.tag,
             cluster_mode=request.cluster_mode,
             cluster_size=request.cluster_size,
+            runtime_class=request.runtime_class,
             requested_slots=slots,
             variant_requirements=check_requirements(request.variant_requirements),
             resource_opts=self._options(request, slots),

@@ -83,5 +83,6 @@ def kernel_spec(session: Session, kernel: Kernel) -> KernelSpec:
         batch_timeout_s=session.batch_timeout_s if is_main else None,
         exec_timeout_s=session.exec_timeout_s,
         preopen_ports=list(session.preopen_ports),
+        runtime_class=session.runtime_class,
         relocated_from=kernel.status_data.get(RELOCATED_FROM),
     )

@@ -170,6 +170,7 @@ class ReportsService:
                 plugins=tuple(report.plugins),
                 images=tuple(report.images),
                 runtime_classes=tuple(report.runtime_classes),
+                runtime_classes=tuple(report.runtime_classes),
             )
         )
         if known is None:

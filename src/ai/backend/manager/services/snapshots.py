@@ -36,6 +36,7 @@ from ai.backend.core.scheduling.snapshot import (
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.identity import ResourcePolicy
 from ai.backend.manager.model.session import Holding, Session
+from ai.backend.manager.services.agent_features import features_of, needs_of
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +136,7 @@ def agent_view(agent: Agent, holdings: Iterable[Holding]) -> AgentView:
         held=tuple(held),
         is_schedulable=agent.status is AgentStatus.ALIVE and agent.schedulable,
         images=frozenset(image.name for image in agent.images),
+        features=features_of(agent),
     )
 
 
@@ -164,6 +166,7 @@ def pending_session(
     session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
 ) -> PendingSession:
     requirements = tuple(VariantProperty.parse(text) for text in session.variant_requirements)
+    needs = needs_of(session.cluster_size, session.cluster_mode, session.runtime_class)
     return PendingSession(
         session_id=session.id,
         name=session.name,
@@ -174,6 +177,7 @@ def pending_session(
                 image=k.image,
                 architecture=k.architecture,
                 requirements=requirements,
+                needs=needs,
             )
             for k in session.kernels
         ),

@@ -37,7 +37,7 @@ from ai.backend.common.states import (
     UserStatus,
 )
 from ai.backend.common.volume_paths import QuotaScopeKind
-from ai.backend.common.wire.agent import ImageReport, PluginReport
+from ai.backend.common.wire.agent import ImageReport, PluginReport, RuntimeClassReport
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole, naming_convention
 from ai.backend.manager.adapters.db.columns import EnumText, JSONTuple
 from ai.backend.manager.model.folder import FolderMount
@@ -204,6 +204,7 @@ agents = Table(
     _required("devices", JSONTuple(dict[str, Any])),
     _required("plugins", JSONTuple(PluginReport)),
     _required("images", JSONTuple(ImageReport)),
+    _required("runtime_classes", JSONTuple(RuntimeClassReport), server_default="[]"),
     _required("version_id", Whole),
 )
 
@@ -239,6 +240,7 @@ sessions = Table(
     _required("architecture", String(32)),
     Column("tag", String(256)),
     _required("cluster_mode", EnumText(ClusterMode)),
+    _required("runtime_class", String(64), server_default=""),
     _required("cluster_size", Whole),
     _required("requested_slots", QuantityMap),
     _required("variant_requirements", JSONTuple(str), server_default="[]"),

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from msgspec import to_builtins
+
 from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.slots import BinarySize, ResourceSlot, format_quantity
 from ai.backend.manager.model.cluster import Agent, Image, OfferedVariant, ResourcePreset
@@ -81,6 +83,7 @@ def session_view(session: Session, caller: Caller) -> View:
         "cluster_template": None,
         "cluster_mode": session.cluster_mode.value,
         "cluster_size": session.cluster_size,
+        "runtime_class": session.runtime_class or None,
         "domain_name": session.domain_name,
         "group_name": session.group_name,
         "group_id": session.group_id,
@@ -370,6 +373,7 @@ def agent_view(agent: Agent) -> View:
         "version": agent.version,
         "runtime": agent.runtime,
         "tier": agent.tier,
+        "runtime_classes": json.dumps([to_builtins(one) for one in agent.runtime_classes]),
         "enforcement": json.dumps({name: str(word) for name, word in agent.enforcement.items()}),
         "compute_plugins": json.dumps({name: dict(info) for name, info in agent.compute_plugins.items()}, default=str),
         "hardware_metadata": json.dumps(
