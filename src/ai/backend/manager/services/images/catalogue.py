@@ -16,6 +16,7 @@ from ai.backend.common.images import (
     registry_of,
 )
 from ai.backend.common.states import AgentStatus
+from ai.backend.common.wire.agent import ImageReport
 from ai.backend.manager.model.cluster import Agent, Image
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.image import AutoPull, ImageAlias, RegisteredImage
@@ -118,9 +119,7 @@ class Catalogue:
             ImageNotFound: there is none of that name. Forbidden: the domain may not use its registry.
             InvalidInput: its labels make no sense.
         """
-        registered = await self._store.lookup(reference)
-        alias = await self._store.alias(reference)
-        images = merge_images(agents, registered, [alias] if alias is not None else ())
+        images = merge_images(agents, *await self.known_as(reference))
         image = resolve_image(images, reference, architecture)
         owned_by = image.labels.get(CUSTOMIZED_OWNER)
         if owned_by is not None and owned_by != f"user:{owner.user_id}":
@@ -137,11 +136,21 @@ class Catalogue:
             raise ImageNotFound(f"No agent of this resource group has {image.name}, or can fetch it.")
         return image
 
-    async def fetchable(self, names: Collection[str]) -> Collection[tuple[str, str]]:
-        """Those of the names, with their architectures, that agents may fetch from a registry."""
-        if await self._registries.auto_pull() is AutoPull.NONE:
-            return frozenset()
-        return {(image.name, image.architecture) for image in await self._store.named(names)}
+    async def known_as(self, wanted: str) -> tuple[Sequence[RegisteredImage], Sequence[ImageAlias]]:
+        """What of registries, and which alias, a name stands for."""
+        alias = await self._store.alias(wanted)
+        return await self._store.lookup(wanted), [alias] if alias is not None else []
+
+    async def with_fetchable(self, agents: Sequence[Agent], names: Collection[str]) -> list[Agent]:
+        """The agents, with those of the named images that they may fetch, as if they had them already."""
+        fetchers = [a for a in agents if a.can_pull]
+        if not fetchers or not names or await self._registries.auto_pull() is AutoPull.NONE:
+            return list(agents)
+        there = [ImageReport(name=i.name, architecture=i.architecture) for i in await self._store.named(names)]
+        return [
+            replace(a, images=(*a.images, *(i for i in there if i.architecture == a.architecture))) if a.can_pull else a
+            for a in agents
+        ]
 
     # ---- administration
 
