@@ -219,8 +219,18 @@ async def test_batch_sessions(real: RealBench, command: str, reason: KernelEvent
 
 async def test_the_bootstrap_script_runs_first(real: RealBench) -> None:
     agent = await real.start()
-    spec = await real.run(agent, bootstrap_script="#!/bin/sh\necho made > /home/work/made\n")
-    assert (await real.say(agent, spec, "print(open('made').read())")).console[0][1].startswith("made")
+    dotfiles = [
+        FileBlob(path=".config/tool/settings", data=b"chosen", mode=0o640),
+        FileBlob(path=".tool", data=b"#!/bin/sh\necho run by $(cat .config/tool/settings)\n", mode=0o755),
+        FileBlob(path="../../etc/passwd", data=b"x", mode=0o644),
+    ]
+    script = "#!/bin/sh\n./.tool > /home/work/made\n"
+    spec = await real.run(agent, bootstrap_script=script, dotfiles=dotfiles)
+    code = "import os; print(open('made').read(), oct(os.stat('.config/tool/settings').st_mode & 0o777))"
+    assert (await real.say(agent, spec, code)).console[0][1] == "run by chosen\n 0o640\n"
+    told = await real.until(spec, S.RUNNING)
+    assert told.message is not None
+    assert "could not be written: ../../etc/passwd" in told.message
 
 
 async def test_statistics_are_measured(real: RealBench) -> None:

@@ -35,7 +35,8 @@ class FileRequests:
 
     def write(self, message: Message) -> None:
         data, offset, is_last = from_base64(message["data"]), message.get("offset", 0), message.get("last", True)
-        self._reply(message, self._home.write(message["path"], data, offset, bool(is_last)))
+        written = self._home.write(message["path"], data, offset, bool(is_last), message.get("mode"))
+        self._reply(message, written)
 
     def list(self, message: Message) -> None:
         self._reply(message, self._home.list(message.get("path") or "."))

@@ -13,7 +13,7 @@ import stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Tuple
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 MAX_PATH = 4096
 MAX_DEPTH = 64
@@ -68,11 +68,14 @@ class Home:
         self._home = os.path.realpath(home)
         self._uploads: Dict[str, _Upload] = {}
 
-    def write(self, path: str, data: bytes, offset: int, is_last: bool) -> Dict[str, Any]:
+    def write(self, path: str, data: bytes, offset: int, is_last: bool, mode: Optional[int] = None) -> Dict[str, Any]:
         """Writes a piece of a file. It appears under its name, replacing what was there, with the last piece.
 
-        Pieces must follow each other; `offset` 0 begins anew. Raises FileError.
+        Pieces must follow each other; `offset` 0 begins anew. `mode` are its permissions; without them it has those of
+        what it replaces. Raises FileError.
         """
+        if mode is not None and (not isinstance(mode, int) or not 0 <= mode <= 0o777):
+            raise FileError("invalid", "mode out of range")
         parents, name = self._split(path)
         if not isinstance(offset, int) or not 0 <= offset <= MAX_WRITE:
             raise FileError("invalid", "offset out of range")
@@ -88,7 +91,7 @@ class Home:
         try:
             upload.append(data)
             if is_last:
-                upload.publish()
+                upload.publish(mode)
         except OSError:
             self._drop(path)
             raise
@@ -225,7 +228,11 @@ class _Upload:
             self.size += done
             view = view[done:]
 
-    def publish(self) -> None:
+    def publish(self, mode: Optional[int] = None) -> None:
+        if mode is not None:
+            os.fchmod(self._fd, mode)
+            os.rename(self._temporary, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            return
         try:
             present = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
         except FileNotFoundError:

@@ -32,6 +32,7 @@ from ai.backend.infra.heap import share_one_heap
 from ai.backend.infra.http.client_tokens import ClientTokens
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.adapters.artifact_depot import ProxyArtifactDepot
+from ai.backend.manager.adapters.backing import Backing, advertised, default_database
 from ai.backend.manager.adapters.callbacks import HttpCallbackSender
 from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.adapters.db.activity_store import SqlActivityStore, SqlErrorLogStore
@@ -40,6 +41,7 @@ from ai.backend.manager.adapters.db.artifact_store import SqlArtifactStore
 from ai.backend.manager.adapters.db.cluster_store import SqlAgentStore, SqlJournalStore
 from ai.backend.manager.adapters.db.folder_store import SqlFolderStore
 from ai.backend.manager.adapters.db.identity_store import SqlIdentityStore
+from ai.backend.manager.adapters.db.image_store import SqlImageStore
 from ai.backend.manager.adapters.db.lease_store import SqlLeaseStore
 from ai.backend.manager.adapters.db.sealed_rows import seal_rows
 from ai.backend.manager.adapters.db.sealing import Sealer
@@ -52,6 +54,7 @@ from ai.backend.manager.adapters.memory.session_default_store import (
     MemoryErrorLogStore,
     MemoryTemplateStore,
 )
+from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
 from ai.backend.manager.adapters.reservoirs import SdkReservoirs
 from ai.backend.manager.adapters.secret_commands import sealer_of, secrets_group
 from ai.backend.manager.adapters.storage_proxy import StorageProxies
@@ -64,6 +67,7 @@ from ai.backend.manager.ports.artifact_store import ArtifactStore
 from ai.backend.manager.ports.error_log_store import ErrorLogStore
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.images import ImageStore
 from ai.backend.manager.ports.leases import LeaseStore
 from ai.backend.manager.ports.session_defaults import DotfileStore, TemplateStore
 from ai.backend.manager.ports.storage import StorageGateway
@@ -79,6 +83,7 @@ from ai.backend.manager.services.equipment import Assignments, EquipmentService
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
+from ai.backend.manager.services.images.bundle import Images
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
 from ai.backend.manager.services.leadership import Leadership
 from ai.backend.manager.services.lookup import SessionFinder
@@ -129,6 +134,7 @@ class Stores:
     errors: ErrorLogStore = field(default_factory=MemoryErrorLogStore)
     folders: FolderStore | None = None
     artifacts: ArtifactStore | None = None
+    images: ImageStore | None = None
     leases: LeaseStore | None = None
     """Where several managers share the stores, and one of them runs the loops."""
 
@@ -150,6 +156,7 @@ class Stores:
             errors=SqlErrorLogStore(database),
             folders=SqlFolderStore(database),
             artifacts=SqlArtifactStore(database),
+            images=SqlImageStore(database),
         )
 
 
@@ -244,6 +251,26 @@ class Manager:
             self._reports.leads = lambda: self._leadership is not None and self._leadership.leads
             self._services.tasks.manager = self._leadership.holder
 
+    def _make_images(
+        self, tasks: TaskService, finder: SessionFinder, gateway: AgentGateway, clock: Clock, minter: Minter
+    ) -> Images | None:
+        kept = self._stores
+        if kept.images is None:
+            return None
+        return Images.over(
+            kept.images,
+            HttpRegistryScanner(),
+            config=kept.config,
+            agents=kept.agents,
+            identities=kept.identities,
+            identity=self._identity,
+            finder=finder,
+            gateway=gateway,
+            tasks=tasks,
+            clock=clock,
+            minter=minter,
+        )
+
     def _make_services(self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, minter: Minter) -> Services:
         kept, settings = self._stores, self.settings
         tasks = TaskService(kept.tasks, self._bus, clock, minter)
@@ -255,6 +282,7 @@ class Manager:
             artifacts = Artifacts.over(
                 kept.artifacts, self._depot, self._reservoirs, tasks, settings.artifacts, clock, minter
             )
+        images = self._images = self._make_images(tasks, finder, gateway, clock, minter)
         state = ManagerState(kept.config, clock)
         factory = SessionFactory(
             kept.sessions,
@@ -269,6 +297,7 @@ class Manager:
             else None,
             self._defaults,
             state,
+            images.catalogue if images is not None else None,
         )
         sessions = SessionService(
             store=kept.sessions,
@@ -330,13 +359,30 @@ class Manager:
             ),
             folders=folders,
             artifacts=artifacts,
+            images=images,
         )
 
     def _make_loops(self, gateway: AgentGateway, clock: Clock) -> None:
         kept, settings = self._stores, self.settings
-        self._launch = LaunchLoop(kept.sessions, self._writer, gateway, clock, settings.sessions)
+        images = self._images
+        self._launch = LaunchLoop(
+            kept.sessions,
+            self._writer,
+            gateway,
+            clock,
+            settings.sessions,
+            self._defaults,
+            images.provision if images is not None else None,
+        )
         self._schedule = ScheduleLoop(
-            kept.sessions, kept.agents, kept.identities, self._writer, self._launch, clock, settings.sessions
+            kept.sessions,
+            kept.agents,
+            kept.identities,
+            self._writer,
+            self._launch,
+            clock,
+            settings.sessions,
+            images=images.catalogue if images is not None else None,
         )
         self._services.resource_groups.after_change.append(self._schedule)
         self._services.equipment.after_change.append(self._schedule)
@@ -487,44 +533,39 @@ class Manager:
             self._terminate.wake()
 
 
-def default_database(settings: ManagerSettings) -> Database:
-    """The database that the settings name; SQLite in the data directory without a name."""
-    directory = settings.data_dir.expanduser().absolute()
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = directory / "manager.db"
-    return Database(settings.database.url or f"sqlite+aiosqlite:///{path}")
-
-
 async def serve(settings: ManagerSettings, stop: asyncio.Event, *, ready: Callable[[str], None] = log.info) -> None:
     """Run a manager that agents reach by ZeroMQ and clients by HTTP until ``stop`` is set. Sessions run on.
 
     Raises:
-        OSError: an address cannot be bound.
+        OSError: an address cannot be bound. BackendError: the database cannot be used.
     """
     from ai.backend.infra.http.server import make_runner, serve_on
     from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
     from ai.backend.manager.api.app import build_app
 
-    database = default_database(settings)
+    backing = Backing.of(settings)
+    keypair = load_or_generate_keypair(_key_file(settings))
     endpoint = ZmqManagerEndpoint(
-        bind=settings.agent_link.bind,
-        keypair=load_or_generate_keypair(_key_file(settings)),
-        agent_keys=AgentKeyDirectory(_agent_keys(settings)),
+        bind=settings.agent_link.bind, keypair=keypair, agent_keys=AgentKeyDirectory(_agent_keys(settings))
     )
-    manager = Manager(settings, database, Bus(), endpoint, sealer=sealer_of(settings))
-    runner = make_runner(build_app(manager))
+    sealer = sealer_of(settings)
+    manager = Manager(settings, backing.database, backing.bus, endpoint, sealer=sealer, config=backing.config)
+    runner = make_runner(build_app(manager, limiter=backing.limiter))
     try:
+        await backing.start()
         await manager.start()
         await endpoint.start(manager.reports)
         host, port = await serve_on(runner, (settings.listen.host, settings.listen.port))
+        address = advertised(settings, endpoint.address)
+        await backing.tell_agents(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
         ready(f"the manager listens on http://{host}:{port} and for agents on {endpoint.address}")
         await stop.wait()
     finally:
         await runner.cleanup()
         await endpoint.stop()
         await manager.stop()
-        await database.close()
+        await backing.stop()
 
 
 def _key_file(settings: ManagerSettings) -> Path:

@@ -43,6 +43,8 @@ async def _write(channel: KernelChannel, file: FileBlob, timeout_s: float) -> No
             "offset": offset,
             "last": offset + _CHUNK >= len(file.data),
         }
+        if file.mode is not None:
+            frame["mode"] = file.mode
         await channel.request(frame, timeout_s)
 
 

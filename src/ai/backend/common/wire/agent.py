@@ -51,6 +51,14 @@ class MountSpec(Wire, frozen=True, kw_only=True):
     read_only: bool = True
 
 
+class FileBlob(Wire, frozen=True, kw_only=True):
+    """``mode``: its permissions; without them it has those of the file that it replaces, or ordinary ones."""
+
+    path: str
+    data: bytes
+    mode: int | None = None
+
+
 class KernelSpec(Wire, frozen=True, kw_only=True):
     """Everything that an agent needs to create one kernel.
 
@@ -85,6 +93,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     local_rank: int = 0
     startup_command: str | None = None
     bootstrap_script: str | None = None
+    dotfiles: list[FileBlob] = []
     batch_timeout_s: float | None = None
     exec_timeout_s: float | None = None
     preopen_ports: list[int] = []
@@ -161,11 +170,6 @@ class Complete(Wire, frozen=True, kw_only=True):
 
 class KernelRef(Wire, frozen=True, kw_only=True):
     kernel_id: str
-
-
-class FileBlob(Wire, frozen=True, kw_only=True):
-    path: str
-    data: bytes
 
 
 class UploadFiles(Wire, frozen=True, kw_only=True):

@@ -12,21 +12,24 @@ from aiohttp import web
 from ai.backend.common.ids import AccessKey
 from ai.backend.infra.http.health import HealthApi, Readiness, VersionApi
 from ai.backend.infra.http.openapi import OpenApiApi
+from ai.backend.infra.http.ratelimit import Limiter
 from ai.backend.infra.http.routes import Endpoint, endpoints_of
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.api.access import CallAudit, KeypairStore
 from ai.backend.manager.api.artifacts import ArtifactRegistriesApi, ArtifactsApi
-from ai.backend.manager.api.cluster import Announcement, ClusterApi
+from ai.backend.manager.api.cluster import ClusterApi
 from ai.backend.manager.api.config import ConfigApi
 from ai.backend.manager.api.events import EventsApi
 from ai.backend.manager.api.execution import ExecutionApi, FileLimits
 from ai.backend.manager.api.folder_hosts import FolderHostsApi
 from ai.backend.manager.api.folders import FoldersApi, FolderSharingApi
 from ai.backend.manager.api.graphql.endpoint import GraphQLApi
+from ai.backend.manager.api.session_defaults import SessionDefaultsApi
 from ai.backend.manager.api.sessions import SessionsApi
 from ai.backend.manager.api.streams import StreamsApi
+from ai.backend.manager.api.templates import TemplatesApi
 from ai.backend.manager.api.tunnels import TunnelsApi
 from ai.backend.manager.config.settings import GraphQLSettings, ManagerSettings
 from ai.backend.manager.services.artifacts.bundle import Artifacts
@@ -88,9 +91,18 @@ def api_endpoints(
         *endpoints_of(TunnelsApi(services.tunnels), tag="streams"),
         *endpoints_of(EventsApi(sessions, services.identity, services.events, services.tasks), tag="events"),
         *endpoints_of(
-            ClusterApi(services.cluster, services.identity, sessions, Announcement(message=options.announcement)),
+            ClusterApi(
+                services.cluster,
+                services.identity,
+                sessions,
+                services.state,
+                announcement=options.announcement,
+                has_folders=services.folders is not None,
+            ),
             tag="cluster",
         ),
+        *endpoints_of(TemplatesApi(services.templates), tag="templates"),
+        *endpoints_of(SessionDefaultsApi(services.defaults), tag="session defaults"),
         *endpoints_of(ConfigApi(services.config), tag="config"),
         *_folder_endpoints(services.folders),
         *_artifact_endpoints(services.artifacts),
@@ -120,13 +132,18 @@ def _artifact_endpoints(artifacts: Artifacts | None) -> list[Endpoint]:
 
 
 def build_app(
-    manager: ManagerView, *, options: ApiOptions | None = None, readiness: Readiness | None = None
+    manager: ManagerView,
+    *,
+    options: ApiOptions | None = None,
+    readiness: Readiness | None = None,
+    limiter: Limiter | None = None,
 ) -> web.Application:
     """The application of a manager, to be run by an aiohttp runner.
 
     Args:
         options: by default what the manager's settings say.
         readiness: what ``/readyz`` checks; nothing by default.
+        limiter: who counts requests; this process by default.
     """
     options = options or ApiOptions.of(manager.settings)
     services = manager.services
@@ -147,6 +164,7 @@ def build_app(
         client_tokens=services.client_tokens,
         options=options.http,
         on_admitted=admit,
+        limiter=limiter,
     )
     return server.application()
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
-from ai.backend.common.errors import NotSupported
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.wire.agent import OperateDevice
+from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.api.access import caller_of
 from ai.backend.manager.model.cluster import ResourcePreset
 from ai.backend.manager.services.cluster import ClusterService
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.sessions import SessionService
+from ai.backend.manager.services.state import Announcement, ManagerState
 
 PRESETS_TTL_S = 0.2
 """How long the encoded presets are served again; they change when an administrator or a new agent changes them."""
@@ -67,11 +67,9 @@ class AnnouncementBody(Schema, frozen=True):
     message: Annotated[str, Meta(max_length=65_536)] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announcement:
-    """What ``GET /manager/announcement`` says; Markdown, empty for none."""
-
-    message: str = ""
+class SchedulerBody(Schema, frozen=True):
+    op: Literal["include-agents", "exclude-agents"]
+    args: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(min_length=1, max_length=10_000)]
 
 
 class ClusterApi:
@@ -82,12 +80,17 @@ class ClusterApi:
         cluster: ClusterService,
         identity: IdentityService,
         sessions: SessionService,
-        announcement: Announcement,
+        state: ManagerState,
+        *,
+        announcement: str = "",
+        has_folders: bool = False,
     ) -> None:
         self._cluster = cluster
         self._identity = identity
         self._sessions = sessions
+        self._state = state
         self._announcement = announcement
+        self._has_folders = has_folders
         self._presets: tuple[float, msgspec.Raw] = (0.0, msgspec.Raw(b""))
 
     @route("GET", "/config/resource-slots")
@@ -106,8 +109,8 @@ class ClusterApi:
 
     @route("GET", "/config/vfolder-types")
     async def vfolder_types(self, call: Call) -> list[str]:
-        """Who may own virtual folders here: nobody, this server has no storage."""
-        return []
+        """Who may own virtual folders here; nobody where no folders are kept."""
+        return ["user", "group"] if self._has_folders else []
 
     @route("GET", "/config/docker-registries")
     async def docker_registries(self, call: Call) -> dict[str, str]:
@@ -199,23 +202,36 @@ class ClusterApi:
     @route("GET", "/manager/status", query=StatusQuery)
     async def status(self, call: Call[Nothing, StatusQuery]) -> dict[str, Any]:
         """Whether new sessions are taken, and how many there are."""
-        return {"status": "running", "active_sessions": await self._sessions.count_active(), "nodes": []}
+        active, status = await self._sessions.count_active(), await self._state.status()
+        return {"status": status, "active_sessions": active, "nodes": []}
 
     @route("PUT", "/manager/status", body=StatusBody)
     async def set_status(self, call: Call[StatusBody]) -> None:
-        """Not offered by this server."""
-        raise NotSupported("This server cannot be frozen.")
+        """Freeze or unfreeze: a frozen installation takes no new sessions. ``force_kill`` also ends those there are."""
+        caller, body = caller_of(call), call.body
+        await self._state.set_status(caller, body.status)
+        if body.force_kill and body.status == "frozen":
+            await self._sessions.destroy_all(caller)
+
+    @route("POST", "/manager/scheduler/operation", body=SchedulerBody)
+    async def operate_scheduler(self, call: Call[SchedulerBody]) -> None:
+        """Let agents take new sessions, or none."""
+        is_included = call.body.op == "include-agents"
+        await self._cluster.set_schedulable(caller_of(call), call.body.args, is_included)
 
     @route("GET", "/manager/announcement")
     async def announcement(self, call: Call) -> dict[str, Any]:
         """What administrators want everybody to read."""
-        message = self._announcement.message
-        return {"enabled": bool(message), "message": message}
+        told = await self._state.announcement(self._announcement)
+        return {"enabled": told.enabled, "message": told.message}
 
     @route("POST", "/manager/announcement", body=AnnouncementBody)
     async def set_announcement(self, call: Call[AnnouncementBody]) -> None:
-        """Not offered by this server: the announcement is a setting."""
-        raise NotSupported("Set the announcement in the manager's settings.")
+        """Tell everybody something, or nothing any more."""
+        message = call.body.message or ""
+        if call.body.enabled and not message.strip():
+            raise refuse({"message": "required"})
+        await self._state.announce(caller_of(call), Announcement(call.body.enabled, message))
 
 
 def _preset(preset: ResourcePreset, known: set[Any]) -> dict[str, Any]:

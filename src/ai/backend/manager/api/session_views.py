@@ -61,7 +61,7 @@ def creation_of(body: CreateSessionBody) -> CreateSession:
             for name, option in config.mount_options.items()
         },
         scaling_group=config.scaling_group,
-        preopen_ports=tuple(_port(port) for port in config.preopen_ports),
+        preopen_ports=tuple(port_number(port) for port in config.preopen_ports),
         agent_list=tuple(config.agent_list),
     )
 
@@ -86,7 +86,8 @@ def duration_s(value: float | str | None) -> float | None:
     return seconds
 
 
-def _port(port: int | str) -> int:
+def port_number(port: int | str) -> int:
+    """The number of a port that came as a number or as text. Raises InvalidInput."""
     from ai.backend.infra.http.decode import refuse
 
     number = int(port)

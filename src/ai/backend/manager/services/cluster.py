@@ -126,6 +126,20 @@ class ClusterService:
             raise Conflict(f"The agent {agent.id} is {agent.status}.", data={"status": agent.status.value})
         return self._gateway.agent(agent.id)
 
+    async def set_schedulable(self, caller: Caller, agent_ids: Sequence[str], schedulable: bool) -> None:
+        """Let agents take new sessions, or none; what runs there goes on.
+
+        Raises:
+            Forbidden: not a superadmin. NotFound: one of them does not exist, and none is changed.
+        """
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins decide which agents take sessions.")
+        for agent_id in agent_ids:
+            if await self._agents.agent(AgentId(agent_id)) is None:
+                raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"args": "unknown agent"})
+        for agent_id in agent_ids:
+            await self._agents.set_schedulable(AgentId(agent_id), schedulable)
+
     def slot_types(self) -> Sequence[SlotTypeInfo]:
         """Every slot that was ever reported (``/config/resource-slots``), by name."""
         return tuple(self._slots.known.values())

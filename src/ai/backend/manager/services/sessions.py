@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ai.backend.common.errors import Conflict, DeadlineExceeded, InvalidInput, SessionAlreadyExists
+from ai.backend.common.errors import (
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    InvalidInput,
+    SessionAlreadyExists,
+    StaleVersion,
+)
 from ai.backend.common.ids import AccessKey, AgentId, SessionId
 from ai.backend.common.names import check_session_name
 from ai.backend.common.states import FINAL_SESSION_STATUSES, KernelEventReason, SessionStatus, UserRole
@@ -278,6 +286,19 @@ class SessionService:
         return DestroyReply(
             session=ended, stats=self._final_stats(ended), destroyed=tuple(victim.id for victim in victims)
         )
+
+    async def destroy_all(self, caller: Caller) -> int:
+        """End every live session by force; how many there were. Raises Forbidden for others than superadmins."""
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins end everybody's sessions.")
+        request = SessionDestroyRequested(reason=KernelEventReason.FORCE_TERMINATED, forced=True)
+        live = await self._store.by_status(_LIVE)
+        for session in live:
+            with contextlib.suppress(StaleVersion):  # it is ending, or the caller asks again
+                await self._writer.transition(
+                    session.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-destroy"
+                )
+        return len(live)
 
     def _final_stats(self, session: Session) -> Mapping[str, Any]:
         metrics = session.main.last_stat or self._stats.of_kernel(session.main.id)

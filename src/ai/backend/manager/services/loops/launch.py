@@ -31,11 +31,14 @@ from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispa
 from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
+from ai.backend.manager.model.dotfile import Dotfile
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Clock
+from ai.backend.manager.services.images.provision import Provision
 from ai.backend.manager.services.kernel_spec import kernel_spec
 from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.transitions import MAX_RETRY_AFTER_S, advance
 from ai.backend.manager.services.writer import SessionWriter
 
@@ -61,8 +64,12 @@ class LaunchLoop(Loop):
         gateway: AgentGateway,
         clock: Clock,
         settings: SessionSettings,
+        defaults: SessionDefaults | None = None,
+        provision: Provision | None = None,
     ) -> None:
         super().__init__()
+        self._provision = provision
+        self._defaults = defaults
         self._store = store
         self._writer = writer
         self._gateway = gateway
@@ -104,9 +111,10 @@ class LaunchLoop(Loop):
         for kernel in session.kernels:
             if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
                 by_agent.setdefault(kernel.agent, []).append(kernel)
+        dotfiles = await self._defaults.dotfiles_of(session) if self._defaults is not None else ()
         crash_point("before-agent-create")
         agents = list(by_agent)
-        outcomes = await asyncio.gather(*(self._ask(session, a, by_agent[a]) for a in agents))
+        outcomes = await asyncio.gather(*(self._ask(session, a, by_agent[a], dotfiles) for a in agents))
         crash_point("after-agent-create")
         refused = {a: error for a, error in zip(agents, outcomes, strict=True) if error is not None}
         attempts = {k.id: k.attempt for k in session.kernels}
@@ -121,10 +129,15 @@ class LaunchLoop(Loop):
         )
         await self._fail(session.id, attempts, failed, refused)
 
-    async def _ask(self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel]) -> BackendError | None:
+    async def _ask(
+        self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], dotfiles: Sequence[Dotfile]
+    ) -> BackendError | None:
         """None if the agent accepted."""
-        request = CreateKernels(kernels=[kernel_spec(session, k) for k in kernels])
+        specs = [kernel_spec(session, k, dotfiles) for k in kernels]
         try:
+            request = CreateKernels(kernels=specs)
+            if self._provision is not None:
+                request = await self._provision.request(specs)
             await self._gateway.agent(agent_id).create_kernels(request)
         except BackendError as e:
             log.warning("agent %s refused session %s: %s: %s", agent_id, session.id, e.code, e.message)
