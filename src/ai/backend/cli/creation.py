@@ -63,6 +63,7 @@ class Creation:
     mounts: tuple[str, ...] = ()
     cluster_size: int = 1
     cluster_mode: str = "single-node"
+    runtime_class: str = ""
     domain: str | None = None
     group: str | None = None
     resource_group: str | None = None
@@ -92,6 +93,7 @@ class Creation:
             "mount_options": {folder: {"permission": perm} for folder, _, perm in mounts if perm},
             "cluster_size": self.cluster_size,
             "cluster_mode": self.cluster_mode,
+            "runtime_class": self.runtime_class,
             "domain_name": self.domain,
             "group_name": self.group,
             "scaling_group": self.resource_group,
@@ -166,6 +168,13 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         default="single-node",
         show_default=True,
         help="Whether its kernels may be on several nodes.",
+    ),
+    click.option(
+        "--runtime-class",
+        default="",
+        metavar="NAME",
+        help="What its containers run in, such as crun or kata; `backend.ai admin agent info` lists what an agent has."
+        "  [default: the agent's]",
     ),
     click.option("--domain", help="Domain.  [default: BACKEND_DOMAIN]"),
     click.option("--group", "--project", "group", help="Group.  [default: BACKEND_GROUP]"),

@@ -40,6 +40,7 @@ class CreateOptions(TypedDict, total=False):
     resource_opts: Mapping[str, str | int | bool] | None
     cluster_size: int
     cluster_mode: str
+    runtime_class: str
     domain_name: str | None
     group_name: str | None
     bootstrap_script: str | None
@@ -66,7 +67,9 @@ def _creation_body(config: APIConfig, image: str, name: str, options: CreateOpti
         creation["variant_requirements"] = list(options["variant_requirements"] or ())
     if options.get("assign_agent"):
         creation["agentList"] = list(options["assign_agent"] or ())
+    chosen = options.get("runtime_class")
     return {
+        **({"runtimeClass": chosen} if chosen else {}),
         "name": name,
         "image": image,
         "type": options.get("type_", "interactive"),

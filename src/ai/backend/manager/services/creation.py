@@ -180,10 +180,10 @@ class _Member:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _of_class(name: str, place: _Place, members: Sequence[_Member]) -> tuple[_Place, list[_Member]]:
+def _of_class(name: str, place: _Place, members: Sequence[_Member]) -> tuple[_Place, tuple[_Member, ...]]:
     """The agents that have the runtime class, and the kernels with what it costs. Raises as ``with_class``."""
     agents, cost = with_class(place.agents, name, [m.slots for m in members], place.resource_group)
-    return replace(place, agents=agents), [replace(m, slots=m.slots + cost) for m in members]
+    return replace(place, agents=agents), tuple(replace(m, slots=m.slots + cost) for m in members)
 
 
 class SessionFactory:
