@@ -13,6 +13,7 @@ from ai.backend.manager.services.equipment import EquipmentService
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
+from ai.backend.manager.services.images.bundle import Images
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
 from ai.backend.manager.services.people import PeopleService
 from ai.backend.manager.services.resource_groups import ResourceGroupService
@@ -48,3 +49,5 @@ class Services:
     """None where nothing keeps them."""
     artifacts: Artifacts | None = None
     """None where nothing keeps them."""
+    images: Images | None = None
+    """None where nothing keeps them: then there are those of agents."""

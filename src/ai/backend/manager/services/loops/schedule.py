@@ -26,6 +26,7 @@ from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock
+from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.loops.launch import LaunchLoop
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.placements import FALLBACK, plugged
@@ -82,8 +83,10 @@ class ScheduleLoop(Loop):
         clock: Clock,
         settings: SessionSettings,
         rng: random.Random | None = None,
+        images: Catalogue | None = None,
     ) -> None:
         super().__init__()
+        self._images = images
         self._sessions = sessions
         self._agents = agents
         self._identities = identities
@@ -126,6 +129,8 @@ class ScheduleLoop(Loop):
     async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
         """What :func:`decide` is asked about; also for dumps that the simulator replays."""
         agents = await self._agents.agents(scaling_group=name)
+        if self._images is not None:
+            agents = await self._images.with_fetchable(agents, {k.image for s in sessions for k in s.kernels})
         holdings = await self._sessions.held([a.id for a in agents])
         wanted = [d for s in sessions for d in s.dependencies]
         dependencies = {d.id: d for d in await self._sessions.get_many(wanted)} if wanted else {}
