@@ -10,6 +10,7 @@ from typing import Any
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.core.allocation.book import SlotBook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,16 @@ class AbstractAllocMap(ABC):
     Contract: not safe for concurrent use; does no IO; every method either does all of its work or raises and changes
     nothing; ``free(allocate(r))`` and ``restore(snapshot())`` leave the map equal to what it was.
     """
+
+    @property
+    def books(self) -> Mapping[SlotName, SlotBook]:
+        """The books of a stock map by slot, to be read only; other maps show none."""
+        return {}
+
+    @property
+    def ranks(self) -> Mapping[DeviceId, int]:
+        """The place of each device in the books."""
+        return {}
 
     @property
     @abstractmethod

@@ -267,6 +267,8 @@ class SlotBook:
 
     def room(self, scope: int) -> int:
         """What the devices of a mask have free together. O(distinct free amounts)."""
+        if not scope & (scope - 1):
+            return self.free[scope.bit_length() - 1] if scope else 0
         return sum([level * (mask & scope).bit_count() for level, mask in self.levels.items()])
 
     def most(self, scope: int) -> int:

@@ -119,8 +119,11 @@ class LedgerAllocMap(AbstractAllocMap):
 
     @property
     def books(self) -> Mapping[SlotName, SlotBook]:
-        """By slot, to be read only."""
         return self._books
+
+    @property
+    def ranks(self) -> Mapping[DeviceId, int]:
+        return self._ranks
 
     @property
     def totals(self) -> Mapping[SlotName, Decimal]:

@@ -6,7 +6,7 @@ the other can bind.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -29,7 +29,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
-from ai.backend.core.allocation.book import SlotBook
+from ai.backend.core.allocation.book import Parts, SlotBook
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.ledger import LedgerAllocMap
 from ai.backend.core.allocation.opaque import ANY_DEVICE, OpaqueAllocMap
@@ -39,6 +39,8 @@ from ai.backend.core.allocation.variants import PluginVariants, Wanted, eligible
 #: before cpu and mem if these are not named either.
 DEFAULT_ORDER: tuple[str, ...] = ("cuda", "rocm", "tpu")
 _LAST = ("cpu", "mem")
+_MAX_MEMO = 16_384
+_NOWHERE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,16 @@ class PluginDevices:
     devices: tuple[ComputeDevice, ...]
     alloc_map: AllocMapSpec | None
     namespaces: tuple[VariantNamespace, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """What a map gave once. ``nodes``: the NUMA nodes of it; ``hint``: for the plugins that choose later."""
+
+    parts: Parts
+    part: Mapping[SlotName, Mapping[DeviceId, Decimal]]
+    nodes: frozenset[int]
+    hint: AffinityHint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +100,7 @@ class NodeAllocator:
         self._nodes: dict[str, dict[DeviceId, int]] = {}
         self._unhealthy: dict[str, set[DeviceId]] = {}
         self._variants: dict[str, PluginVariants] = {}
+        self._memo: dict[Hashable, _Grant] | None = None
         for name, alloc_map in self._maps.items():
             for slot in alloc_map.totals:
                 if slot in self._owners:
@@ -118,6 +131,13 @@ class NodeAllocator:
         self._unhealthy[plugin] = {d.device_id for d in devices if d.health is not DeviceHealth.HEALTHY}
         self._nodes[plugin] = {d.device_id: d.numa_node for d in devices if d.numa_node is not None}
 
+    def remember(self) -> None:
+        """Remember choices, together with all clones: equal maps in equal states choose equally.
+
+        For planners, which hold many equal nodes; it costs memory.
+        """
+        self._memo = {}
+
     def clone(self) -> NodeAllocator:
         """An allocator of its own in the same state. Only for stock maps, which is what :meth:`from_devices` makes."""
         other = object.__new__(NodeAllocator)
@@ -129,8 +149,7 @@ class NodeAllocator:
 
     def books(self) -> dict[str, SlotBook]:
         """The books of the stock maps by slot, to be read only."""
-        maps = (m for m in self._maps.values() if isinstance(m, LedgerAllocMap))
-        return {slot: book for m in maps for slot, book in m.books.items()}
+        return {slot: book for m in self._maps.values() for slot, book in m.books.items()}
 
     @property
     def totals(self) -> ResourceSlot:
@@ -234,18 +253,53 @@ class NodeAllocator:
         slots: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         try:
             for name in wanted:
-                part = self._maps[name].grant(wanted[name], hint, eligible.get(name))
-                slots.update(part)
-                if located := self._nodes.get(name):
-                    nodes = frozenset([located[d] for per in part.values() for d in per if d in located])
-                    if nodes:
-                        hint = AffinityHint(numa_nodes=hint.numa_nodes | nodes)
-                        if touched is not None:
-                            touched.append(nodes)
+                given = self._grant(name, wanted[name], hint, eligible.get(name))
+                slots.update(given.part)
+                if given.nodes:
+                    hint = given.hint
+                    if touched is not None:
+                        touched.append(given.nodes)
         except BaseException:
             self.free(DeviceAllocation(slots=slots))
             raise
         return DeviceAllocation(slots=slots)
+
+    def _grant(
+        self, name: str, wanted: Mapping[SlotName, Decimal], hint: AffinityHint, eligible: frozenset[DeviceId] | None
+    ) -> _Grant:
+        """One plugin's part. What is free and the hint decide all of it, so it may be remembered."""
+        alloc_map = self._maps[name]
+        slot, quantity = next(iter(wanted.items()))
+        book = alloc_map.books.get(slot)
+        is_alone = eligible is None and len(wanted) == 1
+        if self._memo is None or not is_alone or book is None or not book.order or book.order[-1] > 1:
+            return self._given(name, (), alloc_map.grant(wanted, hint, eligible), hint)
+        # Only of devices that are taken as a whole: amounts of larger ones differ too much to come again.
+        key = slot, quantity, hint.numa_nodes, book.levels[1]
+        found = self._memo.get(key)
+        if found is None:
+            part = alloc_map.grant(wanted, hint, None)
+            if len(self._memo) >= _MAX_MEMO:
+                self._memo.clear()
+            parts = [(alloc_map.ranks[d], 1) for d in part[slot]]
+            found = self._memo[key] = self._given(name, parts, part, hint)
+        else:
+            book.change(found.parts, 1)
+        return found
+
+    def _given(
+        self,
+        name: str,
+        parts: Parts,
+        part: Mapping[SlotName, Mapping[DeviceId, Decimal]],
+        hint: AffinityHint,
+    ) -> _Grant:
+        located = self._nodes.get(name)
+        if not located:
+            return _Grant(parts, part, _NOWHERE, hint)
+        nodes = frozenset([located[d] for per in part.values() for d in per if d in located])
+        near = hint if nodes <= hint.numa_nodes else AffinityHint(numa_nodes=hint.numa_nodes | nodes)
+        return _Grant(parts, part, nodes, near)
 
     def _parts(self, allocation: DeviceAllocation) -> list[tuple[AbstractAllocMap, DeviceAllocation]]:
         parts: dict[str, dict[SlotName, Mapping[DeviceId, Decimal]]] = {}

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ai.backend.common.devices import DeviceAllocation
-from ai.backend.common.errors import BackendError, InsufficientResource
+from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import Recipe
 from ai.backend.core.scheduling.fragmentation import Gradient, Usual, usual
 from ai.backend.core.scheduling.slot_index import SlotIndex, mask_of, members, micro
 from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
+from ai.backend.core.scheduling.vectors import VectorIndex
 from ai.backend.core.scheduling.working import REFUSALS, Make, Wish, WorkingAgent, make_of
 
 K = TypeVar("K", bound=Hashable)
@@ -32,6 +33,22 @@ def scarcity(slot: str) -> tuple[int, str]:
     return _LAST.get(slot, 0), slot
 
 
+class Tier(NamedTuple):
+    """Agents on which a demand leaves equally many kinds of slots unused.
+
+    Attributes:
+        scope: which ones.
+        vectors: by what they have free of the requested slots.
+        amounts: what is requested of each slot, in the order of the vectors.
+        floor: the least vector that may do.
+    """
+
+    scope: int
+    vectors: VectorIndex
+    amounts: tuple[int, ...]
+    floor: int
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Demand:
     """What one agent must give at once: one kernel, or all kernels of a single-node session.
@@ -43,7 +60,9 @@ class Demand:
         supporting: those of them that have such slots and devices at all, free or not.
         order: the requested slots, the scarcest first.
         ranked: the same, each with the amount in millionths.
-        tiers: ``supporting``, in parts by how many kinds of slots it would leave unused there, the fewest first.
+        special: those of the needs that vectors do not know: parts of devices, whole devices, room for kernels.
+        tiers: ``supporting``, in parts by how many kinds of slots it would leave unused there, the fewest first; each
+            with its agents by vector.
         gradient: what least-fragmentation remembers of it.
         refused: agents whose allocator refused it since they last gained something.
     """
@@ -55,7 +74,8 @@ class Demand:
     needs: tuple[Need, ...]
     order: tuple[str, ...]
     ranked: tuple[Need, ...]
-    tiers: tuple[int, ...]
+    special: tuple[Need, ...]
+    tiers: tuple[Tier, ...]
     refused: int = 0
     recipes: dict[Make, tuple[Recipe, ...]] = field(default_factory=dict)
     able: int | None = None
@@ -67,7 +87,14 @@ class Demand:
         for index, amount in self.needs:
             if not found:
                 return 0
-            found &= index.masks[amount]
+            found &= index.at_least(amount)
+        return found
+
+    def open(self) -> int:
+        """The supporting agents that have not refused it; of these vectors tell which fit."""
+        found = self.supporting & ~self.refused if self.refused else self.supporting
+        for index, amount in self.special:
+            found &= index.at_least(amount)
         return found
 
 
@@ -101,6 +128,9 @@ class Fleet:
         self._largest: dict[str, SlotIndex] = {}
         self._whole: dict[str, SlotIndex] = {}
         self._grain: dict[str, int] = {}
+        self._vectors: dict[tuple[tuple[str, ...], int], VectorIndex] = {}
+        """(slots, how many kinds of slots these leave unused) -> the agents that have them all, by vector."""
+        self._vectors_of: dict[Make, list[VectorIndex]] = {make: [] for make in self.makes}
         for slot in sorted({slot for make in self.makes for slot in make.books}):
             self._index(slot)
         self._room: SlotIndex | None = None
@@ -181,27 +211,44 @@ class Fleet:
                 left = len(make.kinds - total.keys())
                 unused[left] = unused.get(left, 0) | here
         ranked: list[Need] = []
-        needs: list[Need] = []
+        special: list[Need] = []
         order = tuple(sorted(total, key=scarcity)) if supporting else ()
         if supporting:
             for slot in order:
                 amount = micro(total[slot])
                 ranked.append((self.indexes[slot], amount))
-                needs.append((self.indexes[slot], self.indexes[slot].register(amount)))
-                needs += self._whole_device_needs(slot, wishes)
+                special += self._whole_device_needs(slot, wishes)
             if self._room is not None:
-                needs.append((self._room, self._room.register(len(wishes))))
+                special.append((self._room, self._room.register(len(wishes))))
+        amounts = tuple(amount for _, amount in ranked)
+        tiers = []
+        for left in sorted(unused):
+            vectors = self._by_vector(order, left)
+            tiers.append(Tier(unused[left], vectors, amounts, vectors.floor(amounts)))
         return Demand(
             wishes=wishes,
             total=total,
             matching=matching,
             supporting=supporting,
-            needs=tuple(needs),
+            needs=(*ranked, *special),
+            special=tuple(special),
             order=order,
             ranked=tuple(ranked),
-            tiers=tuple(unused[left] for left in sorted(unused)),
+            tiers=tuple(tiers),
             recipes=recipes,
         )
+
+    def _by_vector(self, order: tuple[str, ...], unused: int) -> VectorIndex:
+        found = self._vectors.get((order, unused))
+        if found is None:
+            scope = 0
+            makes = [m for m in self.makes if m.books.keys() >= set(order) and len(m.kinds - set(order)) == unused]
+            for make in makes:
+                scope |= self.makes[make]
+            found = self._vectors[order, unused] = VectorIndex([self.indexes[s] for s in order], scope, self.size)
+            for make in makes:
+                self._vectors_of[make].append(found)
+        return found
 
     def _whole_device_needs(self, slot: str, wishes: tuple[Wish, ...]) -> list[Need]:
         """A part of a device must come from one device; so many whole devices must be free."""
@@ -237,10 +284,11 @@ class Fleet:
         """The devices of each kernel; None, with nothing taken, if the agent refuses."""
         agent = self.agents[rank]
         done: list[DeviceAllocation] = []
+        for index, amount in demand.ranked:
+            if index.free[rank] < amount:
+                demand.refused |= 1 << rank
+                return None
         try:
-            for index, amount in demand.ranked:
-                if index.free[rank] < amount:
-                    raise InsufficientResource("the mask was too wide")
             for kernel_id, recipe in zip(kernel_ids, demand.recipes[agent.make], strict=True):
                 done.append(agent.take(kernel_id, recipe))
         except REFUSALS:
@@ -279,6 +327,8 @@ class Fleet:
                 if slot in grain:
                     self._largest[slot].change(rank, book.most_micro)
                     self._whole[slot].change(rank, book.whole)
+        for vectors in self._vectors_of[agent.make]:
+            vectors.change(rank)
         if self._room is not None and (room := agent.room) is not None:
             self._room.change(rank, room)
 
@@ -289,7 +339,7 @@ class Fleet:
 
     def with_room(self, scope: int, kernels: int) -> int:
         """The agents of a mask that may hold so many more kernels."""
-        return scope if self._room is None else scope & self._room.masks[self._room.register(kernels)]
+        return scope if self._room is None else scope & self._room.at_least(kernels)
 
     def closest(self, demand: Demand, scope: int) -> int:
         """The agent of a mask that lacks least: of the scarcest slot, then of the next one; the first of equals.
@@ -297,7 +347,7 @@ class Fleet:
         While nobody else is put on it, what it lacks never grows; so the least lack never grows either.
         """
         for index, amount in demand.ranked:
-            scope = scope & index.masks[index.register(amount)] or index.emptiest(scope)
+            scope = scope & index.at_least(amount) or index.emptiest(scope)
         if self._room is not None:
             scope = self.with_room(scope, len(demand.wishes)) or self._room.emptiest(scope)
         return (scope & -scope).bit_length() - 1

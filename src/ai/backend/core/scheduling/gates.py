@@ -31,37 +31,57 @@ def dependency(session: PendingSession) -> Verdict | None:
     return None
 
 
+class _Use:
+    """What is used of one quota, of the slots that it bounds."""
+
+    __slots__ = ("limits", "quota", "sessions", "used")
+
+    def __init__(self, quota: Quota) -> None:
+        self.quota = quota
+        self.limits = tuple(quota.limit.items())
+        self.used = {slot: quota.used[slot] for slot, _ in self.limits}
+        self.sessions = quota.sessions
+
+
 class Quotas:
     """What may still be used, counting what a decision has placed so far."""
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
         self._quotas = quotas
-        self._used: dict[str, ResourceSlot] = {}
-        self._sessions: dict[str, int] = {}
+        self._uses: dict[str, _Use | None] = {}
 
-    def _of(self, session: PendingSession) -> list[tuple[str, Quota]]:
-        return [(name, self._quotas[name]) for name in session.quotas if name in self._quotas]
+    def _use(self, name: str) -> _Use | None:
+        if name not in self._uses:
+            quota = self._quotas.get(name)
+            self._uses[name] = None if quota is None else _Use(quota)
+        return self._uses[name]
 
     def exceeded(self, session: PendingSession) -> Verdict | None:
         """Why the session may not start under its quotas."""
         total = session.total
-        for name, quota in self._of(session):
-            sessions = self._sessions.get(name, quota.sessions)
-            if quota.max_sessions is not None and sessions >= quota.max_sessions:
+        for name in session.quotas:
+            use = self._use(name)
+            if use is None:
+                continue
+            quota = use.quota
+            if quota.max_sessions is not None and use.sessions >= quota.max_sessions:
                 return SkipReason.QUOTA_EXCEEDED, f"{quota.label} may run {quota.max_sessions} sessions at once"
-            used = self._used.get(name, quota.used)
-            for slot, limit in quota.limit.items():
+            for slot, limit in use.limits:
                 wanted = total[slot]
-                if wanted and used[slot] + wanted > limit:
+                if wanted and use.used[slot] + wanted > limit:
                     text = (
                         f"{quota.label} may use {explain.amount(slot, quota.limit)} and uses "
-                        f"{explain.amount(slot, used)} already; this session needs {explain.amount(slot, total)}"
+                        f"{explain.amount(slot, ResourceSlot(use.used))} already; this session needs "
+                        f"{explain.amount(slot, total)}"
                     )
                     return SkipReason.QUOTA_EXCEEDED, text
         return None
 
     def count(self, session: PendingSession) -> None:
         """The session starts."""
-        for name, quota in self._of(session):
-            self._used[name] = self._used.get(name, quota.used) + session.total
-            self._sessions[name] = self._sessions.get(name, quota.sessions) + 1
+        total = session.total
+        for name in session.quotas:
+            if (use := self._use(name)) is not None:
+                use.sessions += 1
+                for slot, _ in use.limits:
+                    use.used[slot] += total[slot]

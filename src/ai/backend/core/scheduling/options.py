@@ -1,7 +1,7 @@
 """What a resource group says about scheduling: ``scheduler`` and ``scheduler_opts``, read and judged.
 
 The manager reads what is stored with :func:`read`, which never fails: what cannot be read counts as not said. Whoever
-writes calls :func:`check` first. Source: peer facts, options of a resource group; ADR 0120 and 0121.
+writes calls :func:`check` first. Source: peer facts, options of a resource group; ADR 0120 and 0123.
 """
 
 from __future__ import annotations

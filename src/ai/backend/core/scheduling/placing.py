@@ -16,42 +16,37 @@ class Rng(Protocol):
 
 
 Placement = Callable[[Fleet, Demand, int, Rng], int]
-"""The rank of one agent of a mask that is not empty. All of its agents fit as far as the indexes know."""
+"""The rank of an agent of a mask that seems to have room for a demand, -1 if none has. The allocator of the agent has
+the last word: one that refuses is left out of the mask, and the question asked again."""
 
 
 def first(scope: int) -> int:
     return (scope & -scope).bit_length() - 1
 
 
-def _spared(demand: Demand, scope: int) -> int:
-    """Those of a mask that leave the fewest kinds of slots unused: accelerators are kept for those who need them."""
-    return next((found for tier in demand.tiers if (found := tier & scope)), scope)
-
-
 def concentrated(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
-    """The fullest agent, so that whole agents stay free."""
-    scope = _spared(demand, scope)
-    for index, amount in demand.ranked:
-        if not scope & (scope - 1):
-            break
-        scope = index.fullest(scope, amount)
-    return first(scope)
+    """The fullest agent, so that whole agents stay free; accelerators are kept for those who need them."""
+    for tier in demand.tiers:
+        if (here := tier.scope & scope) and (found := tier.vectors.fullest(tier.amounts, tier.floor, here)):
+            return first(found)
+    return -1
 
 
 def dispersed(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
-    """The emptiest agent; equals are drawn."""
-    scope = _spared(demand, scope)
-    for index, _ in demand.ranked:
-        if not scope & (scope - 1):
-            return first(scope)
-        scope = index.emptiest(scope)
-    start = int(rng.random() * fleet.size)
-    after = scope >> start
-    return start + first(after) if after else first(scope)
+    """The emptiest agent; equals are drawn. Accelerators are kept as by :func:`concentrated`."""
+    for tier in demand.tiers:
+        if (here := tier.scope & scope) and (found := tier.vectors.emptiest(tier.amounts, tier.floor, here)):
+            if not found & (found - 1):
+                return first(found)
+            start = int(rng.random() * fleet.size)
+            after = found >> start
+            return start + first(after) if after else first(found)
+    return -1
 
 
 def round_robin(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
     """The next agent after the one that was chosen last, in the order of their ids."""
+    scope &= demand.fit()
     start = fleet.cursor + 1
     after = scope >> start
     return start + first(after) if after else first(scope)
@@ -59,6 +54,9 @@ def round_robin(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
 
 def least_fragmentation(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
     """Where the least of the accelerators becomes unusable for what is usually requested."""
+    scope &= demand.fit()
+    if not scope:
+        return -1
     if demand.gradient is None:
         demand.gradient = Gradient(demand.total, fleet.usual)
     return demand.gradient.best(fleet.agents, scope, fleet.changes)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 
@@ -27,8 +29,7 @@ class SkipReason(StrEnum):
     PREEMPTING = "preempting"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelPlacement:
+class KernelPlacement(msgspec.Struct, frozen=True, kw_only=True):
     """``devices`` leaves out slots whose devices the agent chooses. ``generation`` is that of the inventory used."""
 
     kernel_id: KernelId
@@ -37,8 +38,7 @@ class KernelPlacement:
     devices: DeviceAllocation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
     """Every kernel of one session, in the order of the snapshot."""
 
     session_id: SessionId

@@ -7,7 +7,7 @@ docs/decisions/0026-agents-as-masks.md. Quantities are integers, in millionths o
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from ai.backend.core.allocation.book import MICRO
@@ -16,7 +16,6 @@ _LEVELS = 1024
 """So many steps of the largest agent are told apart when agents are put in order."""
 _EXACT_AMOUNTS = 1024
 """So many requested amounts have exact masks; the masks of further ones hold some agents too many."""
-_FEW = 8
 _BOUNDLESS = 10**40
 
 
@@ -45,101 +44,97 @@ def members(mask: int) -> list[int]:
 class SlotIndex:
     """One slot of every agent.
 
-    Invariants: ``levels`` maps each ``free // unit`` to the mask of the agents that are there, and ``order`` are its
-    keys, ascending; ``masks`` maps each registered amount to the agents that have at least so much free.
+    ``free`` is what each has now. Masks are brought up to date when they are asked for: a decision that only compares
+    numbers does not pay for them. Invariants, after :meth:`settle`: ``_levels`` maps each ``free // unit`` to the mask
+    of the agents that are there, and ``_order`` are its keys, ascending; ``_masks`` maps each registered amount to the
+    agents that have at least so much free.
     """
 
-    __slots__ = ("_amounts", "free", "levels", "masks", "order", "unit")
+    __slots__ = ("_amounts", "_levels", "_masks", "_order", "_settled", "_stale", "free", "unit")
 
     def __init__(self, free: Sequence[int], most: int) -> None:
         """``most``: what the largest agent has of it, taken or not."""
         self.free = list(free)
         self.unit = max(1, most // _LEVELS)
+        self._settled = list(free)
+        self._stale: list[int] = []
         self._amounts: list[int] = []
-        self.masks: dict[int, int] = {}
+        self._masks: dict[int, int] = {}
         by_level: dict[int, list[int]] = {}
         for rank, amount in enumerate(free):
             by_level.setdefault(amount // self.unit, []).append(rank)
-        self.levels = {level: mask_of(ranks, len(free)) for level, ranks in by_level.items()}
-        self.order = sorted(self.levels)
+        self._levels = {level: mask_of(ranks, len(free)) for level, ranks in by_level.items()}
+        self._order = sorted(self._levels)
 
     def change(self, rank: int, now: int) -> None:
-        """An agent has so much free now. O(registered amounts between before and now)."""
-        before = self.free[rank]
-        if before == now:
-            return
+        """An agent has so much free now."""
         self.free[rank] = now
-        bit = 1 << rank
-        source, target = before // self.unit, now // self.unit
-        if source != target:
-            self._move(bit, source, target)
-        low, high = (before, now) if before < now else (now, before)
-        amounts, masks = self._amounts, self.masks
-        for amount in amounts[bisect_right(amounts, low) : bisect_right(amounts, high)]:
-            masks[amount] ^= bit
+        self._stale.append(rank)
+        if len(self._stale) > len(self.free):
+            self.settle()
+
+    def settle(self) -> None:
+        """Bring the masks up to date. O(registered amounts between before and now) for each agent that changed."""
+        for rank in set(self._stale):
+            before, now = self._settled[rank], self.free[rank]
+            if before == now:
+                continue
+            self._settled[rank] = now
+            bit = 1 << rank
+            source, target = before // self.unit, now // self.unit
+            if source != target:
+                self._move(bit, source, target)
+            low, high = (before, now) if before < now else (now, before)
+            amounts, masks = self._amounts, self._masks
+            for amount in amounts[bisect_right(amounts, low) : bisect_right(amounts, high)]:
+                masks[amount] ^= bit
+        self._stale.clear()
 
     def _move(self, bit: int, source: int, target: int) -> None:
-        levels = self.levels
+        levels = self._levels
         if rest := levels[source] ^ bit:
             levels[source] = rest
         else:
             del levels[source]
-            del self.order[bisect_left(self.order, source)]
+            del self._order[bisect_left(self._order, source)]
         others = levels.get(target)
         if others is None:
             levels[target] = bit
-            insort(self.order, target)
+            insort(self._order, target)
         else:
             levels[target] = others | bit
 
     def register(self, amount: int) -> int:
-        """Keep a mask for requests of this amount; returns its key in ``masks``, at most the amount."""
-        if amount not in self.masks:
-            if len(self.masks) >= _EXACT_AMOUNTS:
+        """Keep a mask for requests of this amount; returns what to ask :meth:`at_least` for, at most the amount."""
+        if amount not in self._masks:
+            if len(self._masks) >= _EXACT_AMOUNTS:
                 amount = max(1, amount // self.unit * self.unit)
-            if amount not in self.masks:
-                self.masks[amount] = self._at_least(amount)
+            if amount not in self._masks:
+                self.settle()
+                self._masks[amount] = self._at_least(amount)
                 insort(self._amounts, amount)
         return amount
 
+    def at_least(self, amount: int) -> int:
+        """The agents that have this amount free, or one as close to it as there is a mask for."""
+        if self._stale:
+            self.settle()
+        found = self._masks.get(amount)
+        return self._masks[self.register(amount)] if found is None else found
+
     def _at_least(self, amount: int) -> int:
         edge, found = amount // self.unit, 0
-        for level in self.order[bisect_right(self.order, edge) :]:
-            found |= self.levels[level]
-        here = members(self.levels.get(edge, 0))
+        for level in self._order[bisect_right(self._order, edge) :]:
+            found |= self._levels[level]
+        here = members(self._levels.get(edge, 0))
         return found | mask_of((rank for rank in here if self.free[rank] >= amount), len(self.free))
-
-    def ascending(self, scope: int, amount: int = 0) -> Iterator[int]:
-        """Of a mask: the agents with the least free that is at least ``amount``, then those with more, ..."""
-        for level in self.order[bisect_left(self.order, amount // self.unit) :]:
-            if found := self.levels[level] & scope:
-                yield found
-
-    def _alike(self, scope: int, sign: int) -> int:
-        """Of a mask of few: those on the level of the least (1) or the most (-1) free."""
-        least, found = 0, 0
-        while scope:
-            bit = scope & -scope
-            scope ^= bit
-            level = sign * (self.free[bit.bit_length() - 1] // self.unit)
-            if not found or level < least:
-                least, found = level, bit
-            elif level == least:
-                found |= bit
-        return found
-
-    def fullest(self, scope: int, amount: int) -> int:
-        """Of a mask of agents that have at least ``amount``: those with the least free."""
-        if scope.bit_count() <= _FEW:
-            return self._alike(scope, 1)
-        return next(self.ascending(scope, amount), 0)
 
     def emptiest(self, scope: int) -> int:
         """Of a mask: those with the most free."""
-        if scope.bit_count() <= _FEW:
-            return self._alike(scope, -1)
-        levels = self.levels
-        for level in reversed(self.order):
+        if self._stale:
+            self.settle()
+        levels = self._levels
+        for level in reversed(self._order):
             if found := levels[level] & scope:
                 return found
         return 0

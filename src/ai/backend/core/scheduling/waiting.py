@@ -102,7 +102,7 @@ def _lacks(fleet: Fleet, demand: Demand, scope: int) -> str:
     """Which slot is short, and where most of it is free."""
     have: list[int] = []
     for slot, (index, amount) in zip(demand.order, demand.ranked, strict=True):
-        enough = index.masks[index.register(amount)] & scope
+        enough = index.at_least(amount) & scope
         if not enough:
             best = fleet.agents[index.richest(scope)]
             most = explain.amount(slot, best.available).split()[0]

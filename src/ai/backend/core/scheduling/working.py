@@ -29,6 +29,7 @@ class Make:
         self.plugins = plugins
         self.order = order
         self.empty = NodeAllocator.from_devices(plugins, order=order)
+        self.empty.remember()
         self.totals = self.empty.totals
         self.books = self.empty.books()
         self.kinds = frozenset(slot for slot, total in self.totals.items() if total)

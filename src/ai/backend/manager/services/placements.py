@@ -38,6 +38,9 @@ def adapt(name: str, plugin: PlacementPlugin) -> Placement:
     """A plugin that fails or names no candidate is told in the log, and the fallback decides."""
 
     def choose(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
+        scope &= demand.fit()
+        if not scope:
+            return -1
         candidates = [
             Candidate(
                 agent_id=agent.agent_id,
