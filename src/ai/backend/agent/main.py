@@ -15,6 +15,7 @@ import click
 
 from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, FileLeftovers, FileOutbox
 from ai.backend.agent.adapters.host import HostMeter
+from ai.backend.agent.adapters.kit.store import KitStore
 from ai.backend.agent.api.commands import Commands
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.services.device_operations import DeviceOperations
@@ -34,6 +35,7 @@ from ai.backend.agent.services.plugins import PluginSet
 from ai.backend.agent.services.ports import Ports
 from ai.backend.agent.services.processes import Processes
 from ai.backend.agent.services.reporting import Reporting
+from ai.backend.agent.services.service_desk import ServiceDesk
 from ai.backend.agent.services.statistics import Statistics
 from ai.backend.agent.services.survey import SurveyedPlugin as SurveyedPlugin  # noqa: PLC0414  # shown to the command line
 from ai.backend.agent.services.survey import survey
@@ -119,12 +121,15 @@ class Agent:
         self._files = [outbox, records, leftovers]
         observer = Observer(outbox, self._manager, agent_id=node.id, epoch=epoch)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
+        ports = Ports(self._runtime, settings.services)
+        desk = ServiceDesk(self._runtime, ports, KitStore(self._directory.path / "kit"), settings.runs)
         around = Surroundings(
             settings=settings,
             epoch=epoch,
             secret=self._directory.secret(),
             runtime=self._runtime,
             networks=Networks(self._runtime),
+            desk=desk,
             plugins=plugins,
             inventory=inventory,
             records=records,
@@ -141,10 +146,9 @@ class Agent:
             self._beat()
 
         devices = DeviceOperations(plugins, inventory, look=look)
-        ports = Ports(self._runtime, settings.services)
         self._images = ImageJobs(self._runtime, supervisor)
         self._commands = Commands(
-            supervisor, self._runtime, processes, devices, self._images, ports, settings.runs, self._recovered
+            supervisor, self._runtime, processes, devices, self._images, ports, desk, settings.runs, self._recovered
         )
         await self._runtime.setup()
         await reporting.refresh(asyncio.get_running_loop().time())
@@ -176,6 +180,7 @@ class Agent:
 
         async def refresh_images() -> None:
             if await reporting.refresh_images():
+                around.desk.forget_images()
                 heartbeat.poke()
 
         inventory = Rhythm("inventory", intervals.inventory, refresh)
@@ -290,37 +295,42 @@ def load_runtime(settings: AgentSettings) -> AbstractRuntime:
 
 
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
-    """Run an agent that is connected by ZeroMQ until ``stop`` is set. Its workloads run on.
+    """Run an agent that is connected by ZeroMQ to every manager until ``stop`` is set. Its workloads run on.
 
     Raises:
         InvalidInput: settings are missing or wrong. Conflict: another agent uses the data directory.
     """
+    from ai.backend.agent.adapters.managers import SharedConfiguration, named_managers
     from ai.backend.infra.rpc.keys import load_or_generate_keypair
+    from ai.backend.infra.rpc.several import SeveralManagers
     from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
 
-    link = settings.link
-    manager_key = link.manager_key
-    if manager_key is None and link.manager_key_file is not None:
-        manager_key = link.manager_key_file.expanduser().read_text().split()[0]
-    if manager_key is None:
-        raise InvalidInput("link.manager-key or link.manager-key-file is needed", data={"link.manager-key": "missing"})
-    keys_file = link.keypair_file or settings.data_dir / "agent.key"
+    shared = SharedConfiguration(settings)
+    keys_file = settings.link.keypair_file or settings.data_dir / "agent.key"
     keys_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    endpoint = ZmqAgentEndpoint(
-        connect=link.manager_addr,
-        agent_id=settings.agent.id,
-        keypair=load_or_generate_keypair(keys_file),
-        manager_key=manager_key,
-    )
+    keypair = load_or_generate_keypair(keys_file)
+
+    def make(address: str, key: str) -> ZmqAgentEndpoint:
+        return ZmqAgentEndpoint(connect=address, agent_id=settings.agent.id, keypair=keypair, manager_key=key)
+
+    managers = named_managers(settings.link) or await shared.managers()
+    settings = await shared.merged(settings)
+    endpoint = SeveralManagers(make, managers)
     agent = Agent(settings, load_runtime(settings), endpoint.reports)
+    following: asyncio.Task[None] | None = None
     try:
         await agent.start()
         await endpoint.start(agent.commands)
-        log.info("the agent %s serves the manager at %s", agent.agent_id, link.manager_addr)
+        if not named_managers(settings.link):
+            following = asyncio.create_task(shared.follow(endpoint))
+        log.info("the agent %s serves the managers at %s", agent.agent_id, ", ".join(managers))
         await stop.wait()
     finally:
+        if following is not None:
+            following.cancel()
         await endpoint.stop()
         await agent.stop()
+        await shared.close()
 
 
 def survey_node(config: Path | None, only: str | None = None) -> list[SurveyedPlugin]:

@@ -18,7 +18,7 @@ from typing import Any
 import click
 from argon2 import PasswordHasher
 
-from ai.backend.common.errors import BackendError, NotFound, Unavailable
+from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.core.lifecycle.effects import DestroyKernels
 from ai.backend.core.scheduling.decide import decide
@@ -27,13 +27,18 @@ from ai.backend.core.scheduling.report import describe
 from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import ConfigStore, MemoryConfigStore, SQLiteConfigStore
-from ai.backend.infra.database import Database, current_revision, upgrade
+from ai.backend.infra.database import Database, upgrade
 from ai.backend.infra.heap import share_one_heap
 from ai.backend.infra.http.client_tokens import ClientTokens
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.adapters.artifact_depot import ProxyArtifactDepot
 from ai.backend.manager.adapters.backing import Backing, advertised, default_database
 from ai.backend.manager.adapters.callbacks import HttpCallbackSender
+from ai.backend.manager.adapters.commands.etcd import etcd
+from ai.backend.manager.adapters.commands.fixture import fixture
+from ai.backend.manager.adapters.commands.keys import generate_rpc_keypair
+from ai.backend.manager.adapters.commands.running import existing
+from ai.backend.manager.adapters.commands.schema import clear_history, dbshell, schema
 from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.adapters.db.activity_store import SqlActivityStore, SqlErrorLogStore
 from ai.backend.manager.adapters.db.answer_store import SqlAnswerStore
@@ -59,6 +64,7 @@ from ai.backend.manager.adapters.reservoirs import SdkReservoirs
 from ai.backend.manager.adapters.secret_commands import sealer_of, secrets_group
 from ai.backend.manager.adapters.storage_proxy import StorageProxies
 from ai.backend.manager.adapters.system import SystemClock, SystemMinter
+from ai.backend.manager.api.dumping import api
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.model.session import SlotAudit
 from ai.backend.manager.ports.activity_store import ActivityStore
@@ -646,6 +652,8 @@ def bootstrap(settings: ManagerSettings, resource_group: str) -> None:
 
 
 main.add_command(secrets_group(default_database))
+for _command in (etcd, schema, fixture, api, dbshell, clear_history, generate_rpc_keypair):
+    main.add_command(_command)
 
 
 @main.group("scheduler")
@@ -657,11 +665,7 @@ def _scheduling(settings: ManagerSettings, resource_group: str) -> tuple[Snapsho
     async def load() -> None:
         database = default_database(settings)
         try:
-            if await current_revision(database) is None:
-                raise NotFound(
-                    f"{database.engine.url.render_as_string()} is no database of a manager: name the "
-                    "manager's settings (mgr --config FILE), or its database (BACKEND_MANAGER_DATABASE__URL)"
-                )
+            await existing(database)
             found.append(await Manager(settings, database, Bus(), _NoAgents()).scheduling(resource_group))
         finally:
             await database.close()

@@ -7,8 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, model_validator
 
+from ai.backend.agent.config.published import Ignored, PublishedNode, WatcherSettings
 from ai.backend.common.slots import BinarySize
 from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.tables import EtcdSettings, LoggingSettings
 
 INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
 """Every node has these slots; they are loaded unless they are blocked."""
@@ -17,7 +19,7 @@ Size = Annotated[int, BeforeValidator(lambda value: int(BinarySize.parse(value))
 """Bytes, written as a number or with a binary suffix."""
 
 
-class NodeSettings(Settings):
+class NodeSettings(PublishedNode):
     """Who this agent is, and where it keeps its things."""
 
     id: str = Field(default="i-local", max_length=64, description="Name of this agent; unique in the cluster.")
@@ -76,13 +78,16 @@ class ResourceSettings(Settings):
     )
     reserved_cpu: int = Field(default=0, ge=0, description="CPU cores that sessions never get.")
     reserved_mem: Size = Field(default=0, ge=0, description="Memory that sessions never get, in bytes or as 512m.")
+    reserved_disk: Size = Field(default=0, ge=0, description="Read and not used.")
 
 
 class LinkSettings(Settings):
     """How to reach the manager. Unused in the embedded cluster."""
 
     manager_addr: str = Field(
-        default="tcp://127.0.0.1:6011", description="Where agents reach the manager's `agent-link.bind`."
+        default="tcp://127.0.0.1:6011",
+        description="Where agents reach the `agent-link.bind` of the manager; of several, with commas between them."
+        " Unset where there is a table [etcd]: those that are listed there.",
     )
     keypair_file: Path | None = Field(
         default=None, description="This agent's CURVE key pair; default: in the data dir."
@@ -182,6 +187,13 @@ class AgentSettings(Settings):
         default_factory=dict, description="What is declared of each runtime class, by its name."
     )
     runtime: dict[str, Any] = Field(default_factory=dict, description="Settings of the runtime plugin.")
+    etcd: EtcdSettings | None = Field(
+        default=None, description="The shared configuration, and with it the managers; unset: this file alone."
+    )
+    watcher: WatcherSettings = WatcherSettings()
+    logging: LoggingSettings = LoggingSettings()
+    container: Ignored = Field(default=Ignored(), description="Read and not used: see the table runtime.")
+    debug: Ignored = Field(default=Ignored(), description="Read and not used.")
 
     @property
     def plugin_settings(self) -> dict[str, dict[str, Any]]:

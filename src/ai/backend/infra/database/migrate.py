@@ -38,6 +38,19 @@ async def current_revision(database: Database) -> str | None:
     return revision
 
 
+def history(location: Path) -> list[dict[str, str | None]]:
+    """Revision, the one before, and what it does, of each migration, oldest first."""
+    found = [
+        {
+            "revision": script.revision,
+            "down_revision": script.down_revision,
+            "message": (script.doc or "").split("\n")[0],
+        }
+        for script in _scripts(location).walk_revisions()
+    ]
+    return found[::-1]  # type: ignore[return-value]  # the line has no branches, so down revisions are names
+
+
 async def upgrade(database: Database, location: Path, *, head: str | None = None) -> str:
     """Run the migrations of ``location`` up to the newest one, all in one transaction, and return its revision.
 

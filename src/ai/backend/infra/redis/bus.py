@@ -127,7 +127,7 @@ class RedisBus(Bus):
 
     async def _hear(self) -> None:
         streams = {self._stream: ">"}
-        heard = await self._reader.xreadgroup(self._me, "one", streams, count=100, block=_BLOCK_MS, noack=True)  # type: ignore[arg-type]  # of one key
+        heard: Any = await self._reader.xreadgroup(self._me, "one", streams, count=100, block=_BLOCK_MS, noack=True)  # type: ignore[arg-type]  # of one key
         for _, messages in heard or ():
             for _, fields in messages:
                 said = {_text(name): _text(value) for name, value in fields.items()}

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.tables import EtcdSettings, LoggingSettings, RedisSettings
+from ai.backend.manager.config.published import DbSettings, Ignored, ManagerProcessSettings, translated
 
 
 class ListenSettings(Settings):
@@ -22,27 +24,19 @@ class AgentLinkSettings(Settings):
     bind: str = Field(
         "tcp://127.0.0.1:6011", description="ZeroMQ endpoint that agents connect to, their `link.manager-addr`."
     )
+    advertise: str | None = Field(
+        None, description="What agents are told in etcd to connect to, if that is another address than `bind`."
+    )
     key_file: Path | None = Field(None, description="CURVE key of this manager; made in the data directory if unset.")
     agent_keys: Path | None = Field(None, description="Directory of the public keys of the agents that may connect.")
 
 
 class DatabaseSettings(Settings):
-    url: str | None = Field(None, description="SQLAlchemy URL; SQLite in the data directory if unset.")
-
-
-class ProcessSettings(Settings):
-    """The processes of this manager."""
-
-    num_proc: int = Field(
-        1, ge=1, le=64, description="Processes that serve the API; more than one need PostgreSQL. All share its port."
+    url: str | None = Field(
+        None,
+        description="postgresql://user:password@host:port/name, or sqlite:///file; unset: the table db, and without "
+        "that SQLite in the data directory.",
     )
-    lease_s: float = Field(
-        10.0,
-        ge=1,
-        description="How long, in seconds, a leader that vanished leaves the loops undone, where managers share a "
-        "database.",
-    )
-    pid_file: Path | None = Field(None, description="Where the process id is written.")
 
 
 class AgentSettings(Settings):
@@ -113,18 +107,6 @@ class ApiSettings(Settings):
         [], description="Addresses of reverse proxies whose X-Forwarded-Host and X-Forwarded-For headers count."
     )
     announcement: str = Field("", description="What everybody should read, in Markdown; empty for nothing.")
-
-
-class GraphQLSettings(Settings):
-    """What one GraphQL query may ask for."""
-
-    max_depth: int = Field(16, ge=4, description="How deep selections may be nested.")
-    max_cost: int = Field(
-        50_000, ge=100, description="Fields that a query may ask for, each times the page sizes of the lists around it."
-    )
-    introspection: Literal["everybody", "superadmins", "nobody"] = Field(
-        "superadmins", description="To whom the schema is told: everybody, superadmins or nobody."
-    )
 
 
 class GraphQLSettings(Settings):
@@ -226,9 +208,18 @@ class ManagerSettings(Settings):
 
     data_dir: Path = Field(Path(), description="Where the manager keeps its files.")
     listen: ListenSettings = Field(ListenSettings(), description="The API.")
-    manager: ProcessSettings = Field(ProcessSettings(), description="The processes of this manager.")
+    manager: ManagerProcessSettings = Field(ManagerProcessSettings(), description="This process.")
     agent_link: AgentLinkSettings = Field(AgentLinkSettings(), description="The link to the agents.")
     database: DatabaseSettings = Field(DatabaseSettings(), description="The database.")
+    db: DbSettings | None = Field(None, description="The database, as published.")
+    etcd: EtcdSettings | None = Field(None, description="The shared configuration; unset: it is in the database.")
+    redis: RedisSettings | None = Field(
+        None, description="Hints and rate limits of several managers; unset: each is alone with them."
+    )
+    logging: LoggingSettings = Field(LoggingSettings(), description="Logs.")
+    docker_registry: Ignored = Field(Ignored(), description="Read and not used.")
+    debug: Ignored = Field(Ignored(), description="Read and not used.")
+    otel: Ignored = Field(Ignored(), description="Read and not used.")
     secrets: SecretSettings = Field(SecretSettings(), description="Secrets in the database.")
     agents: AgentSettings = Field(AgentSettings(), description="Watching agents.")
     sessions: SessionSettings = Field(SessionSettings(), description="Sessions.")
@@ -237,7 +228,18 @@ class ManagerSettings(Settings):
     tunnels: TunnelSettings = Field(TunnelSettings(), description="Tunnels to the services of sessions.")
     api: ApiSettings = Field(ApiSettings(), description="What the API tells and allows.")
     graphql: GraphQLSettings = Field(GraphQLSettings(), description="GraphQL queries.")
-    graphql: GraphQLSettings = Field(GraphQLSettings(), description="GraphQL queries.")
     callbacks: CallbackSettings = Field(CallbackSettings(), description="Calling the URLs that sessions name.")
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
     artifacts: ArtifactSettings = Field(ArtifactSettings(), description="Importing artifacts.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_published(cls, data: Any) -> Any:
+        return translated(data)
+
+    @property
+    def database_url(self) -> str | None:
+        """The database that is named; None: SQLite in the data directory."""
+        if self.database.url is not None:
+            return self.database.url
+        return self.db.url if self.db is not None else None

@@ -26,10 +26,7 @@ class ConfigService:
         _check(caller)
         if not prefix:
             return await self._store.get(key)
-        tree: dict[str, Any] = {}
-        for path, value in (await self._store.get_prefix(key.rstrip("/"))).items():
-            _plant(tree, [part for part in path.removeprefix(key.rstrip("/")).split("/") if part], value)
-        return tree
+        return planted(key, await self._store.get_prefix(key.rstrip("/")))
 
     async def set(self, caller: Caller, key: str, value: Any) -> None:
         """Set one key; an object sets all that is in it below the key, all or nothing, and leaves the rest.
@@ -38,7 +35,7 @@ class ConfigService:
             InvalidInput: a list or null is no value, or the object is nested too deeply.
         """
         _check(caller)
-        values = dict(_flatten(key, value))
+        values = dict(flattened(key, value))
         if not values:
             raise InvalidInput("there is nothing to set", data={"value": "empty"})
         await self._store.put_many(values)
@@ -52,6 +49,14 @@ class ConfigService:
 def _check(caller: Caller) -> None:
     if not caller.is_superadmin:
         raise Forbidden("Only superadmins may read or change the shared configuration.")
+
+
+def planted(key: str, values: Mapping[str, str]) -> dict[str, Any]:
+    """What is at and below ``key``, as nested objects; of a key that has both, the value is under the empty name."""
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        _plant(tree, [part for part in path.removeprefix(key.rstrip("/")).split("/") if part], value)
+    return tree
 
 
 def _plant(tree: dict[str, Any], parts: list[str], value: str) -> None:
@@ -68,13 +73,14 @@ def _plant(tree: dict[str, Any], parts: list[str], value: str) -> None:
     node[name] = value
 
 
-def _flatten(key: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
+def flattened(key: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Path and text of everything in ``value``, below ``key``. Raises InvalidInput for what is no value."""
     if isinstance(value, Mapping):
         if depth >= _MAX_DEPTH:
             raise InvalidInput("the value is nested too deeply", data={"value": "too deep"})
         for name, below in value.items():
             path = "/".join(part for part in (key.rstrip("/"), str(name)) if part)
-            yield from _flatten(path, below, depth + 1)
+            yield from flattened(path, below, depth + 1)
     elif isinstance(value, bool):
         yield key, "true" if value else "false"
     elif isinstance(value, str | int | float):

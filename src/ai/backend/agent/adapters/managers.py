@@ -1,0 +1,124 @@
+"""Which managers there are, and what the shared configuration says to this agent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ai.backend.agent.config.settings import AgentSettings, LinkSettings
+from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.infra.config_store import GLOBAL, ConfigScope, ScopeKind
+
+if TYPE_CHECKING:
+    from ai.backend.infra.config_store.etcd import EtcdConfigStore
+    from ai.backend.infra.rpc.several import SeveralManagers
+
+log = logging.getLogger(__name__)
+MANAGERS = "nodes/managers"
+"""Where managers say how agents reach them."""
+PLUGINS = "config/plugins/accelerator"
+_ASK_S = 2.0
+_LOOK_S = 10.0
+
+
+def named_managers(link: LinkSettings) -> dict[str, str]:
+    """Address -> public key, of those that the settings name; empty if they name no key.
+
+    Raises:
+        InvalidInput: the file of the key cannot be read, or holds none.
+    """
+    key = link.manager_key
+    if key is None and link.manager_key_file is not None:
+        try:
+            key = link.manager_key_file.expanduser().read_text().split()[0]
+        except (OSError, IndexError) as e:
+            raise InvalidInput(f"{link.manager_key_file} holds no key: {e}", data={"link.manager-key-file": "?"}) from e
+    if key is None:
+        return {}
+    return {address.strip(): key for address in link.manager_addr.split(",") if address.strip()}
+
+
+def _read(entries: Mapping[str, str]) -> dict[str, str]:
+    found = {}
+    for name, text in entries.items():
+        try:
+            said = msgspec.json.decode(text, type=dict[str, str])
+            found[said["addr"]] = said["key"]
+        except (msgspec.MsgspecError, KeyError):
+            log.warning("%s says nothing of a manager", name)
+    return found
+
+
+class SharedConfiguration:
+    """The scopes of this agent in etcd. Without a table ``[etcd]`` there is nothing, and no need to ask."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self._store: EtcdConfigStore | None = None
+        self._scopes = (
+            GLOBAL,
+            ConfigScope(ScopeKind.RESOURCE_GROUP, settings.agent.resource_group),
+            ConfigScope(ScopeKind.NODE, settings.agent.id),
+        )
+        if settings.etcd is not None:
+            from ai.backend.infra.config_store.etcd import EtcdConfigStore
+
+            etcd = settings.etcd
+            secret = etcd.password.get_secret_value()
+            self._store = EtcdConfigStore(
+                etcd.endpoints, namespace=etcd.namespace, user=etcd.user or None, password=secret
+            )
+
+    async def managers(self) -> dict[str, str]:
+        """Address -> public key, of those that are listed; waits until one is.
+
+        Raises:
+            InvalidInput: there is no list.
+        """
+        if self._store is None:
+            message = "link.manager-key or link.manager-key-file is needed, or a table [etcd]"
+            raise InvalidInput(message, data={"link.manager-key": "missing"})
+        while True:
+            try:
+                found = _read(await self._store.get_prefix(MANAGERS))
+            except BackendError as e:
+                log.warning("the list of managers cannot be read: %s", e)
+                found = {}
+            if found:
+                return found
+            log.info("no manager is listed yet")
+            await asyncio.sleep(_ASK_S)
+
+    async def follow(self, ends: SeveralManagers) -> None:
+        """Connect to the managers that are listed, as the list changes; until cancelled."""
+        while self._store is not None:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await ends.change(_read(await self._store.get_prefix(MANAGERS)))
+            except BackendError as e:
+                log.warning("the list of managers cannot be read: %s", e)
+
+    async def merged(self, settings: AgentSettings) -> AgentSettings:
+        """The settings with what the shared configuration says of plugins; those of the file win."""
+        if self._store is None:
+            return settings
+        plugins: dict[str, dict[str, Any]] = {}
+        try:
+            entries = await self._store.get_prefix(PLUGINS, scopes=self._scopes)
+        except BackendError as e:
+            log.warning("the shared configuration cannot be read, the file alone counts: %s", e)
+            return settings
+        for path, value in entries.items():
+            name, _, key = path.removeprefix(PLUGINS + "/").partition("/")
+            if name and key and "/" not in key:
+                plugins.setdefault(name, {})[key.replace("_", "-")] = value
+        for name, own in settings.plugins.items():
+            plugins[name] = {**plugins.get(name, {}), **own}
+        return settings.model_copy(update={"plugins": plugins})
+
+    async def close(self) -> None:
+        if self._store is not None:
+            await self._store.close()

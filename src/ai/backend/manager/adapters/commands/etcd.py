@@ -1,0 +1,138 @@
+"""`backend.ai mgr etcd`: the shared configuration (spec 03-02, "Global configuration")."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote as percent_quote
+from urllib.parse import unquote as percent_unquote
+
+import click
+
+from ai.backend.infra.config_store import GLOBAL, ConfigScope, ConfigStore, ScopeKind
+from ai.backend.manager.adapters.commands.running import on_config
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.services.config import flattened, planted
+
+_KINDS = {"global": ScopeKind.GLOBAL, "sgroup": ScopeKind.RESOURCE_GROUP, "node": ScopeKind.NODE}
+
+
+def _scope(_: click.Context, __: click.Parameter, value: str) -> ConfigScope:
+    kind, _, name = value.partition(":")
+    if kind not in _KINDS or (kind == "global") == bool(name):
+        raise click.BadParameter("global, sgroup:NAME or node:AGENT")
+    return GLOBAL if kind == "global" else ConfigScope(_KINDS[kind], name)
+
+
+_scope_option = click.option(
+    "-s",
+    "--scope",
+    default="global",
+    show_default=True,
+    callback=_scope,
+    metavar="SCOPE",
+    help="global, sgroup:NAME (a resource group) or node:AGENT.",
+)
+
+
+@click.group("etcd")
+def etcd() -> None:
+    """The shared configuration: in etcd, or where the settings name none, in the database."""
+
+
+@etcd.command("get")
+@click.argument("key")
+@click.option("--prefix", is_flag=True, help='What is at and below KEY, as JSON that put-json reads; "" is all.')
+@_scope_option
+@click.pass_obj
+def get(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -> None:
+    """Print the value of KEY."""
+    if prefix:
+        found = on_config(settings, lambda store: store.get_prefix(key.rstrip("/"), scopes=(scope,)))
+        click.echo(json.dumps(planted(key, found), indent=2, ensure_ascii=False))
+        return
+    value = on_config(settings, lambda store: store.get(key, scopes=(scope,)))
+    if value is None:
+        raise click.ClickException(f"{key} is not set")
+    click.echo(value)
+
+
+@etcd.command("put")
+@click.argument("key")
+@click.argument("value")
+@_scope_option
+@click.pass_obj
+def put(settings: ManagerSettings, key: str, value: str, scope: ConfigScope) -> None:
+    """Set KEY to VALUE."""
+    on_config(settings, lambda store: store.put_many({key: value}, scope=scope))
+
+
+@etcd.command("put-json")
+@click.argument("key")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True, path_type=Path))
+@_scope_option
+@click.pass_obj
+def put_json(settings: ManagerSettings, key: str, file: Path, scope: ConfigScope) -> None:
+    """Set every key in the JSON object in FILE (- is standard input), below KEY; all or none."""
+    try:
+        data: Any = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text())
+    except (OSError, ValueError) as e:
+        raise click.ClickException(f"{file} cannot be read as JSON: {e}") from None
+    if not isinstance(data, dict):
+        raise click.ClickException(f"{file} holds no JSON object")
+
+    async def work(store: ConfigStore) -> int:
+        values = dict(flattened(key, data))
+        if values:
+            await store.put_many(values, scope=scope)
+        return len(values)
+
+    click.echo(f"{on_config(settings, work)} keys were set", err=True)
+
+
+@etcd.command("delete")
+@click.argument("key")
+@click.option("--prefix", is_flag=True, help='All at and below KEY; "" is all.')
+@_scope_option
+@click.pass_obj
+def delete(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -> None:
+    """Remove KEY."""
+    gone = on_config(settings, lambda store: store.delete(key, scope=scope, prefix=prefix))
+    click.echo(f"{gone} keys were removed", err=True)
+
+
+@etcd.command("move-subtree")
+@click.argument("old")
+@click.argument("new")
+@_scope_option
+@click.pass_obj
+def move_subtree(settings: ManagerSettings, old: str, new: str, scope: ConfigScope) -> None:
+    """Give what is at and below OLD the prefix NEW. Should this be broken off, run it again."""
+    before, after = old.rstrip("/"), new.rstrip("/")
+    if not before or not after or f"{after}/".startswith(f"{before}/") or f"{before}/".startswith(f"{after}/"):
+        raise click.ClickException("OLD and NEW must be two places, and neither below the other")
+
+    async def work(store: ConfigStore) -> int:
+        found = await store.get_prefix(before, scopes=(scope,))
+        if found:
+            await store.put_many({after + key[len(before) :]: value for key, value in found.items()}, scope=scope)
+            await store.delete(before, scope=scope, prefix=True)
+        return len(found)
+
+    click.echo(f"{on_config(settings, work)} keys were moved", err=True)
+
+
+@etcd.command("quote")
+@click.argument("text")
+def quote(text: str) -> None:
+    """Print TEXT as it may be a part of a key."""
+    click.echo(percent_quote(text, safe=""))
+
+
+@etcd.command("unquote")
+@click.argument("text")
+def unquote(text: str) -> None:
+    """Print what `quote` made TEXT of."""
+    click.echo(percent_unquote(text))

@@ -1,0 +1,155 @@
+"""`backend.ai mgr schema` and what else looks after the database (spec 03-02)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+from sqlalchemy import Connection, delete, func, select, text
+from sqlalchemy.engine import URL, make_url
+
+from ai.backend.common.states import FINAL_SESSION_STATUSES
+from ai.backend.infra.database import Database, current_revision, upgrade
+from ai.backend.infra.database.migrate import history
+from ai.backend.manager.adapters.backing import default_database
+from ai.backend.manager.adapters.commands.running import existing, on_database, run
+from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
+from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.config.settings import ManagerSettings
+
+_UNITS = {"d": 1.0, "h": 1 / 24, "w": 7.0, "m": 30.0, "y": 365.0}
+
+
+@click.group("schema")
+def schema() -> None:
+    """The tables of the database."""
+
+
+@schema.command("show")
+@click.pass_obj
+def show(settings: ManagerSettings) -> None:
+    """Print the revision of the database and the newest one of this program."""
+
+    async def work(database: Database) -> str | None:
+        return await current_revision(database)
+
+    revision = on_database(settings, work)
+    click.echo(f"the database is at {revision}, this program at {SCHEMA_HEAD}")
+    if revision != SCHEMA_HEAD:
+        raise click.ClickException("`mgr schema upgrade` brings the database up to date")
+
+
+@schema.command("oneshot")
+@click.pass_obj
+def oneshot(settings: ManagerSettings) -> None:
+    """Make the tables in a new database, or bring those that are there up to date."""
+
+    async def work(database: Database) -> str:
+        return await upgrade(database, MIGRATIONS)
+
+    click.echo(f"the database is at {on_database(settings, work, is_new=True)}")
+
+
+@schema.command("upgrade")
+@click.pass_obj
+def upgrade_(settings: ManagerSettings) -> None:
+    """Bring the tables up to date, all or nothing. Managers do it at their start as well."""
+
+    async def work(database: Database) -> tuple[str | None, str]:
+        return await current_revision(database), await upgrade(database, MIGRATIONS)
+
+    before, after = on_database(settings, work)
+    click.echo(f"the database is at {after}" + ("" if before == after else f", it was at {before}"))
+
+
+@schema.command("apply-missing-revisions", hidden=True)
+@click.argument("version")
+@click.pass_context
+def apply_missing(context: click.Context, version: str) -> None:
+    """As `upgrade`: revisions here are one line, of which none can be missing."""
+    context.invoke(upgrade_)
+
+
+@schema.command("dump-history")
+@click.option("-o", "--output", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="A file.")
+def dump_history(output: Path | None) -> None:
+    """Print every revision, oldest first, as JSON."""
+    document = json.dumps({"head": SCHEMA_HEAD, "revisions": history(MIGRATIONS)}, indent=2)
+    if output is None:
+        click.echo(document)
+    else:
+        output.write_text(document + "\n")
+
+
+@click.command("dbshell")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def dbshell(settings: ManagerSettings, arguments: tuple[str, ...]) -> None:
+    """Open psql (or sqlite3) on the database of the settings; ARGUMENTS are its own, behind --."""
+
+    async def work() -> URL:
+        database = default_database(settings)
+        try:
+            await existing(database)
+            return make_url(database.engine.url)
+        finally:
+            await database.close()
+
+    url = run(work)
+    is_sqlite = url.get_backend_name() == "sqlite"
+    name = "sqlite3" if is_sqlite else "psql"
+    program = shutil.which(name)
+    if program is None:
+        raise click.ClickException(f"{name} is not installed")
+    if is_sqlite:
+        os.execv(program, [name, str(url.database), *arguments])
+    environment = dict(os.environ)
+    if url.password:
+        environment["PGPASSWORD"] = str(url.password)  # not on the command line, which everybody may read
+    where = {"-h": url.host or url.query.get("host"), "-p": url.port or url.query.get("port"), "-U": url.username}
+    options = [part for key, value in where.items() if value for part in (key, str(value))]
+    os.execve(program, [name, *options, "-d", str(url.database), *arguments], environment)
+
+
+def _days(_: click.Context, __: click.Parameter, value: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z])?[a-z]*", value.strip().lower())
+    if match is None or (match[2] or "d") not in _UNITS:
+        raise click.BadParameter("a number and a unit: 30d, 2w, 6m, 1y")
+    return float(match[1]) * _UNITS[match[2] or "d"]
+
+
+@click.command("clear-history")
+@click.option("-r", "--retention", default="1y", show_default=True, callback=_days, help="How long the past is kept.")
+@click.option("--vacuum-full", is_flag=True, help="Give the room back to the disk; locks the database meanwhile.")
+@click.pass_obj
+def clear_history(settings: ManagerSettings, retention: float, vacuum_full: bool) -> None:
+    """Forget sessions that ended longer ago, with their kernels and logs, events, and the audit trail."""
+    before = datetime.now(UTC) - timedelta(days=retention)
+
+    def clear(s: Connection) -> dict[str, int]:
+        ended = t.sessions.c.status.in_(FINAL_SESSION_STATUSES) & (
+            func.coalesce(t.sessions.c.terminated_at, t.sessions.c.created_at) < before
+        )
+        old = select(t.sessions.c.id).where(ended).scalar_subquery()
+        gone = {"events": s.execute(delete(t.session_events).where(t.session_events.c.session_id.in_(old))).rowcount}
+        gone["sessions"] = s.execute(delete(t.sessions).where(ended)).rowcount
+        gone["records"] = s.execute(delete(t.audit_logs).where(t.audit_logs.c.at < before)).rowcount
+        done = t.tasks.c.status.in_(["bgtask_done", "bgtask_failed", "bgtask_cancelled"])
+        gone["tasks"] = s.execute(delete(t.tasks).where(done, t.tasks.c.updated_at < before)).rowcount
+        return gone
+
+    async def work(database: Database) -> dict[str, int]:
+        gone = await database.run_write(clear)
+        if vacuum_full:
+            async with database.engine.connect() as connection:
+                await connection.execution_options(isolation_level="AUTOCOMMIT")
+                await connection.execute(text("VACUUM FULL" if database.is_shared else "VACUUM"))
+        return gone
+
+    for what, number in on_database(settings, work).items():
+        click.echo(f"{number} {what} were removed")

@@ -1,0 +1,92 @@
+"""Tables of the published ``manager.toml`` (spec 03-02), and what they mean here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+from pydantic import ConfigDict, Field, SecretStr
+
+from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.tables import Address
+
+
+class DbSettings(Settings):
+    """The table ``[db]``: PostgreSQL by its parts; ``database.url`` says the same in one line, and wins."""
+
+    type: Literal["postgresql"] = Field("postgresql", description="The kind of database.")
+    addr: Address = Field(description="{host, port}, or host:port.")
+    name: str = Field("backend", description="Name of the database.")
+    user: str = Field("postgres", description="Who asks.")
+    password: SecretStr = Field(SecretStr(""), description="Its password.")
+    pool_size: int = Field(8, ge=1, le=1000, description="Connections kept, at most.")
+    max_overflow: int | None = Field(None, description="Read and not used.")
+    pool_recycle: float = Field(-1, description="Read and not used.")
+    pool_pre_ping: bool = Field(False, description="Read and not used: a lost connection is replaced anyway.")
+    lock_conn_timeout: float | None = Field(None, description="Read and not used.")
+
+    @property
+    def url(self) -> str:
+        secret = self.password.get_secret_value()
+        who = quote(self.user, safe="") + (f":{quote(secret, safe='')}" if secret else "")
+        return f"postgresql://{who}@{self.addr.host}:{self.addr.port}/{quote(self.name, safe='')}"
+
+
+class ManagerProcessSettings(Settings):
+    """The table ``[manager]``."""
+
+    lease_s: float = Field(
+        10.0,
+        ge=1,
+        description="How long, in seconds, a leader that vanished leaves the loops undone, where managers share a "
+        "database.",
+    )
+    pid_file: Path | None = Field(None, description="Where the process id is written.")
+    service_addr: Address | None = Field(None, description="As the table listen, which it wins over.")
+    heartbeat_timeout: float | None = Field(None, gt=0, description="As agents.heartbeat-timeout-s; wins over it.")
+    rpc_auth_manager_keypair: Path | None = Field(None, description="As agent-link.key-file; wins over it.")
+    num_proc: int = Field(
+        1, ge=1, description="Read and not used: a process is a daemon; start one for each file, see the how-to."
+    )
+    ssl_enabled: Literal[False] = Field(False, description="No TLS here: put a reverse proxy in front.")
+    hide_agents: bool = Field(False, description="Read and not used.")
+    disabled_plugins: list[str] = Field(default_factory=list, description="Read and not used.")
+    distributed_lock: str = Field("", description="Read and not used: the lease is in the database.")
+    event_loop: Literal["asyncio", "uvloop"] = Field("asyncio", description="Read and not used: asyncio.")
+    importer_image: str = Field("", description="Read and not used.")
+    secret: SecretStr = Field(SecretStr(""), description="Read and not used.")
+    use_sokovan: bool = Field(True, alias="use_sokovan", description="Read and not used: there is one scheduler.")
+    user: str | int | None = Field(None, description="Read and not used: start the daemon as that user.")
+    group: str | int | None = Field(None, description="As user.")
+
+
+class Ignored(Settings):
+    """A table of the published file that says nothing here."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def translated(data: Any) -> Any:
+    """The settings as read from the file, with what published keys say in their places here."""
+    if not isinstance(data, dict):
+        return data
+    found = {key: dict(value) if isinstance(value, dict) else value for key, value in data.items()}
+    manager = found.get("manager")
+    if not isinstance(manager, dict):
+        return found
+    said = {
+        ("agents", "heartbeat-timeout-s"): manager.get("heartbeat-timeout"),
+        ("agent-link", "key-file"): manager.get("rpc-auth-manager-keypair"),
+    }
+    address = manager.get("service-addr")
+    if isinstance(address, str) and ":" in address:
+        host, _, port = address.rpartition(":")
+        address = {"host": host, "port": port}
+    if isinstance(address, dict):
+        said |= {("listen", key): address.get(key) for key in ("host", "port")}
+    for (table, key), value in said.items():
+        below = found.setdefault(table, {})
+        if value is not None and isinstance(below, dict):
+            below[key] = value
+    return {key: value for key, value in found.items() if value != {} or key in data}

@@ -1,0 +1,21 @@
+"""``python -m ai.backend.manager.server``: the same as ``backend.ai mgr start-server`` (spec 03-02)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def arranged(arguments: Sequence[str]) -> list[str]:
+    """The options of the daemon before the name of its command, and no other."""
+    return [*("--config" if one == "--config-path" else one for one in arguments), "start-server"]
+
+
+def main() -> None:
+    from ai.backend.manager.main import main as group
+
+    group.main(args=arranged(sys.argv[1:]), prog_name="python -m ai.backend.manager.server")
+
+
+if __name__ == "__main__":
+    main()
