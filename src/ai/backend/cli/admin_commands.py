@@ -28,21 +28,6 @@ def keypair_info() -> None:
     call(screen, work)
 
 
-@click.command("list", cls=Leaf)
-def keypair_list() -> None:
-    """List keypairs."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        page = await api.KeyPair.paginated_list(page_size=100)
-        if screen.is_json:
-            screen.json({"count": len(page.items), "total_count": page.total_count, "items": page.items})
-        else:
-            screen.table(page.items, [(name, name.replace("_", " ").title()) for name in page.fields])
-
-    call(screen, work)
-
-
 @click.command("status", cls=Leaf)
 def manager_status() -> None:
     """Show whether the manager takes sessions, and how many it has."""

@@ -13,6 +13,7 @@ from ai.backend.cli.lazy import screen_of
 from ai.backend.cli.vfolder_group import show, tell
 
 if TYPE_CHECKING:
+    from ai.backend.client.func.admin import PaginatedResult
     from ai.backend.client.session import AsyncSession
 
 Columns = Sequence[tuple[str, str]]
@@ -24,11 +25,6 @@ def json_value(_ctx: click.Context, _param: click.Parameter, value: str | None) 
         return json.loads(value) if value is not None else None
     except ValueError as error:
         raise click.BadParameter(f"not JSON: {error}") from error
-
-
-def words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
-    """A callback for options that take a comma-separated list."""
-    return [word.strip() for word in value.split(",") if word.strip()] if value is not None else None
 
 
 def json_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
@@ -79,13 +75,34 @@ def show_one(load: Callable[[AsyncSession], Awaitable[dict[str, Any] | None]], m
     call(screen, work)
 
 
-def change(work: Callable[[AsyncSession], Awaitable[Any]], told: Mapping[str, Any], text: str) -> None:
-    """Do it and say so; what the server answers beyond "done" is added to the document."""
+def page_them(load: Callable[[AsyncSession], Awaitable[PaginatedResult]], columns: Columns, nothing: str) -> None:
+    """A table of one page; as a document with how many there are."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        page = await load(api)
+        if screen.is_json:
+            screen.json({"count": len(page.items), "total_count": page.total_count, "items": page.items})
+        else:
+            show(screen, page.items, columns, nothing)
+
+    call(screen, work)
+
+
+def change(
+    work: Callable[[AsyncSession], Awaitable[Any]],
+    told: Mapping[str, Any],
+    text: str,
+    *,
+    lines: Callable[[dict[str, Any]], str] | None = None,
+) -> None:
+    """Do it and say so. What the server made is added to the document; ``lines`` makes text of it."""
     screen = screen_of()
 
     async def run(api: AsyncSession) -> None:
         answer = await work(api)
-        tell(screen, {**told, **(answer if isinstance(answer, Mapping) else {})}, text)
+        made = dict(answer) if isinstance(answer, Mapping) else {}
+        tell(screen, {**told, **made}, lines(made) if lines is not None else text)
 
     call(screen, run)
 

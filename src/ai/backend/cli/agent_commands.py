@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.administering import change, given
 from ai.backend.cli.calling import call, slot_displays
 from ai.backend.cli.lazy import Leaf, screen_of
 from ai.backend.cli.output import SlotDisplays, cell, decoded, readable_amount, unit_of
@@ -209,3 +210,15 @@ def agent_operate(agent_id: str, device_name: str, action: str, device_id: str, 
             screen.say(f"Done: {action} of {device_id}." if made == device_id else f"Made {made} of {device_id}.")
 
     call(screen, work)
+
+
+@click.command("update", cls=Leaf)
+@click.argument("agent_id")
+@click.option("--schedulable", type=bool, help="Whether it takes sessions.")
+@click.option("--scaling-group", "--resource-group", help="Another resource group; its sessions go on.")
+def agent_update(agent_id: str, schedulable: bool | None, scaling_group: str | None) -> None:
+    """Let an agent take sessions or not, or move it to another resource group."""
+    props = given(schedulable=schedulable, scaling_group=scaling_group)
+    if not props:
+        raise click.UsageError("name --schedulable or --scaling-group")
+    change(lambda api: api.Agent.update(agent_id, **props), {"updated": agent_id}, f"updated {agent_id}")

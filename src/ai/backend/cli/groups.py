@@ -7,6 +7,9 @@ from ai.backend.cli.main import SESSION_COMMANDS
 
 _ADMIN = "ai.backend.cli.admin_commands:"
 _AGENTS = "ai.backend.cli.agent_commands:"
+_PEOPLE = "ai.backend.cli.people_commands:"
+_TENANTS = "ai.backend.cli.tenant_commands:"
+_LIMITS = "ai.backend.cli.limit_commands:"
 _QUOTA = "ai.backend.cli.quota_commands:"
 _RESOURCE_GROUPS = "ai.backend.cli.resource_group_commands:resource_group"
 _LIST = Entry("ai.backend.cli.list_command:session_list", "List sessions.")
@@ -21,7 +24,7 @@ session = LazyGroup(
 
 admin = LazyGroup(
     "admin",
-    help="What administrators see.",
+    help="What administrators see and change.",
     entries={
         "agent": Entry("ai.backend.cli.groups:admin_agent", "Agents: their resources, and which limits they enforce."),
         "keypair": Entry("ai.backend.cli.groups:admin_keypair", "Keypairs."),
@@ -33,11 +36,13 @@ admin = LazyGroup(
         "storage": Entry("ai.backend.cli.vfolder_admin:storage", "The volumes of the storage proxies."),
         "permission": Entry("ai.backend.cli.vfolder_admin:permission", "What may be done on a storage host."),
         "quota-scope": Entry(_QUOTA + "quota_scope", "How much a user or a project may keep on a storage host."),
-        "domain": Entry(_QUOTA + "domain", "Domains."),
-        "group": Entry(_QUOTA + "group", "Groups, also called projects."),
+        "user": Entry("ai.backend.cli.people_commands:user", "Users."),
+        "domain": Entry(_TENANTS + "domain", "Domains."),
+        "group": Entry(_TENANTS + "group", "Groups, also called projects."),
         "scaling-group": Entry(_RESOURCE_GROUPS, "Resource groups: which agents are scheduled together, and how."),
         "resource-group": Entry(_RESOURCE_GROUPS, "The same as scaling-group."),
-        "keypair-resource-policy": Entry(_QUOTA + "keypair_policy", "Resource policies of keypairs."),
+        "keypair-resource-policy": Entry(_LIMITS + "keypair_policy", "What keypairs may have."),
+        "resource-preset": Entry(_LIMITS + "preset", "Named sets of resources."),
         "user-resource-policy": Entry(_QUOTA + "user_policy", "Storage limits of users."),
         "project-resource-policy": Entry(_QUOTA + "project_policy", "Storage limits of groups."),
     },
@@ -48,6 +53,7 @@ admin_agent = LazyGroup(
     entries={
         "list": Entry(_AGENTS + "agent_list", "List agents."),
         "info": Entry(_AGENTS + "agent_info", "Show an agent and its devices."),
+        "update": Entry(_AGENTS + "agent_update", "Let an agent take sessions or not, or move it."),
         "operations": Entry(_AGENTS + "agent_operations", "Show what can be done with devices of an agent."),
         "operate": Entry(_AGENTS + "agent_operate", "Partition, switch, program or attach a device."),
     },
@@ -57,7 +63,12 @@ admin_keypair = LazyGroup(
     help="Keypairs.",
     entries={
         "info": Entry(_ADMIN + "keypair_info", "Show your own keypair."),
-        "list": Entry(_ADMIN + "keypair_list", "List keypairs."),
+        "list": Entry(_PEOPLE + "keypair_list", "List keypairs."),
+        "add": Entry(_PEOPLE + "keypair_add", "Make a keypair of a user."),
+        "update": Entry(_PEOPLE + "keypair_update", "Change a keypair."),
+        "activate": Entry(_PEOPLE + "keypair_activate", "Let a keypair sign again."),
+        "deactivate": Entry(_PEOPLE + "keypair_deactivate", "Refuse what a keypair signs."),
+        "delete": Entry(_PEOPLE + "keypair_delete", "Remove a keypair."),
     },
 )
 admin_session = LazyGroup(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 quota_scope = LazyGroup("quota-scope", help="How much a user or a project may keep on a storage host.")
-domain = LazyGroup("domain", help="What the members of a domain may do on storage hosts.")
-group = LazyGroup("group", help="What the members of a group (project) may do on storage hosts.")
-keypair_policy = LazyGroup("keypair-resource-policy", help="What the keypairs of a policy may do on storage hosts.")
 user_policy = LazyGroup("user-resource-policy", help="Storage limits of users.")
 project_policy = LazyGroup("project-resource-policy", help="Storage limits of groups.")
 
@@ -146,70 +142,6 @@ def _bytes(size: str) -> int:
         return int(BinarySize.parse(size))
     except InvalidQuantity as error:
         raise click.UsageError(f"{size!r}: {error.message}") from error
-
-
-# ---- host permissions ----
-
-
-def _hosts(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
-    try:
-        return json.loads(value) if value is not None else None
-    except ValueError as error:
-        raise click.BadParameter(f"not JSON: {error}") from error
-
-
-_HOST_PERMS = click.option(
-    "--vfolder-host-perms",
-    "--allowed-vfolder-hosts",
-    "allowed_vfolder_hosts",
-    metavar="JSON",
-    required=True,
-    callback=_hosts,
-    help='What may be done on which host: \'{"local:volume1": ["create-vfolder", "mount-in-session"]}\'.',
-)
-
-
-@domain.command("update", cls=Leaf)
-@click.argument("name")
-@_HOST_PERMS
-def update_domain(name: str, allowed_vfolder_hosts: Any) -> None:
-    """Change what the members of the domain NAME may do on storage hosts."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await api.Domain.update(name, allowed_vfolder_hosts=allowed_vfolder_hosts)
-        tell(screen, {"updated": name}, f"updated {name}")
-
-    call(screen, work)
-
-
-@group.command("update", cls=Leaf)
-@click.argument("group")
-@_HOST_PERMS
-def update_group(group: str, allowed_vfolder_hosts: Any) -> None:
-    """Change what the members of GROUP (a name or an id) may do on storage hosts."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        gid = (await _scope_id(api, f"project:{group}")).removeprefix("project:")
-        await api.Group.update(gid, allowed_vfolder_hosts=allowed_vfolder_hosts)
-        tell(screen, {"updated": gid}, f"updated {group}")
-
-    call(screen, work)
-
-
-@keypair_policy.command("update", cls=Leaf)
-@click.argument("name")
-@_HOST_PERMS
-def update_keypair_policy(name: str, allowed_vfolder_hosts: Any) -> None:
-    """Change what keypairs of the policy NAME may do on storage hosts."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await api.KeypairResourcePolicy.update(name, allowed_vfolder_hosts=allowed_vfolder_hosts)
-        tell(screen, {"updated": name}, f"updated {name}")
-
-    call(screen, work)
 
 
 # ---- storage policies ----

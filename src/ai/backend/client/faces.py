@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from ai.backend.client.func.bounds import AsyncDomain, AsyncGroup, AsyncKeypairResourcePolicy, AsyncStoragePolicy
+from ai.backend.client.func.bounds import (
+    AsyncDomain,
+    AsyncGroup,
+    AsyncKeypairResourcePolicy,
+    AsyncResourcePreset,
+    AsyncStoragePolicy,
+)
+from ai.backend.client.func.people import AsyncUser
 from ai.backend.client.func.resource_groups import AsyncScalingGroup
 from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
 from ai.backend.client.portal import Facade, blocking
@@ -28,20 +35,33 @@ class Storage(Facade[AsyncStorage]):
 class Domain(Facade[AsyncDomain]):
     """``api_session.Domain`` of a blocking session."""
 
+    list = blocking(AsyncDomain.list)
+    detail = blocking(AsyncDomain.detail)
     create = blocking(AsyncDomain.create)
     update = blocking(AsyncDomain.update)
+    delete = blocking(AsyncDomain.delete)
+    purge = blocking(AsyncDomain.purge)
 
 
 class Group(Facade[AsyncGroup]):
     """``api_session.Group`` of a blocking session."""
 
+    list = blocking(AsyncGroup.list)
+    detail = blocking(AsyncGroup.detail)
+    from_name = blocking(AsyncGroup.from_name)
     create = blocking(AsyncGroup.create)
     update = blocking(AsyncGroup.update)
+    delete = blocking(AsyncGroup.delete)
+    purge = blocking(AsyncGroup.purge)
+    add_users = blocking(AsyncGroup.add_users)
+    remove_users = blocking(AsyncGroup.remove_users)
 
 
 class KeypairResourcePolicy(Facade[AsyncKeypairResourcePolicy]):
     """``api_session.KeypairResourcePolicy`` of a blocking session."""
 
+    list = blocking(AsyncKeypairResourcePolicy.list)
+    detail = blocking(AsyncKeypairResourcePolicy.detail)
     create = blocking(AsyncKeypairResourcePolicy.create)
     update = blocking(AsyncKeypairResourcePolicy.update)
     delete = blocking(AsyncKeypairResourcePolicy.delete)
@@ -73,3 +93,24 @@ class ScalingGroup(Facade[AsyncScalingGroup]):
     dissociate_all_group = blocking(AsyncScalingGroup.dissociate_all_group)
     associate_keypair = blocking(AsyncScalingGroup.associate_keypair)
     dissociate_keypair = blocking(AsyncScalingGroup.dissociate_keypair)
+
+
+class User(Facade[AsyncUser]):
+    """``api_session.User`` of a blocking session."""
+
+    paginated_list = blocking(AsyncUser.paginated_list)
+    detail = blocking(AsyncUser.detail)
+    detail_by_uuid = blocking(AsyncUser.detail_by_uuid)
+    create = blocking(AsyncUser.create)
+    update = blocking(AsyncUser.update)
+    delete = blocking(AsyncUser.delete)
+    purge = blocking(AsyncUser.purge)
+
+
+class ResourcePreset(Facade[AsyncResourcePreset]):
+    """``api_session.ResourcePreset`` of a blocking session."""
+
+    list = blocking(AsyncResourcePreset.list)
+    create = blocking(AsyncResourcePreset.create)
+    update = blocking(AsyncResourcePreset.update)
+    delete = blocking(AsyncResourcePreset.delete)

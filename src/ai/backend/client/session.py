@@ -4,8 +4,8 @@
         api_session.ComputeSession.get_or_create(...)    await api_session.ComputeSession.get_or_create(...)
 
 Both have the same areas: ComputeSession, VFolder, Artifact, System, Auth, Manager, Agent, KeyPair, Resource,
-BackgroundTask, Admin; for superadmins QuotaScope, Storage, Domain, Group, KeypairResourcePolicy, UserResourcePolicy and
-ProjectResourcePolicy.
+BackgroundTask, Admin; for administrators User, Domain, Group, ScalingGroup, ResourcePreset, QuotaScope, Storage,
+KeypairResourcePolicy, UserResourcePolicy and ProjectResourcePolicy.
 """
 
 from __future__ import annotations
@@ -23,15 +23,24 @@ from ai.backend.client.faces import (
     Group,
     KeypairResourcePolicy,
     QuotaScope,
+    ResourcePreset,
     ScalingGroup,
     Storage,
     StoragePolicy,
+    User,
 )
 from ai.backend.client.func.admin import AsyncAdmin
 from ai.backend.client.func.artifact import AsyncArtifacts
 from ai.backend.client.func.bgtask import AsyncBackgroundTask
-from ai.backend.client.func.bounds import AsyncDomain, AsyncGroup, AsyncKeypairResourcePolicy, AsyncStoragePolicy
+from ai.backend.client.func.bounds import (
+    AsyncDomain,
+    AsyncGroup,
+    AsyncKeypairResourcePolicy,
+    AsyncResourcePreset,
+    AsyncStoragePolicy,
+)
 from ai.backend.client.func.creation import CreateOptions
+from ai.backend.client.func.people import AsyncUser
 from ai.backend.client.func.resource_groups import AsyncScalingGroup
 from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions
 from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
@@ -75,6 +84,8 @@ class AsyncSession:
         self.UserResourcePolicy = AsyncStoragePolicy(self.transport, "user")
         self.ProjectResourcePolicy = AsyncStoragePolicy(self.transport, "project")
         self.ScalingGroup = AsyncScalingGroup(self.transport)
+        self.User = AsyncUser(self.transport)
+        self.ResourcePreset = AsyncResourcePreset(self.transport)
         self.Agent = AsyncAgent(self.transport)
         self.KeyPair = AsyncKeyPair(self.transport)
         self.Resource = AsyncResource(self.transport)
@@ -367,11 +378,17 @@ class Artifacts(Facade[AsyncArtifacts]):
 class Agent(Facade[AsyncAgent]):
     paginated_list = blocking(AsyncAgent.paginated_list)
     detail = blocking(AsyncAgent.detail)
+    update = blocking(AsyncAgent.update)
 
 
 class KeyPair(Facade[AsyncKeyPair]):
     info = blocking(AsyncKeyPair.info)
     paginated_list = blocking(AsyncKeyPair.paginated_list)
+    create = blocking(AsyncKeyPair.create)
+    update = blocking(AsyncKeyPair.update)
+    activate = blocking(AsyncKeyPair.activate)
+    deactivate = blocking(AsyncKeyPair.deactivate)
+    delete = blocking(AsyncKeyPair.delete)
 
 
 class Resource(Facade[AsyncResource]):
@@ -414,6 +431,8 @@ class Session:
         self.UserResourcePolicy = StoragePolicy(self.portal, inner.UserResourcePolicy)
         self.ProjectResourcePolicy = StoragePolicy(self.portal, inner.ProjectResourcePolicy)
         self.ScalingGroup = ScalingGroup(self.portal, inner.ScalingGroup)
+        self.User = User(self.portal, inner.User)
+        self.ResourcePreset = ResourcePreset(self.portal, inner.ResourcePreset)
         self.Agent = Agent(self.portal, inner.Agent)
         self.KeyPair = KeyPair(self.portal, inner.KeyPair)
         self.Resource = Resource(self.portal, inner.Resource)

@@ -7,7 +7,7 @@ maps a storage host to the names of what may be done there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +24,7 @@ class Mutations:
     def __init__(self, transport: Transport) -> None:
         self._admin = AsyncAdmin(transport)
 
-    async def _mutate(
+    async def mutate(
         self,
         field: str,
         arguments: Mapping[str, tuple[str, Any]],
@@ -62,42 +62,118 @@ class Mutations:
         return answer
 
 
+_BOUNDS = "is_active created_at total_resource_slots allowed_vfolder_hosts integration_id"
+DOMAIN_FIELDS = ("name", "description", *_BOUNDS.split())
+GROUP_FIELDS = ("id", "name", "description", "domain_name", "type", *_BOUNDS.split())
+POLICY_FIELDS = (
+    "name",
+    "created_at",
+    "default_for_unspecified",
+    "total_resource_slots",
+    "max_session_lifetime",
+    "max_concurrent_sessions",
+    "max_containers_per_session",
+    "idle_timeout",
+    "allowed_vfolder_hosts",
+)
+
+
 class AsyncDomain(Mutations):
     """``api_session.Domain``."""
 
+    async def list(self, fields: Sequence[str] = DOMAIN_FIELDS) -> list[dict[str, Any]]:
+        return list((await self._admin.query(f"{{ domains {{ {' '.join(fields)} }} }}"))["domains"])
+
+    async def detail(self, name: str | None = None, fields: Sequence[str] = DOMAIN_FIELDS) -> dict[str, Any]:
+        """The caller's own without a name."""
+        query = f"query($name: String) {{ domain(name: $name) {{ {' '.join(fields)} }} }}"
+        return dict((await self._admin.query(query, {"name": name}))["domain"])
+
+    async def delete(self, name: str) -> None:
+        """Make it inactive."""
+        await self.mutate("delete_domain", {"name": ("String!", name)})
+
+    async def purge(self, name: str) -> None:
+        """For good; it must have neither users nor groups."""
+        await self.mutate("purge_domain", {"name": ("String!", name)})
+
     async def create(self, name: str, /, **props: Any) -> None:
-        await self._mutate("create_domain", {"name": ("String!", name)}, "DomainInput", props)
+        await self.mutate("create_domain", {"name": ("String!", name)}, "DomainInput", props)
 
     async def update(self, name: str, /, **props: Any) -> None:
-        await self._mutate("modify_domain", {"name": ("String!", name)}, "ModifyDomainInput", props)
+        await self.mutate("modify_domain", {"name": ("String!", name)}, "ModifyDomainInput", props)
 
 
 class AsyncGroup(Mutations):
     """``api_session.Group``."""
 
-    async def create(self, domain_name: str, name: str, /, **props: Any) -> None:
-        """``type`` may be ``MODEL_STORE``."""
+    async def list(self, domain_name: str | None = None, fields: Sequence[str] = GROUP_FIELDS) -> list[dict[str, Any]]:
+        query = f"query($domain: String) {{ groups(domain_name: $domain) {{ {' '.join(fields)} }} }}"
+        return list((await self._admin.query(query, {"domain": domain_name}))["groups"])
+
+    async def detail(self, gid: UUID | str, fields: Sequence[str] = GROUP_FIELDS) -> dict[str, Any] | None:
+        """None where there is none of that id for the caller."""
+        query = f"query($gid: UUID!) {{ group(id: $gid) {{ {' '.join(fields)} }} }}"
+        found = (await self._admin.query(query, {"gid": str(gid)}))["group"]
+        return dict(found) if found is not None else None
+
+    async def from_name(
+        self, name: str, *, domain_name: str | None = None, fields: Sequence[str] = GROUP_FIELDS
+    ) -> Sequence[dict[str, Any]]:
+        """Those of that name, in one domain or in all that the caller sees."""
+        types, arguments = "$name: String!, $domain: String", "name: $name, domain_name: $domain"
+        query = f"query({types}) {{ groups_by_name({arguments}) {{ {' '.join(fields)} }} }}"
+        found = (await self._admin.query(query, {"name": name, "domain": domain_name}))["groups_by_name"]
+        return tuple(found)
+
+    async def delete(self, gid: UUID | str) -> None:
+        """Make it inactive."""
+        await self.mutate("delete_group", {"gid": ("UUID!", str(gid))})
+
+    async def purge(self, gid: UUID | str) -> None:
+        """For good, with its folders; no session of it may live."""
+        await self.mutate("purge_group", {"gid": ("UUID!", str(gid))})
+
+    async def add_users(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
+        await self.update(gid, user_update_mode="add", user_uuids=[str(user) for user in user_uuids])
+
+    async def remove_users(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
+        await self.update(gid, user_update_mode="remove", user_uuids=[str(user) for user in user_uuids])
+
+    async def create(self, domain_name: str, name: str, /, **props: Any) -> dict[str, Any]:
+        """Its ``id`` and ``name``. ``type`` may be ``MODEL_STORE``."""
         props = {"domain_name": domain_name, **props}
-        await self._mutate("create_group", {"name": ("String!", name)}, "GroupInput", props)
+        named, wanted = {"name": ("String!", name)}, "group { id name domain_name }"
+        return dict((await self.mutate("create_group", named, "GroupInput", props, result=wanted))["group"])
 
     async def update(self, gid: UUID | str, /, **props: Any) -> None:
         """``user_update_mode`` (``add`` or ``remove``) goes with ``user_uuids``."""
-        await self._mutate("modify_group", {"gid": ("UUID!", str(gid))}, "ModifyGroupInput", props)
+        await self.mutate("modify_group", {"gid": ("UUID!", str(gid))}, "ModifyGroupInput", props)
 
 
 class AsyncKeypairResourcePolicy(Mutations):
     """``api_session.KeypairResourcePolicy``."""
 
+    async def list(self, fields: Sequence[str] = POLICY_FIELDS) -> list[dict[str, Any]]:
+        root = "keypair_resource_policies"
+        return list((await self._admin.query(f"{{ {root} {{ {' '.join(fields)} }} }}"))[root])
+
+    async def detail(self, name: str | None = None, fields: Sequence[str] = POLICY_FIELDS) -> dict[str, Any]:
+        """The caller's own without a name."""
+        root = "keypair_resource_policy"
+        query = f"query($name: String) {{ {root}(name: $name) {{ {' '.join(fields)} }} }}"
+        return dict((await self._admin.query(query, {"name": name}))[root])
+
     async def create(self, name: str, /, **props: Any) -> None:
         key, kind = {"name": ("String!", name)}, "CreateKeyPairResourcePolicyInput"
-        await self._mutate("create_keypair_resource_policy", key, kind, props)
+        await self.mutate("create_keypair_resource_policy", key, kind, props)
 
     async def update(self, name: str, /, **props: Any) -> None:
         key, kind = {"name": ("String!", name)}, "ModifyKeyPairResourcePolicyInput"
-        await self._mutate("modify_keypair_resource_policy", key, kind, props)
+        await self.mutate("modify_keypair_resource_policy", key, kind, props)
 
     async def delete(self, name: str) -> None:
-        await self._mutate("delete_keypair_resource_policy", {"name": ("String!", name)})
+        await self.mutate("delete_keypair_resource_policy", {"name": ("String!", name)})
 
 
 class AsyncStoragePolicy(Mutations):
@@ -114,11 +190,28 @@ class AsyncStoragePolicy(Mutations):
 
     async def create(self, name: str, /, **props: Any) -> None:
         kind = f"Create{self._kind.title()}ResourcePolicyInput"
-        await self._mutate(f"create_{self._kind}_resource_policy", {"name": ("String!", name)}, kind, props)
+        await self.mutate(f"create_{self._kind}_resource_policy", {"name": ("String!", name)}, kind, props)
 
     async def update(self, name: str, /, **props: Any) -> None:
         kind = f"Modify{self._kind.title()}ResourcePolicyInput"
-        await self._mutate(f"modify_{self._kind}_resource_policy", {"name": ("String!", name)}, kind, props)
+        await self.mutate(f"modify_{self._kind}_resource_policy", {"name": ("String!", name)}, kind, props)
 
     async def delete(self, name: str) -> None:
-        await self._mutate(f"delete_{self._kind}_resource_policy", {"name": ("String!", name)})
+        await self.mutate(f"delete_{self._kind}_resource_policy", {"name": ("String!", name)})
+
+
+class AsyncResourcePreset(Mutations):
+    """``api_session.ResourcePreset``: ``resource_slots`` is a map, ``shared_memory`` a size such as ``64m``."""
+
+    async def list(self) -> list[dict[str, Any]]:
+        query = "{ resource_presets { name resource_slots shared_memory } }"
+        return list((await self._admin.query(query))["resource_presets"])
+
+    async def create(self, name: str, /, **props: Any) -> None:
+        await self.mutate("create_resource_preset", {"name": ("String!", name)}, "CreateResourcePresetInput", props)
+
+    async def update(self, name: str, /, **props: Any) -> None:
+        await self.mutate("modify_resource_preset", {"name": ("String!", name)}, "ModifyResourcePresetInput", props)
+
+    async def delete(self, name: str) -> None:
+        await self.mutate("delete_resource_preset", {"name": ("String!", name)})

@@ -44,13 +44,13 @@ class AsyncScalingGroup(Mutations):
 
     async def create(self, name: str, /, **props: Any) -> None:
         props = {"driver": "static", "scheduler": "fifo", **props}
-        await self._mutate("create_scaling_group", {"name": ("String!", name)}, "CreateScalingGroupInput", props)
+        await self.mutate("create_scaling_group", {"name": ("String!", name)}, "CreateScalingGroupInput", props)
 
     async def update(self, name: str, /, **props: Any) -> None:
-        await self._mutate("modify_scaling_group", {"name": ("String!", name)}, "ModifyScalingGroupInput", props)
+        await self.mutate("modify_scaling_group", {"name": ("String!", name)}, "ModifyScalingGroupInput", props)
 
     async def delete(self, name: str) -> None:
-        await self._mutate("delete_scaling_group", {"name": ("String!", name)})
+        await self.mutate("delete_scaling_group", {"name": ("String!", name)})
 
     async def associate_domain(self, scaling_group: str, domain: str) -> None:
         await self._link("associate_scaling_group_with_domain", scaling_group, domain=("String!", domain))
@@ -81,4 +81,4 @@ class AsyncScalingGroup(Mutations):
 
     async def _link(self, field: str, scaling_group: str | None, **whom: tuple[str, Any]) -> None:
         named = {"scaling_group": ("String!", scaling_group)} if scaling_group is not None else {}
-        await self._mutate(field, {**whom, **named})
+        await self.mutate(field, {**whom, **named})

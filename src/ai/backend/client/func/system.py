@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from ai.backend.client.exceptions import UnusableReply
 from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
+from ai.backend.client.func.bounds import Mutations
 from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call, new_token
 
@@ -152,6 +153,12 @@ class AsyncAgent(_Area):
         found = (await AsyncAdmin(self._transport).query(query, {"agent_id": agent_id})).get("agent")
         return dict(found) if found else None
 
+    async def update(self, agent_id: str, /, **props: Any) -> None:
+        """``schedulable``: whether it takes sessions; ``scaling_group``: its resource group. For superadmins."""
+        await Mutations(self._transport).mutate(
+            "modify_agent", {"id": ("String!", agent_id)}, "ModifyAgentInput", props
+        )
+
     async def device_options(self, agent_id: str, device_name: str) -> dict[str, Any]:
         """What a superadmin can do with the devices of a plugin: ``actions``, ``profiles``, ``images``, ..."""
         return await self._get(_operations(agent_id, device_name))
@@ -170,7 +177,32 @@ def _operations(agent_id: str, device_name: str) -> str:
 
 
 class AsyncKeyPair(_Area):
-    """Keypairs."""
+    """Keypairs. ``props``: is_active, is_admin, resource_policy, rate_limit (requests in 15 minutes; 0: any number)."""
+
+    async def create(self, user_id: str, /, **props: Any) -> dict[str, Any]:
+        """A further keypair of the user of an e-mail address: ``access_key`` and, this once, ``secret_key``."""
+        answer = await Mutations(self._transport).mutate(
+            "create_keypair",
+            {"user_id": ("String!", user_id)},
+            "KeyPairInput",
+            props,
+            result="keypair { access_key secret_key }",
+        )
+        return dict(answer["keypair"])
+
+    async def update(self, access_key: str, /, **props: Any) -> None:
+        named = {"access_key": ("String!", access_key)}
+        await Mutations(self._transport).mutate("modify_keypair", named, "ModifyKeyPairInput", props)
+
+    async def activate(self, access_key: str) -> None:
+        await self.update(access_key, is_active=True)
+
+    async def deactivate(self, access_key: str) -> None:
+        await self.update(access_key, is_active=False)
+
+    async def delete(self, access_key: str) -> None:
+        """For good; not the main keypair of its user."""
+        await Mutations(self._transport).mutate("delete_keypair", {"access_key": ("String!", access_key)})
 
     async def info(self, *, fields: Sequence[str] = KEYPAIR_FIELDS) -> dict[str, Any]:
         """The caller's own keypair."""
@@ -183,6 +215,8 @@ class AsyncKeyPair(_Area):
         self,
         *,
         is_active: bool | None = None,
+        user_id: str | None = None,
+        domain_name: str | None = None,
         fields: Sequence[str] = KEYPAIR_FIELDS,
         page_offset: int = 0,
         page_size: int = 20,
@@ -191,6 +225,8 @@ class AsyncKeyPair(_Area):
     ) -> PaginatedResult:
         arguments = {
             "is_active": ("Boolean", is_active),
+            "email": ("String", user_id),
+            "domain_name": ("String", domain_name),
             "filter": ("String", filter),
             "order": ("String", order),
         }
