@@ -1,0 +1,48 @@
+"""An agent's process in miniature: makes the network of a session, uses it and removes it, to be killed on the way.
+
+Usage: python network_driver.py process|docker STATE SESSION_ID SETTINGS_JSON IMAGE
+
+The environment variable BACKENDAI_CRASH_AT names the instruction to die at (``plugin.node.crash_points``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadSpec
+from ai.backend.runtime.docker.runtime import DockerRuntime
+from ai.backend.runtime.docker.settings import DockerRuntimeSettings
+from ai.backend.runtime.process.runtime import ProcessRuntime
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+
+HOSTS = ("main1", "sub1")
+
+
+def make(kind: str, state: Path, settings: dict[str, Any]) -> AbstractRuntime:
+    if kind == "docker":
+        return DockerRuntime(DockerRuntimeSettings(**settings), state)
+    return ProcessRuntime(ProcessRuntimeSettings(**settings), state)
+
+
+async def main() -> None:
+    kind, state, session_id, settings, image = sys.argv[1:6]
+    session = SessionId(UUID(session_id))
+    runtime = make(kind, Path(state), json.loads(settings))
+    await runtime.setup()
+    network = await runtime.create_network(session, HOSTS)
+    key = WorkloadKey(kernel_id=KernelId(session), attempt=1)
+    await runtime.create(WorkloadSpec(key=key, session_id=session, image=image, hostname="main1", network=network))
+    await runtime.remove_network(session)  # with the workload still in it, as after a kernel that was given up
+    await runtime.remove(key)
+    await runtime.shutdown()
+    print("done")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
