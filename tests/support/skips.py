@@ -90,6 +90,7 @@ def _xfs() -> str | None:
 PROBES: dict[str, Callable[[], str | None]] = {
     "bwrap": _program("bwrap", "bubblewrap"),
     "gcc": _program("gcc", "gcc"),
+    "ssh": _program("ssh", "openssh-client"),
     "git": _program("git", "git"),
     "openssl": _program("openssl", "openssl"),
     "root": _root,
@@ -97,6 +98,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "cgroups": _cgroups,
     "nvidia": _nvidia,
     "docker": docker_engine.why_not,
+    "crun": _program("crun", "crun"),
     "registry": _program("docker-registry", "docker-registry"),
     "postgres": postgres.why_not,
     "redis": _program("redis-server", "redis-server"),

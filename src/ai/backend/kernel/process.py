@@ -51,6 +51,8 @@ def signal_name(number: int) -> str:
 def kill_group(pid: int, number: int) -> None:
     """Sends a signal to the process group led by `pid`, and to `pid` itself if it left that group; a dead one is no
     error."""
+    if pid <= 1:
+        return  # no group at all: a terminal in whose foreground nobody is says 0, which would be our own
     for send in (os.killpg, os.kill):
         try:
             send(pid, number)

@@ -40,18 +40,24 @@ _OF_PYTHON: Dict[str, Any] = {
         "url_template": "http://{host}:{port}/tree",
     },
 }
-_INTRINSIC = {"sshd": None, "ttyd": "http://{host}:{port}/"}
+INTRINSIC = {"sshd": None, "ttyd": "http://{host}:{port}/"}
+"""Services that run in a kit, with their `url_template`."""
 
 
 def builtin_definition(name: str, runtime: str, kit: Optional[str]) -> Optional[Definition]:
     """Our own definition of a service, None if there is none. Raises BadDefinition where its kit is missing."""
-    if name in _INTRINSIC:
+    if name in INTRINSIC:
         program = f"{_literal(kit or '')}/programs/run.py"
         command = [*_launcher(kit), program, name, "--port", "{ports[0]}", "--host", "{host}"]
-        return Definition({"command": command, "url_template": _INTRINSIC[name]})
+        return Definition({"command": command, "url_template": INTRINSIC[name]})
     if runtime == "python" and name in _OF_PYTHON:
         return Definition(_OF_PYTHON[name])
     return None
+
+
+def offered_definition(name: str) -> Definition:
+    """What an intrinsic service offers to clients, told without a kit."""
+    return Definition({"command": [name], "url_template": INTRINSIC[name]})
 
 
 def _literal(text: str) -> str:

@@ -12,7 +12,7 @@ import time
 
 from . import process
 from .loop import READ
-from .service_builtins import builtin_definition
+from .service_builtins import INTRINSIC, builtin_definition, offered_definition
 from .service_definitions import BadDefinition, Definition, is_name, read_definition
 from .service_launch import Plan, launch
 
@@ -146,8 +146,8 @@ class Services:
         if found is not None:
             return found
         kit = message.get("kit")
-        if name in ("sshd", "ttyd") and message.get("t") == "service-list" and not kit:
-            return Definition({"noop": True})
+        if not kit and message.get("t") == "service-list" and name in INTRINSIC:
+            return offered_definition(name)
         return builtin_definition(name, self._runtime, kit if isinstance(kit, str) else None)
 
     # ---- a start

@@ -13,6 +13,7 @@ from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.ports import Ports
 from ai.backend.agent.services.processes import Processes
 from ai.backend.agent.services.runs.book import RunBook
+from ai.backend.agent.services.service_desk import ServiceDesk
 from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.agent import (
@@ -37,6 +38,9 @@ from ai.backend.common.wire.agent import (
     ReadLogs,
     RestartKernel,
     RunResult,
+    ServiceState,
+    StartService,
+    StopService,
     TarFile,
     UploadFiles,
 )
@@ -55,6 +59,7 @@ class Commands:
         devices: DeviceOperations,
         images: ImageJobs,
         ports: Ports,
+        desk: ServiceDesk,
         settings: RunSettings,
         recovered: asyncio.Event,
     ) -> None:
@@ -63,6 +68,7 @@ class Commands:
         self._devices = devices
         self._images = images
         self._ports = ports
+        self._desk = desk
         self._runtime = runtime
         self._settings = settings
         self._recovered = recovered
@@ -136,6 +142,18 @@ class Commands:
     async def image_job(self, req: ImageJob) -> ImageJobState:
         await self._ready()
         return await self._images.ask(req)
+
+    async def start_service(self, req: StartService) -> ServiceState:
+        channel, _, _ = await self._running(req.kernel_id)
+        return await self._desk.start(self._supervisor.get(req.kernel_id), channel, req)
+
+    async def stop_service(self, req: StopService) -> None:
+        channel, _, _ = await self._running(req.kernel_id)
+        await self._desk.stop(self._supervisor.get(req.kernel_id), channel, req.name)
+
+    async def list_services(self, req: KernelRef) -> list[ServiceState]:
+        channel, _, _ = await self._running(req.kernel_id)
+        return await self._desk.list(self._supervisor.get(req.kernel_id), channel)
 
     async def open_pty(self, req: OpenPty) -> PtyStream:
         _, _, terminals = await self._running(req.kernel_id)

@@ -70,7 +70,8 @@ class KernelRecord(Record, frozen=True, kw_only=True):
     the allocation; ``owed`` names those whose ``post_create`` has failed so far, since ``owed_since``;
     ``deferred_until`` ends the deferrals of the termination under way. ``ready``: the runner of this attempt said so.
     ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted``: the attempt came by one.
-    ``unhealthy`` is what was reported last of its devices.
+    ``unhealthy`` is what was reported last of its devices, ``services`` is what the workload declares
+    (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`).
     """
 
     version: int = RECORD_VERSION
@@ -89,6 +90,7 @@ class KernelRecord(Record, frozen=True, kw_only=True):
     attached_devices: dict[str, list[dict[str, Any]]] = {}
     unhealthy: list[UnhealthyDevice] = []
     workload_id: str = ""
+    services: list[dict[str, Any]] = []
     restarted_from: int | None = None
     restarted: bool = False
     ending: Ending | None = None

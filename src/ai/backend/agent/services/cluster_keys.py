@@ -9,10 +9,13 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 
+from ai.backend.plugin.runtime import HOME
+
 SSH_PORT = 2200
 DIRECTORY = "/home/config/ssh"
 PRIVATE_KEY = f"{DIRECTORY}/id_cluster"
 PUBLIC_KEY = f"{DIRECTORY}/id_cluster.pub"
+CONTAINER_KEY = f"{HOME}/id_container"
 CLIENT_CONFIG = "/etc/ssh/ssh_config"
 
 
@@ -21,19 +24,31 @@ def cluster_key_files(secret: bytes, session_id: str, hosts: Sequence[str]) -> d
 
     Empty where the extra ``ssh`` (package cryptography) is not installed: there is no server to log in to either.
     """
+    pair = _key_pair(secret, "cluster", session_id)
+    if pair is None:
+        return {}
+    return {PRIVATE_KEY: pair[0], PUBLIC_KEY: pair[1], CLIENT_CONFIG: client_config(hosts).encode()}
+
+
+def container_key_files(secret: bytes, session_id: str) -> dict[str, bytes]:
+    """The key pair with which a user logs in, in the home, whence clients fetch it (spec 03-11, "Accessing sessions
+    via native SSH/SFTP"). It follows from the secret likewise, so that it stays the same while the session lives."""
+    pair = _key_pair(secret, "container", session_id)
+    return {} if pair is None else {CONTAINER_KEY: pair[0], f"{CONTAINER_KEY}.pub": pair[1]}
+
+
+def _key_pair(secret: bytes, purpose: str, session_id: str) -> tuple[bytes, bytes] | None:
+    """(private, public) in OpenSSH's format; None without the package cryptography."""
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
     except ImportError:
-        return {}
-    seed = hmac.digest(secret, f"cluster-ssh {session_id}".encode(), "sha256")
+        return None
+    seed = hmac.digest(secret, f"{purpose}-ssh {session_id}".encode(), "sha256")
     key = Ed25519PrivateKey.from_private_bytes(seed)
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    return {
-        PRIVATE_KEY: key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
-        PUBLIC_KEY: public + f" cluster@{session_id}\n".encode(),
-        CLIENT_CONFIG: client_config(hosts).encode(),
-    }
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    return private, public + f" {purpose}@{session_id}\n".encode()
 
 
 def client_config(hosts: Sequence[str]) -> str:

@@ -30,7 +30,8 @@ def place_files(
         if not target.startswith("/") or os.path.normpath(target) != target:
             raise CreationDenied(f"{target!r} is not a plain absolute path")
         if target.startswith(HOME + "/"):
-            write_in_home(home, target.removeprefix(HOME + "/"), content, owner)
+            mode = 0o600 if target in private else 0o644
+            write_in_home(home, target.removeprefix(HOME + "/"), content, owner, mode)
         else:
             path = directory / "files" / str(index)
             path.parent.mkdir(mode=0o755, exist_ok=True)
@@ -43,7 +44,7 @@ def place_files(
     return bound
 
 
-def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, int] | None) -> None:
+def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, int] | None, mode: int = 0o644) -> None:
     """Write one file, following no link: a kept home belongs to its user, who may have laid some.
 
     Raises CreationDenied if something is in the way.
@@ -65,7 +66,7 @@ def write_in_home(home: Path, relative: str, content: bytes, owner: tuple[int, i
             os.unlink(name, dir_fd=current)
         except FileNotFoundError:
             pass
-        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=current)
+        fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=current)
         with os.fdopen(fd, "wb") as file:
             file.write(content)
             if owner is not None:

@@ -114,6 +114,17 @@ def _suffix(python: _Python, count: int) -> str:
     return "system" if python.executable.startswith("/usr/bin/") else str(count)
 
 
+def _services_of(python: _Python) -> str:
+    """A web server of files, which every Python has, and the notebook where it is installed."""
+    found = ["http:http:8000"]
+    library = Path(python.executable).parents[1] / "lib"
+    for folder in (library / f"python{python.minor}" / "site-packages", library / "python3" / "dist-packages"):
+        if (folder / "jupyterlab").is_dir():
+            found.append("jupyterlab:http:8090")
+            break
+    return ",".join(found)
+
+
 def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
     """Interpreters of this host, ours first. Blocks: it runs the others once."""
     own = _own_python()
@@ -137,6 +148,7 @@ def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
                 interpreter=python.executable,
                 runtime_path=python.executable,
                 prefixes=python.prefixes,
+                labels={"ai.backend.service-ports": _services_of(python)},
                 aliases=(*(("python",) if is_first else ()), tag),
             )
         )

@@ -13,6 +13,7 @@ from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.networks import Networks
 from ai.backend.agent.services.observations import Observer
 from ai.backend.agent.services.plugins import PluginSet
+from ai.backend.agent.services.service_desk import ServiceDesk
 from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.runtime import AbstractRuntime
 
@@ -26,6 +27,7 @@ class Surroundings:
     secret: bytes
     runtime: AbstractRuntime
     networks: Networks
+    desk: ServiceDesk
     plugins: PluginSet
     inventory: Inventory
     records: KernelRecords

@@ -309,6 +309,8 @@ class Supervisor:
         except Exception as e:  # noqa: BLE001  # logged and told there
             await self._give_up(kernel, e, restarting=why.restarting)
             return
+        if kernel.network is not None:
+            await self._open_to_the_cluster(kernel)
         self._announce(kernel, R.RESTARTING if why.restarting else R.NEW_WORKLOAD_STARTED)
 
     async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
@@ -321,6 +323,14 @@ class Supervisor:
         kernel.hurry.set()
         kernel.save(phase=Phase.TERMINATING, ending=failure)
         await self._terminate(kernel)
+
+    async def _open_to_the_cluster(self, kernel: Kernel) -> None:
+        """The session's other kernels log in by SSH as soon as it runs (spec 03-01)."""
+        problem = await self._around.desk.start_sshd(kernel)
+        if problem is not None:
+            log.warning("kernel %s: no SSH server: %s", kernel.id, problem)
+            notes = [text for text in (kernel.record.note, f"no SSH between its kernels: {problem}") if text]
+            kernel.save(note="; ".join(notes))
 
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
         """The kernel runs: write it down, say so, and start what a batch session is for."""
@@ -335,7 +345,7 @@ class Supervisor:
             devices=record.allocation,
             attached_devices=record.attached_devices,
             unhealthy_devices=failed,
-            service_ports=[],
+            service_ports=record.services,
         )
         running = {"phase": Phase.RUNNING, "status": KernelStatus.RUNNING, "unhealthy": failed}
         kernel.save(**running, step="", restarted_from=None, resumes=0)

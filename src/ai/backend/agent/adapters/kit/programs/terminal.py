@@ -93,7 +93,7 @@ class Terminal:
             groups.add(os.tcgetpgrp(self._fd))
         except OSError:
             pass  # nobody is in the foreground any more
-        for group in groups:
+        for group in groups - {0}:  # nobody is in the foreground; to kill it would be to kill ourselves
             try:
                 os.killpg(group, number)
             except (ProcessLookupError, PermissionError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from ai.backend.agent.services.cluster_keys import PRIVATE_KEY, cluster_key_files
+from ai.backend.agent.services.cluster_keys import CONTAINER_KEY, PRIVATE_KEY, cluster_key_files, container_key_files
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_files import config_files, kernel_environ, user_mounts
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
@@ -27,8 +27,8 @@ class CreateWorkload:
 
     def workload_spec(self, kernel: Kernel, why: Circumstances) -> WorkloadSpec:
         """Raises CreationDenied if plugins, or a plugin and the session's mounts, contradict each other."""
-        spec = kernel.record.spec
-        config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec))])
+        spec, desk = kernel.record.spec, self._around.desk
+        config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec)), (AGENT, desk.mounts())])
         declared, info = self._around.settings.runtime_classes, self._around.runtime.info()
         cpu, memory = without_overhead(config, spec.runtime_class, declared, info)
         config = replace(config, cpu_limit=cpu, memory_limit_bytes=memory)
@@ -41,9 +41,10 @@ class CreateWorkload:
             config=config,
             files={
                 **config_files(spec, environ, kernel.record.device_allocation, config),
+                **(container_key_files(self._around.secret, spec.session_id) if desk.has_sshd else {}),
                 **(self._cluster_keys(spec) if kernel.network is not None else {}),
             },
-            private_files=frozenset({PRIVATE_KEY}),
+            private_files=frozenset({PRIVATE_KEY, CONTAINER_KEY}),
             hostname=spec.cluster_hostname,
             shmem_bytes=spec.shmem_bytes,
             network=kernel.network,
@@ -65,6 +66,7 @@ class CreateWorkload:
                 raise WorkloadError("the workload was not there any more")
             return
         timeout_s = self._around.settings.kernel_lifecycles.create_timeout
+        services = await self._around.desk.declare(kernel.record.spec)
         spec = self.workload_spec(kernel, why)
         try:
             check_consent(spec.config, self._around.settings.agent.consented_syscalls)
@@ -74,7 +76,7 @@ class CreateWorkload:
             raise DeadlineExceeded(f"the workload was not created within {timeout_s:g} s") from None
         except CreationDenied as e:
             raise blame(e, kernel.configs) from e
-        kernel.save(workload_id=view.workload_id, note=self._not_applied(spec.config))
+        kernel.save(workload_id=view.workload_id, services=services, note=self._not_applied(spec.config))
         kernel.configs, kernel.attached = [], {}  # a restart asks for new ones
 
     def _not_applied(self, config: WorkloadConfig) -> str | None:

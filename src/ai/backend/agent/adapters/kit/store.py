@@ -1,0 +1,39 @@
+"""The kits of one agent: made when first asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from pathlib import Path
+
+from ai.backend.agent.adapters.kit.build import KitFailed, build_kit
+from ai.backend.common.errors import Unavailable
+from ai.backend.common.service_ports import SSHD, TTYD
+
+
+class KitStore:
+    """A :class:`~ai.backend.agent.ports.kits.Kits`."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = asyncio.Lock()
+        self._name: str | None = None
+        directory.mkdir(mode=0o755, exist_ok=True)
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
+    def services(self) -> frozenset[str]:
+        """``sshd`` where the extra ``ssh`` is installed."""
+        return frozenset({TTYD, SSHD} if importlib.util.find_spec("asyncssh") is not None else {TTYD})
+
+    async def ensure(self) -> str:
+        async with self._lock:
+            if self._name is None or not (self._directory / self._name).is_dir():
+                try:
+                    self._name = (await asyncio.to_thread(build_kit, self._directory)).name
+                except KitFailed as e:
+                    raise Unavailable(str(e)) from e
+            return self._name
