@@ -35,7 +35,7 @@ DAEMONS = LAYERS[2]
 STANDING_ALONE = ("kernel",)
 
 # The same six words inside every daemon, upper may import lower.
-INSIDE: tuple[str, ...] = ("main", "api | adapters", "services", "ports", "model", "config | errors")
+INSIDE: tuple[str, ...] = ("server | watcher", "main", "api | adapters", "services", "ports", "model", "config | errors")
 
 # fmt: off
 IO_MODULES = (

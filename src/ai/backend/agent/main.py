@@ -345,7 +345,21 @@ def survey_node(config: Path | None, only: str | None = None) -> list[SurveyedPl
     return asyncio.run(survey(settings, only))
 
 
-@click.group()
+class _Group(click.Group):
+    """The watcher has a server, which an agent does not load."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "watcher"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "watcher":
+            return super().get_command(ctx, cmd_name)
+        from ai.backend.agent.api.watcher import watcher
+
+        return watcher
+
+
+@click.group(cls=_Group)
 def main() -> None:
     """The agent daemon."""
 

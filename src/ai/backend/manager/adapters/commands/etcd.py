@@ -20,7 +20,7 @@ _KINDS = {"global": ScopeKind.GLOBAL, "sgroup": ScopeKind.RESOURCE_GROUP, "node"
 
 
 def _scope(_: click.Context, __: click.Parameter, value: str) -> ConfigScope:
-    kind, _, name = value.partition(":")
+    kind, _separator, name = value.partition(":")
     if kind not in _KINDS or (kind == "global") == bool(name):
         raise click.BadParameter("global, sgroup:NAME or node:AGENT")
     return GLOBAL if kind == "global" else ConfigScope(_KINDS[kind], name)

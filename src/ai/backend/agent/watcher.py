@@ -1,0 +1,16 @@
+"""``python -m ai.backend.agent.watcher``: the same as ``backend.ai ag watcher`` (spec 03-02)."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    from ai.backend.agent.api.watcher import watcher
+
+    arguments = ["--config" if one == "--config-path" else one for one in sys.argv[1:]]
+    watcher.main(args=arguments, prog_name="python -m ai.backend.agent.watcher")
+
+
+if __name__ == "__main__":
+    main()
