@@ -344,6 +344,23 @@ async def test_the_agent_dies(tmp_path: Path, docker_engine: DockerEngine, known
         assert not traces(docker_engine, state, kernel_id)
 
 
+@pytest.mark.needs("crun")
+async def test_runtimes_of_the_engine_are_chosen_by_name(runtime: DockerRuntime, docker_engine: DockerEngine) -> None:
+    assert {"runc", "crun"} <= set(runtime.info().runtime_classes)
+    for name in ("runc", "crun"):
+        spec = spec_of(runtime_class=name)
+        assert "ran" in await said(runtime, spec, "print('ran')")
+        view = await runtime.inspect(spec.key)
+        assert view is not None
+        shown = docker_engine.call("GET", f"/containers/{view.workload_id}/json")[1]
+        assert shown["HostConfig"]["Runtime"] == name
+        ended = await runtime.stop(spec.key, grace_s=1.0)
+        assert ended is not None
+        await runtime.remove(spec.key)
+    with pytest.raises(CreationDenied, match="kata"):
+        await runtime.create(spec_of(runtime_class="kata"))
+
+
 @pytest.fixture
 def own_engine() -> Iterator[DockerEngine]:
     """An engine that the test may kill; not started yet. Its sockets need a short path: they have 107 bytes."""
