@@ -77,6 +77,18 @@ class TestByteStreams:
             await stream.write(b"x")
         await stream.close()
 
+    async def test_one_that_has_said_all_and_goes_is_cut_too(self, pair: Pair) -> None:
+        """Although the other side would wait for ever, and after it has got what was said."""
+        await pair.join()
+        stream, loop = await connect(pair)
+        loop.has_ended = False
+        await stream.write(b"last words")
+        await stream.write_eof()
+        await stream.close()
+        async with asyncio.timeout(10):
+            await loop.is_cut.wait()
+        assert loop.taken == len(b"last words")
+
     async def test_one_that_the_agent_cuts_is_no_end_of_what_was_said(self, pair: Pair) -> None:
         await pair.join()
         stream, loop = await connect(pair)

@@ -18,6 +18,7 @@ Post = Callable[[Kind, Any], Awaitable[None]]
 """Sends one message of this stream."""
 CHUNK_BYTES = 256 * 1024
 """The largest piece of a stream of bytes: what other messages of the link may have to wait for."""
+LINGER_S = 5.0
 _PIECE_COST = 256
 """What a piece weighs besides its bytes, so that single bytes fill the window too."""
 
@@ -51,6 +52,7 @@ class StreamPort(Generic[F]):
         self._credited = asyncio.Event()
         self._consumed = 0
         self._ended = False
+        self._over = asyncio.Event()
 
     def deliver(self, frame: F) -> bool:
         """Take a frame from the far side. False: it sent more than it may."""
@@ -68,9 +70,14 @@ class StreamPort(Generic[F]):
     def end(self) -> None:
         """The far side, or the link, has ended it. What has arrived can still be read."""
         self._ended = True
+        self._over.set()
         self._news.set()
         self._credited.set()
         self._forget()
+
+    async def over(self) -> None:
+        """Wait until either side, or the link, has ended it."""
+        await self._over.wait()
 
     async def send(self, frame: F) -> None:
         while self._credit <= 0 and not self._ended:
@@ -171,7 +178,10 @@ async def serve_frames(port: StreamPort[PtyFrame], stream: PtyStream) -> None:
 
 
 async def serve_bytes(port: StreamPort[bytes], stream: ByteStream) -> None:
-    """Connect the handler's stream with its port until both ways have ended or either is cut, then close both."""
+    """Connect the handler's stream with its port until both ways have ended or either is cut, then close both.
+
+    What the far side had said before it went is still handed on, if the stream takes it soon.
+    """
     far = BytesOverFrames(port)
 
     async def copy(source: ByteStream, sink: ByteStream) -> None:
@@ -179,9 +189,15 @@ async def serve_bytes(port: StreamPort[bytes], stream: ByteStream) -> None:
             await sink.write(data)
         await sink.write_eof()
 
-    tasks = {asyncio.ensure_future(copy(stream, far)), asyncio.ensure_future(copy(far, stream))}
+    outward, inward = asyncio.ensure_future(copy(stream, far)), asyncio.ensure_future(copy(far, stream))
+    over = asyncio.ensure_future(port.over())
+    tasks: set[asyncio.Future[Any]] = {outward, inward, over}
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        copying = asyncio.ensure_future(asyncio.wait({outward, inward}, return_when=asyncio.FIRST_EXCEPTION))
+        tasks.add(copying)
+        await asyncio.wait({copying, over}, return_when=asyncio.FIRST_COMPLETED)
+        if over.done():
+            await asyncio.wait({inward}, timeout=LINGER_S)
     finally:
         for task in tasks:
             task.cancel()

@@ -12,6 +12,7 @@ import json
 import os
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,6 +40,10 @@ class SocketStream:
         self._loop = asyncio.get_running_loop()
         self._waiters: dict[str, asyncio.Future[None]] = {}
         self._room = _LEAST
+        self._unsent: deque[memoryview] = deque()
+        self._queued = 0
+        self._is_waiting_to_send = False
+        self._failure: str | None = None
         self._is_cut = False
         sock.setblocking(False)
         with suppress(OSError):  # a unix socket has none
@@ -49,29 +54,28 @@ class SocketStream:
             try:
                 data = self._sock.recv(self._room, socket.MSG_DONTWAIT)
             except (BlockingIOError, InterruptedError):
-                await self._until("read", self._loop.add_reader, self._loop.remove_reader)
+                await self._until("read")
             except OSError as error:
                 raise Unavailable(f"the connection was cut: {error.strerror}") from error
             else:
-                self._room = min(_MOST, 2 * self._room) if len(data) == self._room else max(_LEAST, self._room // 2)
+                if len(data) == self._room:
+                    self._room = min(_MOST, 4 * self._room)
+                elif len(data) < self._room // 8:
+                    self._room = max(_LEAST, self._room // 2)
                 return data
         raise Unavailable("the connection was cut")
 
     async def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            if self._is_cut:
-                raise Unavailable("the connection was cut")
-            try:
-                rest = rest[self._sock.send(rest, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
-            except (BlockingIOError, InterruptedError):
-                await self._until("write", self._loop.add_writer, self._loop.remove_writer)
-            except OSError as error:
-                raise Unavailable(f"the connection was cut: {error.strerror}") from error
+        """Returns while a little may still be on its way, so that the next piece is fetched meanwhile."""
+        self._require_uncut()
+        self._unsent.append(memoryview(data))
+        self._queued += len(data)
+        if len(self._unsent) == 1:
+            self._flush()
+        await self._until_queued(_MOST)
 
     async def write_eof(self) -> None:
-        if self._is_cut:
-            raise Unavailable("the connection was cut")
+        await self._until_queued(0)
         with suppress(OSError):  # the far side has gone already, as whoever reads will hear
             self._sock.shutdown(socket.SHUT_WR)
 
@@ -82,19 +86,56 @@ class SocketStream:
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
         for waiter in self._waiters.values():
-            if not waiter.done():
-                waiter.set_result(None)
+            _wake(waiter)
         self._sock.close()
 
-    async def _until(self, what: str, add: Callable[..., Any], remove: Callable[..., Any]) -> None:
+    def _require_uncut(self) -> None:
+        if self._failure is not None:
+            raise Unavailable(f"the connection was cut: {self._failure}")
+        if self._is_cut:
+            raise Unavailable("the connection was cut")
+
+    async def _until_queued(self, limit: int) -> None:
+        """Wait until no more than that is on its way. Raises Unavailable."""
+        self._require_uncut()
+        while self._queued > limit:
+            await self._until("write")
+            self._require_uncut()
+
+    def _flush(self) -> None:
+        """Send what the socket takes; the loop calls again when it takes more."""
+        try:
+            while self._unsent:
+                sent = self._sock.send(self._unsent[0], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                self._queued -= sent
+                if sent == len(self._unsent[0]):
+                    self._unsent.popleft()
+                else:
+                    self._unsent[0] = self._unsent[0][sent:]
+        except (BlockingIOError, InterruptedError):
+            if not self._is_waiting_to_send:
+                self._is_waiting_to_send = True
+                self._loop.add_writer(self._sock, self._flush)
+        except OSError as error:
+            self._failure = error.strerror or str(error)
+            self._unsent.clear()
+            self._queued = 0
+        if not self._unsent and self._is_waiting_to_send:
+            self._is_waiting_to_send = False
+            self._loop.remove_writer(self._sock)
+        if (waiter := self._waiters.get("write")) is not None:
+            _wake(waiter)
+
+    async def _until(self, what: str) -> None:
         waiter = self._waiters[what] = self._loop.create_future()
-        add(self._sock, _wake, waiter)
+        if what == "read":
+            self._loop.add_reader(self._sock, _wake, waiter)
         try:
             await waiter
         finally:
             self._waiters.pop(what, None)
-            if not self._is_cut:
-                remove(self._sock)
+            if what == "read" and not self._is_cut:
+                self._loop.remove_reader(self._sock)
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
