@@ -19,12 +19,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 INFO_FIELDS = (
     "name", "id", "type", "status", "status_info", "status_data", "result", "image", "tag", "domain_name", "group_name",
-    "user_email", "access_key", "scaling_group", "agent_ids", "cluster_mode", "cluster_size", "occupying_slots",
+    "user_email", "access_key", "scaling_group", "agent_ids", "cluster_mode", "cluster_size", "runtime_class",
+    "occupying_slots",
     "variant_requirements", "resource_opts", "mounts", "startup_command", "service_ports", "created_at",
     "status_changed", "terminated_at", "status_history",
 )  # fmt: skip
 CONTAINER_FIELDS = (
-    "id", "cluster_hostname", "status", "status_data", "agent", "container_id", "occupied_slots", "attached_devices",
+    "id", "cluster_hostname", "cluster_role", "cluster_idx", "local_rank", "status", "status_data", "agent",
+    "container_id", "occupied_slots", "attached_devices",
 )  # fmt: skip
 _ENCODED = frozenset({"occupying_slots", "resource_opts", "service_ports"})
 
@@ -90,13 +92,14 @@ def describe_info(found: Mapping[str, Any], displays: SlotDisplays) -> Iterator[
 
 @click.command(cls=Leaf)
 @click.argument("session")
+@click.option("--kernel", metavar="HOST", help="Of this kernel, such as sub1.  [default: main1]")
 @owner_option
-def logs(session: str, owner: str | None) -> None:
+def logs(session: str, kernel: str | None, owner: str | None) -> None:
     """Print the console log of SESSION."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        text = await api.ComputeSession(session, owner).get_logs()
+        text = await api.ComputeSession(session, owner).get_logs(kernel)
         if screen.is_json:
             screen.json({"session": session, "logs": text})
         elif text:

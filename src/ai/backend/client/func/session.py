@@ -84,9 +84,10 @@ class AsyncComputeSession:
         """What the server knows about the session."""
         return (await self._transport.request(self._read())).object()
 
-    async def get_logs(self) -> str:
-        """The console log of the session's main kernel."""
-        answer = (await self._transport.request(self._read("/logs"))).object()
+    async def get_logs(self, kernel: str | None = None) -> str:
+        """The console log of the session's main kernel, or of that with the host name or id ``kernel``."""
+        query = {"kernel": kernel} if kernel is not None else {}
+        answer = (await self._transport.request(self._read("/logs", **query))).object()
         result = answer.get("result")
         return str(result.get("logs") or "") if isinstance(result, dict) else ""
 

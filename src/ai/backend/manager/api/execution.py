@@ -19,6 +19,7 @@ from ai.backend.manager.api.session_schemas import (
     DownloadQuery,
     ExecuteBody,
     FilesQuery,
+    KernelQuery,
     LogsQuery,
     ProcessList,
     ProcessRow,
@@ -127,10 +128,12 @@ class ExecutionApi:
         )
         return ResultReply(found)
 
-    @route("GET", "/session/{s}/logs")
-    async def logs(self, call: Call) -> dict[str, Any]:
-        """The console log of the main kernel."""
-        text = await self._execution.logs(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
+    @route("GET", "/session/{s}/logs", query=KernelQuery)
+    async def logs(self, call: Call[Nothing, KernelQuery]) -> dict[str, Any]:
+        """The console log of one kernel: ``kernel`` is its host name or id, the main one without."""
+        text = await self._execution.logs(
+            caller_of(call), call.params["s"], kernel=call.query.kernel, owner_access_key=call.owner_access_key
+        )
         return {"result": {"logs": text}}
 
     @route("GET", "/session/{s}/processes", reply=ProcessList)

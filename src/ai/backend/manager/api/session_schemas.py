@@ -210,6 +210,12 @@ class DownloadQuery(Schema, frozen=True):
     files: Annotated[list[Path], Meta(min_length=1)]
 
 
+class KernelQuery(Schema, frozen=True):
+    """A kernel of the session: its host name in the session, or its id."""
+
+    kernel: Annotated[str, Meta(max_length=64)] | None = None
+
+
 class LogsQuery(Schema, frozen=True, rename={"task_id": "taskId"}):
     task_id: Annotated[str, Meta(max_length=36)]
 

@@ -69,6 +69,18 @@ def check_path(path: str) -> str:
     return relative or "."
 
 
+def kernel_of(session: Session, wanted: str | None) -> Kernel:
+    """The kernel of this host name or id; the main one for None. Raises InvalidInput."""
+    if wanted is None:
+        return session.main
+    found = next((k for k in session.kernels if wanted in (k.cluster_hostname, str(k.id))), None)
+    if found is None:
+        there_are = ", ".join(k.cluster_hostname for k in session.kernels)
+        message = f"The session has no kernel {wanted[:64]!r}; it has {there_are}."
+        raise InvalidInput(message, data={"kernel": "unknown"})
+    return found
+
+
 class ExecutionService:
     """Every method raises SessionNotFound, TooManySessionsMatched, Conflict (not RUNNING) and Unavailable (agent
     away)."""
@@ -148,15 +160,21 @@ class ExecutionService:
         session, agent = await self._running(caller, ref, owner_access_key)
         return await agent.complete(Complete(kernel_id=str(session.main.id), code=code, options=dict(options)))
 
-    async def logs(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> str:
-        """Live from the agent; the kept tail once the session has ended. Works for final sessions too."""
+    async def logs(
+        self, caller: Caller, ref: str, *, kernel: str | None = None, owner_access_key: str | None = None
+    ) -> str:
+        """Live from the agent; the kept tail once the session has ended. Works for final sessions too.
+
+        ``kernel`` is a host name or an id, the main one if it is None. Raises InvalidInput if there is none.
+        """
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
-        if session.started_at is None and session.main.agent is None:
+        chosen = kernel_of(session, kernel)
+        if session.started_at is None and chosen.agent is None:
             return ""
-        kept = await self._store.get_log(session.main.id)
-        if kept is None and session.main.agent is not None:
+        kept = await self._store.get_log(chosen.id)
+        if kept is None and chosen.agent is not None:
             try:
-                kept = await self._gateway.agent(session.main.agent).read_logs(ReadLogs(kernel_id=str(session.main.id)))
+                kept = await self._gateway.agent(chosen.agent).read_logs(ReadLogs(kernel_id=str(chosen.id)))
             except BackendError:
                 if not session.status.is_final:
                     raise
