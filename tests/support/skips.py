@@ -99,7 +99,6 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "nvidia": _nvidia,
     "docker": docker_engine.why_not,
     "crun": _program("crun", "crun"),
-    "crun": _program("crun", "crun"),
     "registry": _program("docker-registry", "docker-registry"),
     "postgres": postgres.why_not,
     "redis": _program("redis-server", "redis-server"),

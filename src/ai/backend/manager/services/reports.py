@@ -170,7 +170,6 @@ class ReportsService:
                 plugins=tuple(report.plugins),
                 images=tuple(report.images),
                 runtime_classes=tuple(report.runtime_classes),
-                runtime_classes=tuple(report.runtime_classes),
             )
         )
         if known is None:

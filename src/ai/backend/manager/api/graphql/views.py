@@ -121,7 +121,6 @@ def session_view(session: Session, caller: Caller) -> View:
         "containers": [kernel_view(kernel, session, caller) for kernel in session.kernels],
         "dependency_ids": session.dependencies,
         "abusing_reports": [],
-        "idle_checks": "{}",
     }
 
 
@@ -256,7 +255,7 @@ def domain_view(domain: Domain) -> View:
         "modified_at": domain.created_at,
         "total_resource_slots": slots_json(domain.total_resource_slots),
         "allowed_vfolder_hosts": json.dumps(domain.allowed_vfolder_hosts),
-        "allowed_docker_registries": [],
+        "allowed_docker_registries": list(domain.allowed_docker_registries or ()),
         "integration_id": domain.integration_id,
     }
 
