@@ -183,7 +183,8 @@ _CALLS = [
     ("GET", "/dependency-graph", None),
     ("GET", "/abusing-report", None),
     ("POST", "/commit", None),
-    ("POST", "/start-service", None),
+    ("POST", "/start-service", {"app": "sshd"}),
+    ("POST", "/shutdown-service", {"service_name": "sshd"}),
 ]
 
 
@@ -253,10 +254,6 @@ async def test_status_history_and_graph(api: Api) -> None:
 
 
 async def test_what_is_not_offered_says_so(api: Api) -> None:
-    await api.create(name="mine")
-    for path in ("commit", "start-service"):
-        reply = await api.user.request("POST", f"/session/mine/{path}")
-        assert (reply.status, reply.problem) == (501, "not-supported")
     for path in ("create-from-template", "create-cluster"):
         reply = await api.user.request("POST", f"/session/_/{path}")
         assert (reply.status, reply.problem) == (501, "not-supported")

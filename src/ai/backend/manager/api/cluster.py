@@ -112,11 +112,6 @@ class ClusterApi:
         """Who may own virtual folders here; nobody where no folders are kept."""
         return ["user", "group"] if self._has_folders else []
 
-    @route("GET", "/config/docker-registries")
-    async def docker_registries(self, call: Call) -> dict[str, str]:
-        """Registries that images come from: none, images come from the agents."""
-        return {}
-
     @route("GET", "/resource/variant-properties", query=VariantsQuery)
     async def variant_properties(self, call: Call[Nothing, VariantsQuery]) -> dict[str, Any]:
         """What a session may require of its devices here (``config.variant_requirements``), and how many there are."""

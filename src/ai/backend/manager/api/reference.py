@@ -68,5 +68,7 @@ def graphql_page() -> str:
     told = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS, "DEPTH": usual.depth, "COST": usual.cost}
     for name, value in told.items():
         head = head.replace(f"MAX_{name}", f"{value:,}")
-    schema = Path(__file__).with_name("graphql") / "schema.graphql"
-    return f"{head}```graphql\n{schema.read_text(encoding='utf-8').strip()}\n```\n"
+    folder = Path(__file__).with_name("graphql")
+    files = (folder / "schema.graphql", folder / "images.graphql")
+    schema = "\n\n".join(file.read_text(encoding="utf-8").strip() for file in files)
+    return f"{head}```graphql\n{schema}\n```\n"

@@ -112,10 +112,3 @@ class SessionsApi:
         """Not offered by this server: 501 for a session of the caller's, 404 for others."""
         await self._sessions.get(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
         raise NotSupported("Agents of this server look for no abuse, so there is nothing to report.")
-
-    @route("POST", "/session/{s}/commit", audited=False)
-    @route("POST", "/session/{s}/start-service", audited=False, max_body=65_536)
-    async def not_offered(self, call: Call) -> None:
-        """Not offered by this server: 501 for a session of the caller's, 404 for others."""
-        await self._sessions.get(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
-        raise NotSupported(f"This server does not offer {call.endpoint.path.rpartition('/')[2]}.")

@@ -37,11 +37,12 @@ from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.agent_features import NETWORKS, needs_of, with_networks
+from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.images.resolving import merge_images, resolve_image
 from ai.backend.manager.services.mounts import SessionMounts
+from ai.backend.manager.services.runtime_classes import with_class
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
-from ai.backend.manager.services.runtime_classes import with_class
 from ai.backend.manager.services.snapshots import plugin_devices
 from ai.backend.manager.services.state import ManagerState
 
@@ -201,7 +202,9 @@ class SessionFactory:
         mounts: SessionMounts | None = None,
         defaults: SessionDefaults | None = None,
         state: ManagerState | None = None,
+        images: Catalogue | None = None,
     ) -> None:
+        self._images = images
         self._mounts = mounts
         self._defaults = defaults
         self._state = state
@@ -225,10 +228,10 @@ class SessionFactory:
         place = await self._place(caller, owner, request)
         if NETWORKS in needs_of(request.cluster_size, request.cluster_mode, request.runtime_class):
             place = replace(place, agents=with_networks(place.agents, place.resource_group))
-        image = resolve_image(merge_images(place.agents), request.image, request.architecture)
+        image = await self._image(owner, place, request.image, request.architecture)
         limits = await self._check_policy(owner, request)
         slots = self._slots(request.resources, image)
-        members = self._members(request, image, slots, place)
+        members = await self._members(owner, request, image, slots, place)
         if request.runtime_class:
             place, members = _of_class(request.runtime_class, place, members)
         await self._check_fits(request, members, place)
@@ -284,7 +287,9 @@ class SessionFactory:
             return True
         agents = await self._agents.agents(scaling_group=session.scaling_group)
         try:
-            return resolve_image(merge_images(agents), wanted, session.architecture).name == session.image
+            registered, aliases = await self._images.known_as(wanted) if self._images is not None else ((), ())
+            known = merge_images(agents, registered, aliases)
+            return resolve_image(known, wanted, session.architecture).name == session.image
         except ImageNotFound:
             return False
 
@@ -353,15 +358,22 @@ class SessionFactory:
         open_groups = frozenset(r.name for r in allowed)
         return _Place(domain, group, chosen.name, open_groups, agents, tuple(AgentId(a) for a in request.agent_list))
 
-    def _members(self, request: CreateSession, image: Image, slots: ResourceSlot, place: _Place) -> tuple[_Member, ...]:
+    async def _image(self, owner: Caller, place: _Place, wanted: str, architecture: str | None) -> Image:
+        """Raises as :meth:`Catalogue.choose`."""
+        if self._images is None:
+            return resolve_image(merge_images(place.agents), wanted, architecture)
+        return await self._images.choose(owner, place.domain, place.agents, wanted, architecture)
+
+    async def _members(
+        self, owner: Caller, request: CreateSession, image: Image, slots: ResourceSlot, place: _Place
+    ) -> tuple[_Member, ...]:
         """The kernels to be, those of one role in a row."""
         if not request.roles:
             roles = [("main", 1), ("sub", request.cluster_size - 1)]
             return tuple(_Member(role, i + 1, image, slots) for role, size in roles for i in range(size))
-        images = merge_images(place.agents)
         found: list[_Member] = []
         for role in request.roles:
-            its = resolve_image(images, role.image, role.architecture)
+            its = await self._image(owner, place, role.image, role.architecture)
             if role.name == "main" and its.name != image.name:
                 its = image  # the request has named another one
             wanted = {**(role.resources or {}), **((request.resources or {}) if role.name == "main" else {})}

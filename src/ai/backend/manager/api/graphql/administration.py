@@ -11,6 +11,7 @@ from ariadne import MutationType, QueryType
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.ids import GroupId, UserId
+from ai.backend.common.images import check_registry_name
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeKind
@@ -47,6 +48,12 @@ def _hosts(given: Any) -> dict[str, tuple[str, ...]]:
     return read_hosts(structured("allowed_vfolder_hosts", given))
 
 
+def _registries(given: Any) -> list[str]:
+    """Their hosts; the published client sends them as one string, with commas."""
+    names = given.split(",") if isinstance(given, str) else given
+    return [check_registry_name(str(name).strip()) for name in names if str(name or "").strip()]
+
+
 def _group_type(given: Any) -> GroupType:
     words = {kind.value: kind for kind in GroupType}
     if str(given).upper().replace("-", "_") not in words:
@@ -72,6 +79,7 @@ def _size(given: Any) -> int:
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "total_resource_slots": _slots,
     "allowed_vfolder_hosts": _hosts,
+    "allowed_docker_registries": _registries,
     "type": _group_type,
     "default_for_unspecified": _unspecified,
     "max_quota_scope_size": _size,
@@ -103,6 +111,7 @@ _KEPT: dict[str, tuple[str, ...]] = {
     "storage_policy": ("max_vfolder_count", "max_quota_scope_size"),
 }
 _KEPT["group"] = (*_KEPT["domain"], "domain_name", "type", "resource_policy")
+_KEPT["domain"] += ("allowed_docker_registries",)
 """Fields of each object that we keep. Others that clients send are taken and have no effect here."""
 
 

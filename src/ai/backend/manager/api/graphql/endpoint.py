@@ -42,6 +42,7 @@ class GraphQLApi:
 
         executor = await self._get_executor()
         context = Context(caller_of(call), self._services, request_id=call.request_id)
+        context.variables = call.body.variables
         return await executor.execute(call.body.query, call.body.variables, call.body.operation_name, context)
 
     async def _get_executor(self) -> Executor:

@@ -18,6 +18,7 @@ from ai.backend.infra.http.errors import PROBLEM_BASE, status_of
 from ai.backend.manager.api.graphql.administration import ADMINISTRATION_BINDABLES
 from ai.backend.manager.api.graphql.equipment import EQUIPMENT_BINDABLES
 from ai.backend.manager.api.graphql.folders import FOLDER_BINDABLES
+from ai.backend.manager.api.graphql.images import IMAGE_BINDABLES
 from ai.backend.manager.api.graphql.limits import MAX_TOKENS, QueryLimits, check_introspection, check_limits
 from ai.backend.manager.api.graphql.people import PEOPLE_BINDABLES
 from ai.backend.manager.api.graphql.resolvers import BINDABLES, Context
@@ -32,6 +33,7 @@ _BINDABLES = (
     *RESOURCE_GROUP_BINDABLES,
     *PEOPLE_BINDABLES,
     *EQUIPMENT_BINDABLES,
+    *IMAGE_BINDABLES,
 )
 _UUID = ScalarType("UUID")
 _DATE_TIME = ScalarType("DateTime")
@@ -68,8 +70,8 @@ def _tell_big_int(value: Any) -> int:
 
 
 def load_schema() -> GraphQLSchema:
-    """The schema of ``schema.graphql`` with its resolvers; a resolver without a field is an error."""
-    text = load_schema_from_path(str(Path(__file__).with_name("schema.graphql")))
+    """The schema of the ``.graphql`` files here with its resolvers; a resolver without a field is an error."""
+    text = load_schema_from_path(str(Path(__file__).parent))
     return make_executable_schema(text, *_BINDABLES, _UUID, _DATE_TIME, _JSON_STRING, _BIG_INT)
 
 
