@@ -79,6 +79,7 @@ from ai.backend.manager.ports.session_defaults import DotfileStore, TemplateStor
 from ai.backend.manager.ports.storage import StorageGateway
 from ai.backend.manager.ports.stores import AgentStore, AnswerStore, AuditStore, SessionStore, TaskStore
 from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
+from ai.backend.manager.services.activity import ActivityBoard
 from ai.backend.manager.services.administration import AdministrationService
 from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.bundle import Services
@@ -89,11 +90,13 @@ from ai.backend.manager.services.equipment import Assignments, EquipmentService
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
+from ai.backend.manager.services.idle import IdleService
 from ai.backend.manager.services.images.bundle import Images
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
 from ai.backend.manager.services.leadership import Leadership
 from ai.backend.manager.services.lookup import SessionFinder
 from ai.backend.manager.services.loops.callbacks import CallbackLoop
+from ai.backend.manager.services.loops.idle import IdleLoop
 from ai.backend.manager.services.loops.launch import LaunchLoop
 from ai.backend.manager.services.loops.owners import OwnersLoop
 from ai.backend.manager.services.loops.retention import RetentionLoop
@@ -106,6 +109,7 @@ from ai.backend.manager.services.people import PeopleService
 from ai.backend.manager.services.presence import PresenceCheck
 from ai.backend.manager.services.reports import ReportsService
 from ai.backend.manager.services.resource_groups import ResourceGroupService
+from ai.backend.manager.services.service_ports import ServicePorts
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
@@ -216,6 +220,8 @@ class Manager:
         self._hash_password = hash_password
         self._assignments = Assignments(kept.config)
         self._owners = OwnersLoop(kept.sessions, kept.identities, self._writer, clock)
+        self._activity = ActivityBoard(kept.activities, clock)
+        self._idle = IdleService(kept.activities, self._activity, kept.identities, kept.config, self._stats, clock)
         self._defaults = SessionDefaults(
             kept.dotfiles, kept.identities, self._identity, max_script_bytes=settings.sessions.max_script_bytes
         )
@@ -322,6 +328,7 @@ class Manager:
             defaults=self._defaults,
             templates=TemplateService(kept.templates, kept.identities, self._identity, sessions, clock, minter),
             state=state,
+            idle=self._idle,
             execution=ExecutionService(
                 store=kept.sessions,
                 finder=finder,
@@ -330,8 +337,10 @@ class Manager:
                 minter=minter,
                 files=settings.files,
                 sessions=settings.sessions,
+                activity=self._activity,
             ),
-            tunnels=TunnelService(finder, gateway, settings.tunnels),
+            service_ports=ServicePorts(finder, gateway),
+            tunnels=TunnelService(finder, gateway, settings.tunnels, self._activity),
             identity=self._identity,
             administration=AdministrationService(
                 kept.identities,
@@ -405,6 +414,7 @@ class Manager:
             session_settings=settings.sessions,
             agent_settings=settings.agents,
         )
+        self._idle_loop = IdleLoop(kept.sessions, self._idle, self._writer, clock)
         self._callbacks = CallbackLoop(
             kept.sessions,
             HttpCallbackSender(
@@ -430,7 +440,7 @@ class Manager:
         """For tests and simulations, which run ``once`` by hand."""
         kept = self._services.folders
         folders = (kept.loop, kept.quota_loop) if kept is not None else ()
-        rest = (self._terminate, self._sweep, self._owners, self._callbacks, self._retention)
+        rest = (self._terminate, self._sweep, self._idle_loop, self._owners, self._callbacks, self._retention)
         artifacts = (self._services.artifacts.loop,) if self._services.artifacts is not None else ()
         return self._schedule, self._launch, *rest, *folders, *artifacts
 
@@ -446,7 +456,7 @@ class Manager:
         """Migrate and run the loops, or wait for one's turn to. What a former life left half-way goes on at once."""
         await self.migrate()
         await self._slots.load()
-        side = [self._identity.run(), self._stats.run(), self._services.audit.run()]
+        side = [self._identity.run(), self._stats.run(), self._services.audit.run(), self._activity.run()]
         if self._leadership is None:
             await self._services.tasks.recover()
             await self._begin()
@@ -497,7 +507,13 @@ class Manager:
         await self._services.tasks.stop()
         if isinstance(self._storage, StorageProxies):
             await self._storage.close()
-        for flush in (self._identity.flush, self._stats.flush, self._services.audit.flush, self._resign):
+        for flush in (
+            self._identity.flush,
+            self._stats.flush,
+            self._services.audit.flush,
+            self._activity.flush,
+            self._resign,
+        ):
             try:
                 await flush()
             except Exception:  # the other writes must still be tried

@@ -117,7 +117,6 @@ async def test_the_manager(api: Api) -> None:
     status = (await api.user.request("GET", "/manager/status", json={"status": "running"})).json()
     assert (status["status"], status["active_sessions"]) == ("running", 1)
     assert (await api.user.request("GET", "/manager/announcement")).json() == {"enabled": False, "message": ""}
-    assert (await api.admin.request("PUT", "/manager/status", json={"status": "frozen"})).status == 501
     role = (await api.admin.request("GET", "/auth/role?group=default")).json()
     assert role == {"global_role": "superadmin", "domain_role": "admin", "group_role": "admin"}
 

@@ -253,12 +253,6 @@ async def test_status_history_and_graph(api: Api) -> None:
     assert "no abuse" in told.json()["detail"]
 
 
-async def test_what_is_not_offered_says_so(api: Api) -> None:
-    for path in ("create-from-template", "create-cluster"):
-        reply = await api.user.request("POST", f"/session/_/{path}")
-        assert (reply.status, reply.problem) == (501, "not-supported")
-
-
 async def test_who_did_what_is_written_down(api: Api) -> None:
     await api.create(name="watched")
     await api.other.request("DELETE", "/session/watched")

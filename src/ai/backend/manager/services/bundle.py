@@ -13,10 +13,12 @@ from ai.backend.manager.services.equipment import EquipmentService
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
+from ai.backend.manager.services.idle import IdleService
 from ai.backend.manager.services.images.bundle import Images
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
 from ai.backend.manager.services.people import PeopleService
 from ai.backend.manager.services.resource_groups import ResourceGroupService
+from ai.backend.manager.services.service_ports import ServicePorts
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
@@ -30,6 +32,7 @@ class Services:
     sessions: SessionService
     execution: ExecutionService
     tunnels: TunnelService
+    service_ports: ServicePorts
     identity: IdentityService
     administration: AdministrationService
     people: PeopleService
@@ -45,6 +48,7 @@ class Services:
     defaults: SessionDefaults
     templates: TemplateService
     state: ManagerState
+    idle: IdleService
     folders: Folders | None = None
     """None where nothing keeps them."""
     artifacts: Artifacts | None = None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, LimitExceeded
@@ -20,6 +21,7 @@ from ai.backend.common.wire.agent import (
     ListProcesses,
     OpenPty,
     ProcessInfo,
+    PtyFrame,
     ReadLogs,
     RunResult,
     TarFile,
@@ -31,6 +33,7 @@ from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Minter
+from ai.backend.manager.services.activity import ActivityBoard
 from ai.backend.manager.services.lookup import SessionFinder
 from ai.backend.manager.services.statistics import StatBoard
 
@@ -95,7 +98,9 @@ class ExecutionService:
         minter: Minter,
         files: FileSettings,
         sessions: SessionSettings,
+        activity: ActivityBoard,
     ) -> None:
+        self._activity = activity
         self._store = store
         self._finder = finder
         self._gateway = gateway
@@ -111,6 +116,7 @@ class ExecutionService:
                 f"The session is {session.status}, not RUNNING.",
                 data={"status": session.status.value, "reason": session.status_info},
             )
+        self._activity.touch(session.id)
         return session, self._gateway.agent(session.main.agent)
 
     async def execute(
@@ -131,7 +137,7 @@ class ExecutionService:
             raise InvalidInput(f"mode {request.mode} needs a runId", data={"runId": "missing"})
         if request.mode in (RunMode.QUERY, RunMode.BATCH):
             self._stats.count_query(session.id)
-        return await agent.execute(
+        result = await agent.execute(
             Execute(
                 kernel_id=str(session.main.id),
                 run_id=run_id,
@@ -141,6 +147,8 @@ class ExecutionService:
                 flush_timeout_s=flush_timeout_s,
             )
         )
+        self._activity.touch(session.id)
+        return result
 
     async def interrupt(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> None:
         """SIGINT to the running code; harmless if nothing runs."""
@@ -237,4 +245,23 @@ class ExecutionService:
     ) -> PtyStream:
         """A terminal in the session; the caller closes it."""
         session, agent = await self._running(caller, ref, owner_access_key)
-        return await agent.open_pty(OpenPty(kernel_id=str(session.main.id), rows=rows, cols=cols))
+        stream = await agent.open_pty(OpenPty(kernel_id=str(session.main.id), rows=rows, cols=cols))
+        return _UsedPty(stream, partial(self._activity.touch, session.id))
+
+
+class _UsedPty:
+    """A terminal of which every frame, to or from its user, tells that the session is used."""
+
+    def __init__(self, stream: PtyStream, touch: Callable[[], None]) -> None:
+        self._stream = stream
+        self._touch = touch
+        self.close = stream.close
+
+    async def send(self, frame: PtyFrame) -> None:
+        self._touch()
+        await self._stream.send(frame)
+
+    async def __aiter__(self) -> AsyncIterator[PtyFrame]:
+        async for frame in self._stream:
+            self._touch()
+            yield frame

@@ -15,6 +15,7 @@ from ai.backend.manager.config.settings import TunnelSettings
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.world import AgentGateway
+from ai.backend.manager.services.activity import ActivityBoard
 from ai.backend.manager.services.lookup import SessionFinder
 
 _USABLE = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
@@ -35,14 +36,25 @@ class TunnelRequest:
 class Tunnel:
     """A :class:`~ai.backend.common.wire.link.ByteStream` that counts among those of its session until it is closed."""
 
-    def __init__(self, stream: ByteStream, session: Session, counts: Counter[SessionId]) -> None:
+    def __init__(
+        self, stream: ByteStream, session: Session, counts: Counter[SessionId], activity: ActivityBoard
+    ) -> None:
         self._stream = stream
         self._session = session.id
         self._counts = counts
+        self._activity = activity
         self._is_closed = False
-        self.read = stream.read
-        self.write = stream.write
         self.write_eof = stream.write_eof
+
+    async def read(self) -> bytes:
+        data = await self._stream.read()
+        if data:
+            self._activity.touch(self._session)
+        return data
+
+    async def write(self, data: bytes) -> None:
+        self._activity.touch(self._session)
+        await self._stream.write(data)
 
     async def close(self) -> None:
         if not self._is_closed:
@@ -60,7 +72,10 @@ def release(counts: Counter[SessionId], session: SessionId) -> None:
 class TunnelService:
     """Connects; whoever asked carries the bytes and closes."""
 
-    def __init__(self, finder: SessionFinder, gateway: AgentGateway, settings: TunnelSettings) -> None:
+    def __init__(
+        self, finder: SessionFinder, gateway: AgentGateway, settings: TunnelSettings, activity: ActivityBoard
+    ) -> None:
+        self._activity = activity
         self._finder = finder
         self._gateway = gateway
         self.settings = settings
@@ -96,7 +111,7 @@ class TunnelService:
         except BaseException:
             release(self._counts, session.id)
             raise
-        return Tunnel(stream, session, self._counts)
+        return Tunnel(stream, session, self._counts, self._activity)
 
     def _agent_of(self, session: Session) -> AgentCommands:
         if session.status not in _USABLE or session.main.agent is None:

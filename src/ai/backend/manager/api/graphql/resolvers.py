@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -41,10 +42,14 @@ class Context:
         self.caller = caller
         self.services = services
         self._request_id = request_id
+        self.variables: Mapping[str, Any] = {}
+        """As they were sent, declared or not."""
         self._wanted: set[SessionId] = set()
         self._dependencies: dict[SessionId, Session] = {}
         self._listed: set[AgentId] = set()
         self._holdings: dict[str, Sequence[Holding]] = {}
+        self._unjudged: dict[SessionId, Session] = {}
+        self._judged: dict[SessionId, Mapping[str, Any]] = {}
         self._loading = asyncio.Lock()
 
     @asynccontextmanager
@@ -67,8 +72,9 @@ class Context:
             )
 
     def sessions(self, sessions: Iterable[Session]) -> list[views.View]:
-        """Views of sessions, whose dependencies will be loaded together if they are asked for."""
+        """Views of sessions, whose dependencies and idle checks will be loaded together if they are asked for."""
         found = list(sessions)
+        self._unjudged.update((session.id, session) for session in found)
         self._wanted.update(d for session in found for d in session.dependencies)
         return [views.session_view(session, self.caller) for session in found]
 
@@ -84,6 +90,13 @@ class Context:
                 listed, self._listed = self._listed, set()
                 self._holdings.update(await self.services.cluster.holdings(self.caller, listed))
         return self._holdings.get(agent_id, ())
+
+    async def idle_checks(self, session_id: SessionId) -> Mapping[str, Any]:
+        async with self._loading:
+            if self._unjudged:
+                unjudged, self._unjudged = list(self._unjudged.values()), {}
+                self._judged.update(await self.services.idle.reports(unjudged))
+        return self._judged.get(session_id, {})
 
     async def dependencies(self, ids: Iterable[SessionId]) -> list[views.View]:
         async with self._loading:  # resolvers of siblings run at once, and what one loads is for all
@@ -164,6 +177,11 @@ async def compute_session_list(_: Any, info: Info, **args: Any) -> views.View:
     )
     page = await context.services.sessions.search(context.caller, wanted)
     return {"items": context.sessions(page.items), "total_count": page.total_count}
+
+
+@session_type.field("idle_checks")
+async def session_idle_checks(view: views.View, info: Info) -> str:
+    return json.dumps(await context_of(info).idle_checks(view["id"]))
 
 
 @session_type.field("dependencies")
@@ -427,22 +445,6 @@ async def agent_containers(view: views.View, info: Info, status: str | None = No
     words = tuple(word.strip().upper() for word in (status or "").split(",") if word.strip())
     kernels = await context.services.sessions.kernels_of_agent(context.caller, view["id"], statuses=words)
     return [views.kernel_view(kernel, None, context.caller) for kernel in kernels]
-
-
-@query.field("images")
-async def images(_: Any, info: Info, is_installed: bool | None = None, **args: Any) -> list[views.View]:
-    context = context_of(info)
-    told = [views.image_view(image, context.caller) for image in await context.services.cluster.images()]
-    return [view for view in told if is_installed in (None, view["installed"])]
-
-
-@query.field("image")
-async def image(_: Any, info: Info, reference: str, architecture: str | None = None) -> views.View | None:
-    found: list[views.View] = await images(_, info)
-    for view in found:
-        if reference in (view["id"], *view["aliases"]) and architecture in (None, view["architecture"]):
-            return view
-    return None
 
 
 BINDABLES = (query, session_type, keypair_type, agent_type, domain_type, group_type)
