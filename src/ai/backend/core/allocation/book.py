@@ -228,6 +228,19 @@ class SlotBook:
             self._move(moved, source, target)
         self.total_free -= total
 
+    def take_whole(self, parts: Parts) -> None:
+        """As :meth:`change`, of devices that have one quantum each, free."""
+        if self.special:
+            self.change(parts, 1)
+            return
+        used, free, taken = self.used, self.free, 0
+        for rank, _ in parts:
+            used[rank] += 1
+            free[rank] = 0
+            taken |= 1 << rank
+        self._move(taken, 1, 0)
+        self.total_free -= len(parts)
+
     def _change_special(self, rank: int, quanta: int) -> None:
         """An unhealthy device offers nothing, and a slot that begins or ceases to be used hides or shows others."""
         group = self.groups.get(rank)

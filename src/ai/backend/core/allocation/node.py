@@ -284,7 +284,7 @@ class NodeAllocator:
             parts = [(alloc_map.ranks[d], 1) for d in part[slot]]
             found = self._memo[key] = self._given(name, parts, part, hint)
         else:
-            book.change(found.parts, 1)
+            book.take_whole(found.parts)
         return found
 
     def _given(

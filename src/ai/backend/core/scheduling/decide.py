@@ -197,15 +197,14 @@ class Pass:
         seats = self._seats(session, entry)
         if seats is None:
             return False
-        kernels = []
-        for kernel, seat in zip(session.kernels, seats, strict=True):
-            agent = self._fleet.agents[seat.rank]
-            devices = without_placeholders(seat.devices) if agent.make.has_pools else seat.devices
+        agents, kernels = self._fleet.agents, []
+        for kernel, (rank, devices) in zip(session.kernels, seats, strict=True):
+            agent = agents[rank]
             placed = KernelPlacement(
                 kernel_id=kernel.kernel_id,
                 agent_id=agent.agent_id,
                 generation=agent.view.generation,
-                devices=devices,
+                devices=without_placeholders(devices) if agent.make.has_pools else devices,
             )
             kernels.append(placed)
         self._placements.append(Placement(session_id=session.session_id, kernels=tuple(kernels)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import gcd
 from typing import NamedTuple, TypeVar
 
 from ai.backend.common.devices import DeviceAllocation
@@ -19,7 +20,7 @@ from ai.backend.core.allocation.node import Recipe
 from ai.backend.core.scheduling.fragmentation import Gradient, Usual, usual
 from ai.backend.core.scheduling.slot_index import SlotIndex, mask_of, members, micro
 from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
-from ai.backend.core.scheduling.vectors import VectorIndex
+from ai.backend.core.scheduling.vectors import Edges, VectorIndex
 from ai.backend.core.scheduling.working import REFUSALS, Make, Wish, WorkingAgent, make_of
 
 K = TypeVar("K", bound=Hashable)
@@ -39,14 +40,14 @@ class Tier(NamedTuple):
     Attributes:
         scope: which ones.
         vectors: by what they have free of the requested slots.
-        amounts: what is requested of each slot, in the order of the vectors.
         floor: the least vector that may do.
+        edges: the slots of which an agent with this very level may still lack something.
     """
 
     scope: int
     vectors: VectorIndex
-    amounts: tuple[int, ...]
     floor: int
+    edges: Edges
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -148,7 +149,9 @@ class Fleet:
     def _index(self, slot: str) -> None:
         books = [a.books.get(slot) for a in self.agents]
         most = max((int(b.total * b.micro) for m in self.makes if (b := m.books.get(slot))), default=0)
-        self.indexes[slot] = SlotIndex([b.free_micro if b else 0 for b in books], most)
+        quanta = [b.micro for m in self.makes if (b := m.books.get(slot))]
+        grain = gcd(*(int(q) for q in quanta)) if all(q == int(q) for q in quanta) else 1
+        self.indexes[slot] = SlotIndex([b.free_micro if b else 0 for b in books], most, grain)
         if any(slot in make.shared for make in self.makes):
             largest = [int(b.largest * b.micro) for m in self.makes if (b := m.books.get(slot)) and b.largest]
             self._grain[slot] = min(largest, default=0)
@@ -224,7 +227,7 @@ class Fleet:
         tiers = []
         for left in sorted(unused):
             vectors = self._by_vector(order, left)
-            tiers.append(Tier(unused[left], vectors, amounts, vectors.floor(amounts)))
+            tiers.append(Tier(unused[left], vectors, *vectors.floor(amounts)))
         return Demand(
             wishes=wishes,
             total=total,

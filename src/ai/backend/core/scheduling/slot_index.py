@@ -52,10 +52,10 @@ class SlotIndex:
 
     __slots__ = ("_amounts", "_levels", "_masks", "_order", "_settled", "_stale", "free", "unit")
 
-    def __init__(self, free: Sequence[int], most: int) -> None:
-        """``most``: what the largest agent has of it, taken or not."""
+    def __init__(self, free: Sequence[int], most: int, grain: int = 1) -> None:
+        """``most``: what the largest agent has of it, taken or not; ``grain``: everything is a multiple of it."""
         self.free = list(free)
-        self.unit = max(1, most // _LEVELS)
+        self.unit = max(grain, most // _LEVELS)
         self._settled = list(free)
         self._stale: list[int] = []
         self._amounts: list[int] = []

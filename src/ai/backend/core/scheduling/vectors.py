@@ -20,6 +20,10 @@ _MOST = (1 << (_WIDTH - 1)) - 1
 _FEW = 8
 
 
+Edges = tuple[tuple[SlotIndex, int, int], ...]
+"""(slot, amount, shift of its field) where the level of an agent does not tell whether it has the amount."""
+
+
 class VectorIndex:
     """The agents of a mask by their vectors.
 
@@ -49,12 +53,14 @@ class VectorIndex:
             found = found << _WIDTH | index.free[rank] // index.unit
         return found
 
-    def floor(self, amounts: Sequence[int]) -> int:
-        """The least vector of an agent that has at least these amounts."""
-        found = 0
-        for index, amount in zip(self._indexes, amounts, strict=True):
+    def floor(self, amounts: Sequence[int]) -> tuple[int, Edges]:
+        """The least vector of an agent that has at least these amounts; and what it does not tell about them."""
+        found, edges = 0, []
+        for index, amount, shift in zip(self._indexes, amounts, self._shifts, strict=True):
             found = found << _WIDTH | min(amount // index.unit, _MOST)
-        return found
+            if amount % index.unit:
+                edges.append((index, amount, shift))
+        return found, tuple(edges)
 
     def change(self, rank: int) -> None:
         """An agent has more or less free than before."""
@@ -75,18 +81,19 @@ class VectorIndex:
         else:
             masks[now] = others | bit
 
-    def fullest(self, amounts: Sequence[int], floor: int, scope: int) -> int:
-        """Of a mask: those that have at least these amounts, and of the scarcest slot the least, then of the next, ...;
+    def fullest(self, floor: int, edges: Edges, scope: int) -> int:
+        """Of a mask: those that have what :meth:`floor` read, with the least of the scarcest slot, then of the next;
         0 if there are none. All of them have the same vector."""
         if scope.bit_count() <= _FEW:
-            return self._of_few(amounts, floor, scope, min)
+            return self._of_few(floor, edges, scope, min)
         order, masks, guards = self._order, self._masks, self._guards
         at = bisect_left(order, floor)
         while at < len(order):
             vector = order[at]
             short = ~((vector | guards) - floor) & guards
             if not short:
-                if (found := masks[vector] & scope) and (found := self._exact(found, vector, amounts, floor)):
+                found = masks[vector] & scope
+                if found and (not edges or (found := self._exact(found, vector, floor, edges))):
                     return found
                 at += 1
             else:
@@ -95,17 +102,18 @@ class VectorIndex:
                 at = bisect_left(order, vector >> kept << kept | floor & (1 << kept) - 1, at + 1)
         return 0
 
-    def emptiest(self, amounts: Sequence[int], floor: int, scope: int) -> int:
+    def emptiest(self, floor: int, edges: Edges, scope: int) -> int:
         """As :meth:`fullest`, with the most instead of the least."""
         if scope.bit_count() <= _FEW:
-            return self._of_few(amounts, floor, scope, max)
+            return self._of_few(floor, edges, scope, max)
         order, masks, guards = self._order, self._masks, self._guards
         at = len(order) - 1
         while at >= 0:
             vector = order[at]
             short = ~((vector | guards) - floor) & guards
             if not short:
-                if (found := masks[vector] & scope) and (found := self._exact(found, vector, amounts, floor)):
+                found = masks[vector] & scope
+                if found and (not edges or (found := self._exact(found, vector, floor, edges))):
                     return found
                 at -= 1
             else:
@@ -114,21 +122,21 @@ class VectorIndex:
                 at = bisect_left(order, vector >> kept << kept, 0, at) - 1
         return 0
 
-    def _exact(self, found: int, vector: int, amounts: Sequence[int], floor: int) -> int:
-        """Those of agents with equal vectors that have at least these amounts, where the vector alone cannot say."""
-        for index, amount, shift in zip(self._indexes, amounts, self._shifts, strict=True):
-            if amount % index.unit and vector >> shift & _FIELD == floor >> shift & _FIELD:
+    @staticmethod
+    def _exact(found: int, vector: int, floor: int, edges: Edges) -> int:
+        """Of agents with equal vectors: those that have the amounts."""
+        for index, amount, shift in edges:
+            if vector >> shift & _FIELD == floor >> shift & _FIELD:
                 enough = [rank for rank in members(found) if index.free[rank] >= amount]
                 found = mask_of(enough, found.bit_length())
         return found
 
-    def _of_few(self, amounts: Sequence[int], floor: int, scope: int, best: Callable[[Iterable[int]], int]) -> int:
+    def _of_few(self, floor: int, edges: Edges, scope: int, best: Callable[[Iterable[int]], int]) -> int:
         fitting: dict[int, int] = {}
         while scope:
             bit = scope & -scope
             scope ^= bit
-            rank = bit.bit_length() - 1
-            if all(index.free[rank] >= amount for index, amount in zip(self._indexes, amounts, strict=True)):
-                vector = self._vectors[rank]
+            vector = self._vectors[bit.bit_length() - 1]
+            if not ~((vector | self._guards) - floor) & self._guards and self._exact(bit, vector, floor, edges):
                 fitting[vector] = fitting.get(vector, 0) | bit
         return fitting[best(fitting)] if fitting else 0
