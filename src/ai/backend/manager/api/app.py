@@ -27,6 +27,7 @@ from ai.backend.manager.api.folder_hosts import FolderHostsApi
 from ai.backend.manager.api.folders import FoldersApi, FolderSharingApi
 from ai.backend.manager.api.graphql.endpoint import GraphQLApi
 from ai.backend.manager.api.images import ImagesApi
+from ai.backend.manager.api.service_ports import ServicePortsApi
 from ai.backend.manager.api.session_defaults import SessionDefaultsApi
 from ai.backend.manager.api.sessions import SessionsApi
 from ai.backend.manager.api.streams import StreamsApi
@@ -90,6 +91,7 @@ def api_endpoints(
         *ExecutionApi(execution, options.files).endpoints(),
         *endpoints_of(StreamsApi(sessions, execution), tag="streams"),
         *endpoints_of(TunnelsApi(services.tunnels), tag="streams"),
+        *endpoints_of(ServicePortsApi(services.service_ports), tag="sessions"),
         *endpoints_of(EventsApi(sessions, services.identity, services.events, services.tasks), tag="events"),
         *endpoints_of(
             ClusterApi(

@@ -29,7 +29,7 @@ from ai.backend.infra.http.streams import open_socket
 from ai.backend.manager.api.access import caller_of
 from ai.backend.manager.api.execution import run_request
 from ai.backend.manager.api.session_schemas import StreamRequest
-from ai.backend.manager.api.session_views import run_result, service_ports
+from ai.backend.manager.api.session_views import run_result
 from ai.backend.manager.services.execution import ExecutionService, RunRequest
 from ai.backend.manager.services.sessions import SessionService
 
@@ -63,15 +63,6 @@ class StreamsApi:
     def __init__(self, sessions: SessionService, execution: ExecutionService) -> None:
         self._sessions = sessions
         self._execution = execution
-
-    @route("GET", "/stream/session/{s}/apps")
-    async def apps(self, call: Call) -> list[dict[str, Any]]:
-        """The services of a session."""
-        session = await self._sessions.get(caller_of(call), call.params["s"], owner_access_key=call.owner_access_key)
-        return [
-            {"name": port.name, "protocol": port.protocol, "ports": port.ports}
-            for port in service_ports(session.service_ports)
-        ]
 
     @route("GET", "/stream/session/{s}/execute", kind="socket")
     async def execute(self, call: Call) -> web.StreamResponse:
