@@ -60,6 +60,31 @@ def test_hello_world_in_a_container(cluster: Cluster, docker_engine: DockerEngin
     assert wait_until(lambda: nothing_is_left(docker_engine, cluster, environ["BACKENDAI_KERNEL_ID"]))
 
 
+@pytest.mark.needs("crun")
+def test_a_cluster_of_containers_ends_as_one(cluster: Cluster, docker_engine: DockerEngine) -> None:
+    session = name()
+    options = ("--cluster-size", "2", "--runtime-class", "crun", "-r", "cpu=1", "-r", "mem=128m")
+    cluster.run("start", "-t", session, *options, PYTHON_IMAGE, check=True)
+    found = cluster.json("info", session)
+    assert found["runtime_class"] == "crun"
+    containers = {k["cluster_hostname"]: k["container_id"] for k in found["containers"]}
+    for container in containers.values():
+        shown = docker_engine.call("GET", f"/containers/{container}/json")[1]
+        assert shown["HostConfig"]["Runtime"] == "crun"
+    code = "import socket; print(socket.gethostname(), len({socket.gethostbyname(h) for h in ('main1', 'sub1')}))"
+    done = cluster.run("run", "-t", session, "-q", *options, "-c", code, PYTHON_IMAGE)
+    assert done.stdout.split() == ["main1", "2"], done.stderr
+    assert len(session_networks(docker_engine, found["id"])) == 1
+    docker_engine.call("DELETE", f"/containers/{containers['sub1']}?force=1")
+    wait_until(lambda: final_status(cluster, session) == "TERMINATED")
+    assert wait_until(lambda: all(nothing_is_left(docker_engine, cluster, k["id"]) for k in found["containers"]))
+    assert wait_until(lambda: not session_networks(docker_engine, found["id"]))
+
+
+def session_networks(engine: DockerEngine, session_id: str) -> list[str]:
+    return [n["Name"] for n in engine.call("GET", "/networks")[1] if n["Name"].endswith(f"-net-{session_id}")]
+
+
 def test_a_batch_of_files(cluster: Cluster) -> None:
     work = cluster.data_dir.parent
     (work / "main.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(3)\n")
