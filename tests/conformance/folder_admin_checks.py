@@ -66,7 +66,7 @@ COVERED = {
 }
 
 
-def _boss(scene: Scene) -> Published:
+def boss_of(scene: Scene) -> Published:
     """The published client with the administrator's keys."""
     assert scene.admin is not None
     config = scene.admin.config
@@ -81,7 +81,7 @@ def _boss(scene: Scene) -> Published:
 def check_vfolder_share(scene: Scene) -> None:
     """A group's folder, and what single members may do with it."""
     assert scene.admin is not None
-    boss = _boss(scene)
+    boss = boss_of(scene)
     try:
         made = ended(boss("vfolder", "create", "-g", "default", "-p", "ro", "conf-team", HOST))
         assert "is created" in made.all, made.all
@@ -118,7 +118,7 @@ def check_model(scene: Scene) -> None:
 
 
 def check_admin_vfolder_list(scene: Scene) -> None:
-    boss = _boss(scene)
+    boss = boss_of(scene)
     with folder(scene, "conf-seen"):
         assert "conf-seen" in ended(boss("admin", "vfolder", "list")).out
         hosts = ended(boss("admin", "vfolder", "list-hosts"))
@@ -132,7 +132,7 @@ def check_admin_vfolder_list(scene: Scene) -> None:
 
 def check_admin_vfolder_owner(scene: Scene) -> None:
     assert scene.admin is not None
-    boss = _boss(scene)
+    boss = boss_of(scene)
     with folder(scene, "conf-owned") as made:
         folder_id = made.info()["id"]
         said = ended(boss("admin", "vfolder", "change-vfolder-ownership", folder_id, "admin@local"))
@@ -145,7 +145,7 @@ def check_admin_vfolder_owner(scene: Scene) -> None:
 def check_admin_vfolder_shares(scene: Scene) -> None:
     """The client's own listing is of folders of the one who asks, and the others take an id."""
     assert scene.admin is not None
-    boss = _boss(scene)
+    boss = boss_of(scene)
     with folder(scene, "conf-shares", by=scene.admin) as made:
         made.invite("ro", ["user@local"])
         [invitation] = [one for one in scene.server.VFolder.invitations() if one["vfolder_name"] == "conf-shares"]
@@ -163,7 +163,7 @@ def check_admin_vfolder_shares(scene: Scene) -> None:
 
 
 def check_admin_storage(scene: Scene) -> None:
-    boss = _boss(scene)
+    boss = boss_of(scene)
     listed = ended(boss("admin", "storage", "list"))
     assert HOST in listed.out, listed.all
     told = json.loads(ended(boss("--output", "json", "admin", "storage", "list")).out)
@@ -177,7 +177,7 @@ def check_admin_storage(scene: Scene) -> None:
 def check_admin_host_permissions(scene: Scene) -> None:
     """The permissions by name, and each object that sets them."""
     assert scene.admin is not None
-    boss = _boss(scene)
+    boss = boss_of(scene)
     listed = ended(boss("admin", "permission", "list"))
     for permission in ("create-vfolder", "mount-in-session", "set-user-specific-permission"):
         assert permission in listed.out, listed.all

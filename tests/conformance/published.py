@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from tests.support.forked import ForkedPopen, ForkServer
 from tests.support.skips import is_ci
 
+SEVERAL = Path(__file__).with_name("several.py")
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 DEFAULT_VENV = Path(__file__).resolve().parents[2] / ".cache" / "conformance-venv"
 
@@ -109,6 +111,26 @@ class Published:
             cwd=self.folder,
             env=self.environment(),
         )
+
+    def several(self, *commands: tuple[str, ...]) -> list[Said]:
+        """Run commands one after the other in one process; yes is said to whatever is asked."""
+        process = ForkedPopen(
+            [self.python, SEVERAL],
+            server=_server(self.python),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=self.folder,
+            env=self.environment(),
+        )
+        try:
+            out, err = process.communicate(json.dumps(commands), timeout=self.timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+        told = json.loads(out) if process.returncode == 0 else [["", out + err, None]] * len(commands)
+        return [Said(*one) for one in told]
 
     def __call__(self, *arguments: str, timeout_s: float | None = None, input_: str | None = None) -> Said:
         """Run a command to its end. One that hangs, as this client does after some broken replies, says nothing."""

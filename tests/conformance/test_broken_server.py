@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ai.backend.client.session import Session
+from tests.conformance import admin_checks
 from tests.conformance.broken import Answer, Breakage, broken_server
 from tests.conformance.catalogue import run_check
 from tests.conformance.checks import Scene
@@ -93,6 +94,38 @@ def _no_message(_told: dict[str, Any]) -> None:
     return None
 
 
+def _undone(root: str) -> Any:
+    """The mutation is answered as refused."""
+
+    def spoil(answer: Answer) -> None:
+        value = answer.json()
+        if root in (value.get("data") or {}):
+            value["data"][root]["ok"] = False
+        answer.set_json(value)
+
+    return spoil
+
+
+def _lost(root: str) -> Any:
+    """What was asked for is not shown."""
+
+    def spoil(answer: Answer) -> None:
+        value = answer.json()
+        if root in (value.get("data") or {}):
+            value["data"][root] = []
+        answer.set_json(value)
+
+    return spoil
+
+
+def _without_secret(answer: Answer) -> None:
+    value = answer.json()
+    for root in (value.get("data") or {}).values():
+        if isinstance(root, dict) and isinstance(root.get("keypair"), dict):
+            root["keypair"]["secret_key"] = ""
+    answer.set_json(value)
+
+
 _STREAM = "/stream/session/.*"
 BREAKAGES = [
     Breakage("version is malformed", "config", "/", spoil=lambda answer: answer.set_json({"version": "7"})),
@@ -142,6 +175,16 @@ BREAKAGES = [
     Breakage("an option that is not kept", "vfolder_options", ".*/update-options", swallow=(201, "{}")),
     Breakage("a directory that is never made", "vfolder_mkdir", "/folders/.*/mkdir", swallow=(201, "{}")),
     Breakage("a folder that keeps its name", "vfolder_rename", "/folders/[^/]*/rename", swallow=(201, "{}")),
+    Breakage("users that are not listed", "admin_users", "/admin/gql", spoil=_nothing_listed),
+    Breakage("a secret that is not told", "admin_users", "/admin/gql", spoil=_without_secret),
+    Breakage("a purge that is refused", "admin_users", "/admin/gql", spoil=_undone("purge_user")),
+    Breakage("domains that are not listed", "admin_tenants", "/admin/gql", spoil=_lost("domains")),
+    Breakage("members that do not join", "admin_tenants", "/admin/gql", spoil=_undone("modify_group")),
+    Breakage("a scheduler that is not set", "admin_limits", "/admin/gql", spoil=_undone("modify_scaling_group")),
+    Breakage(
+        "resource groups under another name", "admin_limits", "/scaling-groups", spoil=_rename("scaling_groups", "x")
+    ),
+    Breakage("agents that are not listed", "admin_agents", "/admin/gql", spoil=_nothing_listed),
     Breakage("a removal that never happens", "rm", "/session/[^/]*", "DELETE", swallow=(200, '{"stats": {}}')),
 ]
 
@@ -164,5 +207,5 @@ def test_the_proxy_itself_breaks_nothing(
         run_check(name, Scene(Published(published_python, endpoint, keys, tmp_path), server))
 
 
-def test_every_check_of_folders_has_been_seen_to_fail() -> None:
-    assert {*COVERED.values()} <= {breakage.check for breakage in BREAKAGES}
+def test_every_check_of_folders_and_administration_has_been_seen_to_fail() -> None:
+    assert {*COVERED.values(), *admin_checks.COVERED} <= {breakage.check for breakage in BREAKAGES}

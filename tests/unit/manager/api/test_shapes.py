@@ -147,9 +147,10 @@ def test_images_and_options() -> None:
 def test_statistics_of_an_agent_have_the_units_that_published_clients_know() -> None:
     metric = {"current": "5", "capacity": "100", "pct": "5.00", "unit_hint": "percent"}
     hot = {**metric, "unit_hint": "celsius"}
-    live = {"node": {"cpu_util": metric}, "devices": {"gpu_temperature": {"0": hot}}}
+    power = {**metric, "unit_hint": "watt"}
+    live = {"node": {"cpu_util": metric, "power": power}, "devices": {"gpu_temperature": {"0": hot}}}
     assert published_units(live) == {
-        "node": {"cpu_util": {**metric, "unit_hint": "pct"}},
+        "node": {"cpu_util": {**metric, "unit_hint": "pct"}, "power": {**power, "unit_hint": "pct", "unit": "watt"}},
         "devices": {"gpu_temperature": {"0": {**metric, "unit_hint": "Celsius"}}},
     }
     assert published_units(None) is None

@@ -331,17 +331,21 @@ def preset_view(preset: ResourcePreset) -> View:
     }
 
 
-_PUBLISHED_UNITS = {"percent": "pct", "celsius": "Celsius"}
+_PUBLISHED_UNITS = {"percent": "pct", "celsius": "Celsius", **{u: u for u in ("pct", "Celsius", "bytes", "bps")}}
 
 
 def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """An agent's statistics in the units that published clients know there (wire contract, Agent)."""
+    """An agent's statistics in the units that published clients know there (wire contract, Agent).
+
+    They crash on any other, so such a metric is told as a percentage, with its own unit as ``unit``.
+    """
     if live_stat is None:
         return None
 
     def renamed(metric: Mapping[str, Any]) -> dict[str, Any]:
-        unit = metric.get("unit_hint")
-        return {**metric, "unit_hint": _PUBLISHED_UNITS.get(str(unit), unit)}
+        unit = str(metric.get("unit_hint"))
+        known = _PUBLISHED_UNITS.get(unit)
+        return {**metric, "unit_hint": known} if known is not None else {**metric, "unit_hint": "pct", "unit": unit}
 
     return {
         "node": {key: renamed(metric) for key, metric in live_stat.get("node", {}).items()},
