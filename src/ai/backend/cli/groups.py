@@ -29,6 +29,7 @@ admin = LazyGroup(
         "agent": Entry("ai.backend.cli.groups:admin_agent", "Agents: their resources, and which limits they enforce."),
         "keypair": Entry("ai.backend.cli.groups:admin_keypair", "Keypairs."),
         "session": Entry("ai.backend.cli.groups:admin_session", "Sessions of all users."),
+        "image": Entry("ai.backend.cli.image_admin:admin_image", "Images of container registries."),
         "artifact": Entry("ai.backend.cli.artifact_admin:admin_artifact", "Where artifacts come from."),
         "manager": Entry("ai.backend.cli.groups:admin_manager", "The manager."),
         "etcd": Entry("ai.backend.cli.groups:admin_etcd", "The shared configuration."),

@@ -40,6 +40,7 @@ from ai.backend.client.func.bounds import (
     AsyncStoragePolicy,
 )
 from ai.backend.client.func.creation import CreateOptions
+from ai.backend.client.func.image import AsyncImage
 from ai.backend.client.func.people import AsyncUser
 from ai.backend.client.func.resource_groups import AsyncScalingGroup
 from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions
@@ -88,6 +89,7 @@ class AsyncSession:
         self.ResourcePreset = AsyncResourcePreset(self.transport)
         self.Agent = AsyncAgent(self.transport)
         self.KeyPair = AsyncKeyPair(self.transport)
+        self.Image = AsyncImage(self.transport)
         self.Resource = AsyncResource(self.transport)
         self.Admin = AsyncAdmin(self.transport)
         self._entered: Token[Session | AsyncSession] | None = None
@@ -185,6 +187,8 @@ class ComputeSession(Facade[AsyncComputeSession]):
     restart = blocking(AsyncComputeSession.restart)
     rename = blocking(AsyncComputeSession.rename)
     interrupt = blocking(AsyncComputeSession.interrupt)
+    commit = blocking(AsyncComputeSession.commit)
+    imagify = blocking(AsyncComputeSession.imagify)
     complete = blocking(AsyncComputeSession.complete)
     execute = blocking(AsyncComputeSession.execute)
     events = iterating(AsyncComputeSession.events)
@@ -399,6 +403,18 @@ class Resource(Facade[AsyncResource]):
     check_presets = blocking(AsyncResource.check_presets)
 
 
+class Image(Facade[AsyncImage]):
+    list = blocking(AsyncImage.list)
+    rescan_images = blocking(AsyncImage.rescan_images)
+    preload = blocking(AsyncImage.preload)
+    unload = blocking(AsyncImage.unload)
+    alias_image = blocking(AsyncImage.alias_image)
+    dealias_image = blocking(AsyncImage.dealias_image)
+    forget_image = blocking(AsyncImage.forget_image)
+    clear_images = blocking(AsyncImage.clear_images)
+    list_registries = blocking(AsyncImage.list_registries)
+
+
 class BackgroundTask(Facade[AsyncBackgroundTask]):
     progress = iterating(AsyncBackgroundTask.progress)
     wait = blocking(AsyncBackgroundTask.wait)
@@ -435,6 +451,7 @@ class Session:
         self.ResourcePreset = ResourcePreset(self.portal, inner.ResourcePreset)
         self.Agent = Agent(self.portal, inner.Agent)
         self.KeyPair = KeyPair(self.portal, inner.KeyPair)
+        self.Image = Image(self.portal, inner.Image)
         self.Resource = Resource(self.portal, inner.Resource)
         self.Admin = Admin(self.portal, inner.Admin)
         self._entered: Token[Session | AsyncSession] | None = None

@@ -36,6 +36,7 @@ from ai.backend.manager.adapters.backing import Backing, advertised, default_dat
 from ai.backend.manager.adapters.callbacks import HttpCallbackSender
 from ai.backend.manager.adapters.commands.etcd import etcd
 from ai.backend.manager.adapters.commands.fixture import fixture
+from ai.backend.manager.adapters.commands.image import image
 from ai.backend.manager.adapters.commands.keys import generate_rpc_keypair
 from ai.backend.manager.adapters.commands.running import existing
 from ai.backend.manager.adapters.commands.schema import clear_history, dbshell, schema
@@ -645,8 +646,9 @@ def start_server(settings: ManagerSettings) -> None:
 
 @main.command("bootstrap")
 @click.option("--resource-group", default="default", show_default=True)
+@click.option("--vfolder-host", "hosts", multiple=True, help="A storage host (PROXY:VOLUME) that the domain may use.")
 @click.pass_obj
-def bootstrap(settings: ManagerSettings, resource_group: str) -> None:
+def bootstrap(settings: ManagerSettings, resource_group: str, hosts: tuple[str, ...]) -> None:
     """Make the default domain, group, resource group, an admin and a user, and print the keys of those that are new."""
 
     async def run() -> None:
@@ -654,7 +656,7 @@ def bootstrap(settings: ManagerSettings, resource_group: str) -> None:
         manager = Manager(settings, database, Bus(), _NoAgents(), sealer=sealer_of(settings))
         try:
             await manager.migrate()
-            made = await manager.services.identity.bootstrap(resource_group=resource_group)
+            made = await manager.services.identity.bootstrap(resource_group=resource_group, vfolder_hosts=hosts)
         finally:
             await database.close()
         for who, pair in (("admin", made.admin), ("user", made.user)):
@@ -668,7 +670,7 @@ def bootstrap(settings: ManagerSettings, resource_group: str) -> None:
 
 
 main.add_command(secrets_group(default_database))
-for _command in (etcd, schema, fixture, api, dbshell, clear_history, generate_rpc_keypair):
+for _command in (etcd, image, schema, fixture, api, dbshell, clear_history, generate_rpc_keypair):
     main.add_command(_command)
 
 

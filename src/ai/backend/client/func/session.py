@@ -133,6 +133,15 @@ class AsyncComputeSession:
         await self._transport.request(self._change("POST", "/rename", name=new_name))
         self.name = new_name
 
+    async def commit(self) -> dict[str, Any]:
+        """Begin to make an archive of the session on its agent: ``bgtask_id`` and ``path`` of the answer (03-18)."""
+        return (await self._transport.request(self._change("POST", "/commit"))).object()
+
+    async def imagify(self, image_name: str) -> dict[str, Any]:
+        """Begin to push an image of the session, for its owner: as :meth:`commit`, with the image's name as path."""
+        call = Call(method="POST", path=self._path("/imagify"), params=self._owner(), json={"image_name": image_name})
+        return (await self._transport.request(call)).object()
+
     async def interrupt(self) -> None:
         """Send the running code an interrupt (what Ctrl-C does)."""
         await self._transport.request(self._change("POST", "/interrupt"))

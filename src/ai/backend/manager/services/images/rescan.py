@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ai.backend.common.errors import BackendError, InvalidInput, RegistryUnavailable
+from ai.backend.common.errors import BackendError, InvalidInput, NotSupported, RegistryUnavailable
 from ai.backend.common.ids import TaskId
 from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.identity import Caller
@@ -58,7 +58,12 @@ class Rescan:
     """See the module."""
 
     def __init__(
-        self, store: ImageStore, scanner: RegistryScanner, registries: RegistryBook, tasks: TaskService, clock: Clock
+        self,
+        store: ImageStore,
+        scanner: RegistryScanner,
+        registries: RegistryBook,
+        tasks: TaskService | None,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._scanner = scanner
@@ -66,6 +71,11 @@ class Rescan:
         self._tasks = tasks
         self._clock = clock
         self._running: dict[str | None, TaskId] = {}
+
+    @classmethod
+    def alone(cls, store: ImageStore, scanner: RegistryScanner, registries: RegistryBook, clock: Clock) -> Rescan:
+        """Outside of a manager, where only :meth:`scan` can be called."""
+        return cls(store, scanner, registries, None, clock)
 
     async def start(self, caller: Caller, name: str | None = None) -> TaskId:
         """Scan one registry, or all, in the background; the task counts tags. One that is under way is joined.
@@ -77,7 +87,9 @@ class Rescan:
         registries = [await self._registries.get(name)] if name else list((await self._registries.all()).values())
         if not registries:
             raise InvalidInput("No registry is configured (config/docker/registry).", data={"registry": "none"})
-        key = name or None
+        key, tasks = name or None, self._tasks
+        if tasks is None:
+            raise NotSupported("nothing runs in the background here")
         if key in self._running:
             return self._running[key]
 
@@ -88,7 +100,7 @@ class Rescan:
             finally:
                 self._running.pop(key, None)
 
-        return await self._tasks.start(caller, f"scan {name or 'all registries'}", work)
+        return await tasks.start(caller, f"scan {name or 'all registries'}", work)
 
     async def _scan_all(self, registries: Sequence[ContainerRegistry], progress: TaskProgress) -> str:
         """Raises BackendError: every one of them failed."""
@@ -107,7 +119,12 @@ class Rescan:
             raise RegistryUnavailable(" | ".join(told))
         return " | ".join(told)
 
-    async def scan(self, registry: ContainerRegistry, progress: TaskProgress | None = None) -> str:
+    async def scan(
+        self,
+        registry: ContainerRegistry,
+        progress: TaskProgress | None = None,
+        tell: Callable[[ScanStep], None] | None = None,
+    ) -> str:
         """One registry, now; what it came to. Raises BackendError: what came until then is kept."""
         began, outcome = self._clock.now(), Outcome()
         pending: list[FoundImage] = []
@@ -115,6 +132,8 @@ class Rescan:
         told_at = began
         async for step in self._scanner.scan(registry):
             outcome.note(step)
+            if tell is not None:
+                tell(step)
             pending += step.found
             if step.failed is not None:
                 kept.add(f"{registry.name}/{step.current}")

@@ -1,0 +1,118 @@
+"""`backend.ai mgr image`: the catalogue of images, without a manager that runs (spec 03-02, 03-06)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from ai.backend.common.errors import ImageNotFound, NotFound
+from ai.backend.common.images import architecture_name, check_alias
+from ai.backend.infra.config_store import SQLiteConfigStore
+from ai.backend.infra.database import Database
+from ai.backend.manager.adapters.backing import config_store
+from ai.backend.manager.adapters.commands.running import on_database
+from ai.backend.manager.adapters.db.image_store import SqlImageStore
+from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
+from ai.backend.manager.adapters.system import SystemClock
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.model.image import ImageAlias, ScanStep
+from ai.backend.manager.services.images.registries import RegistryBook
+from ai.backend.manager.services.images.rescan import Rescan
+
+T = TypeVar("T")
+
+
+@click.group("image")
+def image() -> None:
+    """Images of container registries."""
+
+
+def _on_images(settings: ManagerSettings, work: Callable[[SqlImageStore], Awaitable[T]]) -> T:
+    async def run(database: Database) -> T:
+        return await work(SqlImageStore(database))
+
+    return on_database(settings, run)
+
+
+@image.command("list")
+@click.option("-r", "--registry", default=None, help="Only those of this registry.")
+@click.pass_obj
+def list_(settings: ManagerSettings, registry: str | None) -> None:
+    """List the images that are known of registries."""
+    found = _on_images(settings, lambda store: store.all(registry))
+    aliases = _on_images(settings, lambda store: store.aliases())
+    for one in found:
+        named = [a.alias for a in aliases if a.image == one.name and a.architecture in (None, one.architecture)]
+        click.echo("  ".join([one.name, one.architecture, one.digest, *([f"({', '.join(named)})"] if named else [])]))
+
+
+@image.command("rescan")
+@click.argument("registry", required=False)
+@click.pass_obj
+def rescan(settings: ManagerSettings, registry: str | None) -> None:
+    """Read what REGISTRY, or every configured one, has now."""
+
+    async def work(database: Database) -> list[str]:
+        config = config_store(settings, database)
+        if isinstance(config, SQLiteConfigStore):
+            await config.setup()
+        book = RegistryBook(config)
+        try:
+            chosen = [await book.get(registry)] if registry else list((await book.all()).values())
+        finally:
+            close = getattr(config, "close", None)
+            if close is not None:
+                await close()
+        if not chosen:
+            raise NotFound("no registry is configured (config/docker/registry)")
+        scan = Rescan.alone(SqlImageStore(database), HttpRegistryScanner(), book, SystemClock())
+        return [await scan.scan(one, tell=_tell) for one in chosen]
+
+    for line in on_database(settings, work):
+        click.echo(line)
+
+
+def _tell(step: ScanStep) -> None:
+    if step.skipped or step.failed:
+        click.echo(f"{step.current}: {step.skipped or step.failed}", err=True)
+
+
+@image.command("alias")
+@click.argument("alias")
+@click.argument("target")
+@click.option("--arch", default=None, help="The processor architecture; whichever there is if not given.")
+@click.pass_obj
+def alias(settings: ManagerSettings, alias: str, target: str, arch: str | None) -> None:
+    """Let ALIAS stand for the image TARGET of a registry."""
+
+    async def work(store: SqlImageStore) -> None:
+        check_alias(alias)
+        architecture = architecture_name(arch) if arch else None
+        found = {i.name for i in await store.lookup(target) if architecture in (None, i.architecture)}
+        if len(found) != 1:
+            what = f"there are {', '.join(sorted(found)[:20])}" if found else "no registry had it"
+            raise ImageNotFound(f"{target} is no one image: {what}")
+        await store.put_alias(ImageAlias(alias=alias, image=found.pop(), architecture=architecture))
+
+    _on_images(settings, work)
+
+
+@image.command("dealias")
+@click.argument("alias")
+@click.pass_obj
+def dealias(settings: ManagerSettings, alias: str) -> None:
+    """Let ALIAS stand for nothing any more."""
+    if not _on_images(settings, lambda store: store.drop_alias(alias)):
+        raise click.ClickException(f"there is no alias {alias}")
+
+
+@image.command("forget")
+@click.argument("name")
+@click.option("--arch", default=None, help="Only of this processor architecture.")
+@click.pass_obj
+def forget(settings: ManagerSettings, name: str, arch: str | None) -> None:
+    """Let the image NAME be unknown until the next rescan."""
+    if not _on_images(settings, lambda store: store.forget(name, architecture_name(arch) if arch else None)):
+        raise click.ClickException(f"no registry had {name}")
