@@ -22,7 +22,6 @@ MANAGERS = "nodes/managers"
 """Where managers say how agents reach them."""
 PLUGINS = "config/plugins/accelerator"
 _ASK_S = 2.0
-_LOOK_S = 10.0
 
 
 def named_managers(link: LinkSettings) -> dict[str, str]:
@@ -94,12 +93,16 @@ class SharedConfiguration:
 
     async def follow(self, ends: SeveralManagers) -> None:
         """Connect to the managers that are listed, as the list changes; until cancelled."""
-        while self._store is not None:
-            await asyncio.sleep(_LOOK_S)
+        if self._store is None:
+            return
+        while True:
             try:
                 await ends.change(_read(await self._store.get_prefix(MANAGERS)))
+                async for _ in self._store.watch(MANAGERS):
+                    await ends.change(_read(await self._store.get_prefix(MANAGERS)))
             except BackendError as e:
                 log.warning("the list of managers cannot be read: %s", e)
+                await asyncio.sleep(_ASK_S)
 
     async def merged(self, settings: AgentSettings) -> AgentSettings:
         """The settings with what the shared configuration says of plugins; those of the file win."""

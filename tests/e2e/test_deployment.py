@@ -1,0 +1,165 @@
+"""The documented set-up of three daemons, from the files in ``deploy/``, on real PostgreSQL, Redis and etcd."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ai.backend.client.config import APIConfig
+from ai.backend.client.exceptions import BackendError
+from ai.backend.client.session import Session
+from tests.support import audit
+from tests.support.cluster import wait_until
+from tests.support.deployment import AGENT, Deployment
+
+pytestmark = [pytest.mark.needs("postgres", "redis", "etcd"), pytest.mark.timeout(300)]
+FINAL = "('TERMINATED', 'ERROR', 'CANCELLED')"
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment, dict[str, dict[str, str]]]]:
+    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as servers:
+        Path(servers).chmod(0o755)
+        deployment = Deployment(tmp_path_factory.mktemp("deployed"), Path(servers))
+        try:
+            deployment.start_servers()
+            users = deployment.set_up()
+            for name in ("storage-proxy", "manager", "agent"):
+                deployment.start_one(name)
+            deployment.wait_alive()
+            yield deployment, users
+        finally:
+            deployment.stop()
+
+
+def _session(user: dict[str, str], port: int) -> Session:
+    config = APIConfig(
+        endpoint=f"http://127.0.0.1:{port}",
+        access_key=user["BACKEND_ACCESS_KEY"],
+        secret_key=user["BACKEND_SECRET_KEY"],
+    )
+    return Session(config=config)
+
+
+def test_the_three_daemons_run_a_session_and_any_manager_serves_it(
+    deployed: tuple[Deployment, dict[str, dict[str, str]]],
+) -> None:
+    deployment, users = deployed
+    deployment.start_one("manager2")
+    with _session(users["user"], deployment.ports[8081]) as first:
+        made = first.ComputeSession.get_or_create("python", name="both", resources={"cpu": 1, "mem": "128m"})
+        assert _console(made.execute(code="print(6 * 7)", mode="query")) == "42\n"
+        other_port = deployment.ports[18081]
+        with _session(users["user"], other_port) as second:
+            same = wait_until(lambda: _asked(second, "both"), what=f"the other manager\n{deployment.log()}")
+            assert same["status"] == "RUNNING"
+            again = second.ComputeSession("both")
+            said = wait_until(lambda: _said(again, "print('from the other')"), what="the other's link to the agent")
+            assert said == "from the other\n"
+            again.destroy()
+            assert second.VFolder.list_hosts()["default"] == "storage-1:local"
+            second.VFolder.create("data", host="storage-1:local")
+            assert [folder["name"] for folder in first.VFolder.list()] == ["data"]
+    wait_until(lambda: not _live(deployment), what=f"the end of the session\n{deployment.log()}")
+    deployment.kill("manager2")
+
+
+def _console(result: dict[str, object]) -> str:
+    console = result["console"]
+    assert isinstance(console, list)
+    return "".join(text for stream, text in console if stream == "stdout")
+
+
+def _said(session: Any, code: str) -> str | None:
+    try:
+        return _console(session.execute(code=code, mode="query"))
+    except BackendError:
+        return None
+
+
+def _asked(session: Session, name: str) -> dict[str, object] | None:
+    try:
+        found: dict[str, object] = session.ComputeSession(name).get_info()  # type: ignore[assignment]  # of any shape
+    except (BackendError, OSError):
+        return None
+    return found
+
+
+def _live(deployment: Deployment) -> list[dict[str, object]]:
+    return deployment.query(f"SELECT id, name, status FROM sessions WHERE status NOT IN {FINAL}")
+
+
+def test_kills_of_everything_lose_and_leak_nothing(deployed: tuple[Deployment, dict[str, dict[str, str]]]) -> None:
+    """Sessions come and go while each server and daemon is killed and started again."""
+    deployment, users = deployed
+    deployment.start_one("manager2")
+    stop, made, lock = threading.Event(), [0], threading.Lock()
+
+    def come_and_go(number: int) -> None:
+        port = deployment.ports[8081 if number % 2 else 18081]
+        turn = 0
+        with _session(users["user"], port) as session:
+            while not stop.is_set():
+                turn += 1
+                try:
+                    one = session.ComputeSession.get_or_create(
+                        "python", name=f"s{number}-{turn}", enqueue_only=True, resources={"cpu": 1, "mem": "64m"}
+                    )
+                    with lock:
+                        made[0] += 1
+                    time.sleep(0.3)
+                    one.destroy()
+                except (BackendError, OSError):
+                    time.sleep(0.2)  # somebody was dead: what became of the session is looked at in the end
+
+    threads = [threading.Thread(target=come_and_go, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for server in (deployment.redis, deployment.postgres, deployment.etcd):
+            _let_some_come(made)
+            server.kill()
+            time.sleep(0.5)
+            server.start()
+        for name in ("manager", "agent", "manager2"):
+            _let_some_come(made)
+            deployment.kill(name)
+            time.sleep(0.5)
+            deployment.start_one(name)
+        _let_some_come(made)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    deployment.wait_alive()
+
+    def all_gone() -> bool:
+        left = _live(deployment)
+        with _session(users["admin"], deployment.ports[8081]) as admin:
+            for row in left:
+                try:
+                    admin.ComputeSession(str(row["id"])).destroy(forced=True)
+                except (BackendError, OSError):
+                    continue
+        return not _live(deployment)
+
+    wait_until(all_gone, timeout_s=120, what=f"the end of every session\n{deployment.log()}")
+    held = deployment.query(f"SELECT id FROM kernels WHERE status NOT IN {FINAL}")
+    occupied = deployment.query(f"SELECT occupied_slots FROM agents WHERE id = '{AGENT}'")[0]["occupied_slots"]
+    assert (held, occupied) == ([], "{}")
+    ids = [row["id"] for row in deployment.query("SELECT id FROM kernels")]
+    assert len(ids) >= 20
+    wait_until(lambda: not audit.processes(*ids), what="the end of every process")
+    workloads = deployment.root / "var/agent/process/workloads"
+    wait_until(lambda: not list(workloads.iterdir()), what="the end of every directory")
+
+
+def _let_some_come(made: list[int], *, number: int = 6) -> None:
+    before = made[0]
+    wait_until(lambda: made[0] >= before + number, timeout_s=60, what="sessions that come")

@@ -1,0 +1,179 @@
+"""The set-up of ``deploy/``: its own files with other places and ports, on real servers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.support.cluster import free_port, wait_until
+from tests.support.etcd_server import EtcdServer
+from tests.support.forked import ForkedPopen
+from tests.support.postgres import PostgresServer
+from tests.support.redis_server import RedisServer
+
+FILES = Path(__file__).parents[2] / "deploy"
+AGENT = "i-node-1"
+_PORTS = (8100, 8110, 8120, 8081, 6011, 6009, 6021, 6022)
+
+
+class Deployment:
+    """Managers, an agent and a storage proxy, each as its unit starts it, over PostgreSQL, Redis and etcd.
+
+    ``start``, ``kill`` and ``start_one`` take the names of ``processes``; ``manager2`` is a second manager.
+    """
+
+    def __init__(self, folder: Path, servers: Path) -> None:
+        self.root = folder
+        self.ports = {port: free_port() for port in _PORTS}
+        self.places = {"/etc/backend.ai": "etc", "/var/lib/backend.ai": "var", "/srv/backend.ai": "srv"}
+        for place in self.places.values():
+            (folder / place).mkdir(parents=True, exist_ok=True)
+        self.postgres = PostgresServer(servers / "pg", port=self.ports[8100])
+        self.redis = RedisServer(servers / "redis", port=self.ports[8110])
+        self.etcd = EtcdServer(servers / "etcd", port=self.ports[8120])
+        self.daemons: dict[str, ForkedPopen] = {}
+        for file in sorted((FILES / "config").iterdir()):
+            (folder / "etc" / file.name).write_text(self.here(file.read_text()))
+        self._second_manager()
+
+    def here(self, text: str) -> str:
+        for place, folder in self.places.items():
+            text = text.replace(place, str(self.root / folder))
+        for port, own in self.ports.items():
+            text = re.sub(rf"(port = |127\.0\.0\.1:){port}\b", rf"\g<1>{own}", text)
+        return text
+
+    def _second_manager(self) -> None:
+        text = (self.root / "etc/manager.toml").read_text()
+        for port in (8081, 6011):
+            self.ports[port + 10_000] = free_port()
+            text = text.replace(str(self.ports[port]), str(self.ports[port + 10_000]))
+        (self.root / "etc/manager2.toml").write_text(text.replace("/var/manager", "/var/manager2"))
+
+    # ---- commands ----
+
+    def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("BACKEND")}
+        return {**kept, "HOME": str(self.root), "NO_COLOR": "1", **(more or {})}
+
+    def command(self, *words: str) -> str:
+        """What ``backend.ai WORDS`` prints; fails if it fails."""
+        with ForkedPopen(
+            [sys.executable, "-m", "ai.backend.cli.main", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment(),
+            cwd=self.root,
+        ) as process:
+            out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, f"{shlex.join(words)}\n{out}\n{err}"
+        return str(out)
+
+    def mgr(self, *words: str) -> str:
+        return self.command("mgr", "--config", str(self.root / "etc/manager.toml"), *words)
+
+    # ---- servers and daemons ----
+
+    def start_servers(self) -> None:
+        self.postgres.make()
+        for server in (self.postgres, self.redis, self.etcd):
+            server.start()
+        self.postgres.sql("postgres", "CREATE ROLE backendai LOGIN PASSWORD 'change-me'")
+        self.postgres.sql("postgres", "CREATE DATABASE backend OWNER backendai TEMPLATE template0")
+
+    def set_up(self) -> dict[str, dict[str, str]]:
+        """The commands of docs/howto/run-a-cluster.md; returns the environment of the user and of the admin."""
+        etc = self.root / "etc"
+        self.mgr("generate-rpc-keypair", str(etc), "manager")
+        self.mgr("generate-rpc-keypair", str(etc), "agent")
+        self.mgr("schema", "oneshot")
+        self.mgr("etcd", "put-json", "volumes", str(etc / "volumes.json"))
+        self.mgr("allow-agent", AGENT, (etc / "agent.key").read_text().strip())
+        said: dict[str, dict[str, str]] = {}
+        for line in self.mgr("bootstrap", "--vfolder-host", "storage-1:local").splitlines():
+            if line.startswith("# "):
+                who = line[2:]
+                said[who] = {"BACKEND_ENDPOINT": f"http://127.0.0.1:{self.ports[8081]}"}
+            elif "=" in line:
+                name, _, value = line.partition("=")
+                said[who][name] = value
+        return said
+
+    def start_one(self, name: str, *, env: Mapping[str, str] | None = None) -> None:
+        unit = (FILES / "systemd" / f"backendai-{name.rstrip('2')}.service").read_text()
+        line = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
+        _, *words = shlex.split(line.removeprefix("ExecStart="))
+        words = [
+            self.here(word).replace("manager.toml", f"{name}.toml" if name[-1] == "2" else "manager.toml")
+            for word in words
+        ]
+        with (self.root / f"{name}.log").open("ab") as output:
+            self.daemons[name] = ForkedPopen(
+                [sys.executable, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=self.environment(env),
+                cwd=self.root,
+                start_new_session=True,
+            )
+
+    def kill(self, name: str) -> None:
+        process = self.daemons.pop(name)
+        process.kill()
+        process.wait()
+
+    def stop(self) -> None:
+        for process in self.daemons.values():
+            if process.poll() is None:
+                process.terminate()
+        for process in self.daemons.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for server in (self.postgres, self.redis, self.etcd):
+            server.stop()
+
+    def log(self) -> str:
+        return "\n".join(
+            f"--- {p.name}\n{p.read_text(errors='replace')[-3000:]}" for p in sorted(self.root.glob("*.log"))
+        )
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        """Rows of the database, asked without the product."""
+        import asyncio
+
+        import asyncpg
+
+        async def work() -> list[dict[str, Any]]:
+            connection = await asyncpg.connect(self.postgres.url("backend"))
+            try:
+                return [dict(row) for row in await connection.fetch(sql)]
+            finally:
+                await connection.close()
+
+        return asyncio.run(work())
+
+    def wait_alive(self) -> None:
+        """Until the agent is registered and somebody leads."""
+        try:
+            wait_until(
+                lambda: (
+                    self.query("SELECT 1 FROM agents WHERE status = 'ALIVE'")
+                    and self.query("SELECT 1 FROM leases WHERE name = 'leader' AND holder <> '' AND expires_at > now()")
+                ),
+                timeout_s=60,
+                what="an agent that is alive",
+            )
+        except AssertionError as e:
+            raise AssertionError(f"{e}\n{self.log()}") from None
