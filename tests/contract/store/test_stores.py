@@ -327,6 +327,20 @@ class StoreContract:
         assert list(caught.value.data) == ["pending_slots"]
         await stores.sessions.insert(make_session("fits", size=2), events=[], limits=slots)
 
+    async def test_what_is_occupied_is_counted_by_whom(self, stores: Stores) -> None:
+        await stores.agents.put_agent(make_agent())
+        mine, theirs = make_session("mine"), make_session("theirs", access_key=AccessKey("AKIAOTHER"))
+        for session in (mine, theirs, make_session("waits")):
+            await stores.sessions.insert(session, events=[])
+        await stores.sessions.save([placed(mine), placed(theirs)])
+        each = placed(mine).new.occupying_slots
+        assert len(each)
+        occupied = stores.sessions.occupied
+        assert await occupied(access_key=KEY) == each
+        assert await occupied(group_id=mine.group_id, domain_name=mine.domain_name) in (each, each + each)
+        assert await occupied() == each + each
+        assert await occupied(domain_name=DomainName("elsewhere")) == ResourceSlot()
+
     async def test_callbacks_are_owed_in_order(self, stores: Stores) -> None:
         """Only of sessions with a URL, only of the session as a whole, of each session the first one."""
         store = stores.sessions

@@ -13,7 +13,7 @@ from ai.backend.common.wire.agent import PluginReport
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import Plan
 from ai.backend.core.scheduling.policy import Policy
-from ai.backend.core.scheduling.snapshot import dump_json, load_json
+from ai.backend.core.scheduling.snapshot import Quota, dump_json, load_json
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.identity import ResourcePolicy
 from ai.backend.manager.model.session import Holding, Session
@@ -51,7 +51,11 @@ def holding(slots: dict[str, str], devices: dict[str, dict[str, str]]) -> Holdin
 
 
 def plan(agents: list[Agent], holdings: list[Holding], session: Session, policy: ResourcePolicy | None = None) -> Plan:
-    snapshot = build_snapshot("default", agents, holdings, [session], {}, {KEY: policy} if policy else {})
+    quotas = {}
+    if policy is not None:
+        used = sum((h.slots for h in holdings), ResourceSlot())
+        quotas[f"keypair:{KEY}"] = Quota(label="your keypair", limit=policy.total_resource_slots, used=used)
+    snapshot = build_snapshot("default", agents, holdings, [session], {}, quotas)
     assert load_json(dump_json(snapshot)) == snapshot, "a snapshot of real rows can be replayed"
     return decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
 

@@ -164,6 +164,9 @@ class ClusterApi:
             "group_limits": check.group_limits.to_json(),
             "group_using": check.group_using.to_json(),
             "group_remaining": check.group_remaining.to_json(),
+            "domain_limits": check.domain_limits.to_json(),
+            "domain_using": check.domain_using.to_json(),
+            "domain_remaining": check.domain_remaining.to_json(),
             "scaling_group_remaining": remaining.to_json(),
             "scaling_groups": {
                 name: {"using": using.to_json(), "remaining": left.to_json()}

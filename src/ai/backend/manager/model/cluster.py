@@ -180,5 +180,8 @@ class PresetCheck:
     group_limits: ResourceSlot
     group_using: ResourceSlot
     group_remaining: ResourceSlot
+    domain_limits: ResourceSlot
+    domain_using: ResourceSlot
+    domain_remaining: ResourceSlot
     scaling_groups: Mapping[str, tuple[ResourceSlot, ResourceSlot]]
     """Resource group -> (using, remaining)."""

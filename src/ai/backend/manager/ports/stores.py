@@ -9,7 +9,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
-from ai.backend.common.ids import AccessKey, AgentId, KernelId, ResourceGroupName, SessionId, TaskId
+from ai.backend.common.ids import (
+    AccessKey,
+    AgentId,
+    DomainName,
+    GroupId,
+    KernelId,
+    ResourceGroupName,
+    SessionId,
+    TaskId,
+)
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SessionStatus
 from ai.backend.infra.http import client_tokens
 from ai.backend.manager.model.callback import Callback
@@ -87,6 +97,16 @@ class SessionStore(Protocol):
         ...
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]: ...
+
+    async def occupied(
+        self,
+        *,
+        access_key: AccessKey | None = None,
+        group_id: GroupId | None = None,
+        domain_name: DomainName | None = None,
+    ) -> ResourceSlot:
+        """What the kernels within these bounds hold on agents."""
+        ...
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
         """Add to ``num_queries`` and replace ``last_stat`` without touching versions."""

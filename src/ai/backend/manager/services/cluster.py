@@ -10,7 +10,7 @@ from decimal import Decimal
 from ai.backend.common.devices import DeviceHealth, VariantMatchMode, VariantProperty
 from ai.backend.common.errors import Conflict, Forbidden, NotFound
 from ai.backend.common.ids import AgentId, DeviceName, ResourceGroupName
-from ai.backend.common.slots import INFINITY, ResourceSlot
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import FINAL_SESSION_STATUSES, AgentStatus, SessionStatus
 from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice
 from ai.backend.common.wire.link import AgentCommands
@@ -24,25 +24,19 @@ from ai.backend.manager.model.cluster import (
     SlotTypeInfo,
 )
 from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.model.query import ListQuery, Page, SessionQuery
+from ai.backend.manager.model.query import ListQuery, Page
 from ai.backend.manager.model.session import Holding
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.images.resolving import merge_images
+from ai.backend.manager.services.quotas import policy_limits, scope_limits
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.snapshots import plugin_devices
 from ai.backend.manager.services.statistics import StatBoard
 
 _LIVE = tuple(s for s in SessionStatus if s not in FINAL_SESSION_STATUSES)
 _ALL = 100_000
-
-
-def _bounded(names: Sequence[str], limits: ResourceSlot, *, unnamed: Decimal = INFINITY) -> ResourceSlot:
-    """A limit for every slot; ``unnamed`` for those that ``limits`` does not mention (for it, missing would be
-    zero)."""
-    named = set(limits)
-    return ResourceSlot({name: (limits[name] if name in named else unnamed) for name in names})
 
 
 def merge_variants(agents: Iterable[Agent]) -> list[OfferedVariant]:
@@ -185,17 +179,19 @@ class ClusterService:
         """What the caller can have now, in one resource group or in all that are open to them."""
         policy = await self._identity.resource_policy(caller)
         names = list(self._slots.known)
-        unlimited = policy.default_for_unspecified == "UNLIMITED"
-        limits = _bounded(names, policy.total_resource_slots, unnamed=INFINITY if unlimited else Decimal(0))
+        nothing = ResourceSlot(dict.fromkeys(names, Decimal(0)))
+        limits = policy_limits(names, policy)
         groups = await self._identity.groups(caller)
         chosen = next((g for g in groups if group in (None, g.name, str(g.id))), None)
-        group_limits = ResourceSlot(dict.fromkeys(names, INFINITY))
-        if chosen is not None and len(chosen.total_resource_slots):
-            group_limits = _bounded(names, chosen.total_resource_slots)
-        using = await self._using(SessionQuery(statuses=_LIVE, access_key=caller.access_key, limit=_ALL))
-        group_using = ResourceSlot()
+        domain = await self._identity.domain(caller, chosen.domain_name if chosen is not None else None)
+        group_limits = scope_limits(names, chosen.total_resource_slots if chosen is not None else ResourceSlot())
+        domain_limits = scope_limits(names, domain.total_resource_slots)
+        using = nothing + await self._sessions.occupied(access_key=caller.access_key)
+        group_using = nothing
         if chosen is not None:
-            group_using = await self._using(SessionQuery(statuses=_LIVE, group_id=str(chosen.id), limit=_ALL))
+            group_using += await self._sessions.occupied(group_id=chosen.id)
+        domain_using = nothing + await self._sessions.occupied(domain_name=domain.name)
+        left = (limits - using, group_limits - group_using, domain_limits - domain_using)
         open_groups = [
             g.name for g in await self._identity.resource_groups(caller, group=group) if scaling_group in (None, g.name)
         ]
@@ -204,17 +200,24 @@ class ClusterService:
         ]
         remaining = {a.id: a.available_slots - a.occupied_slots for a in agents}
         presets = [
-            (preset, any(preset.resource_slots <= remaining[a.id] for a in agents))
+            (
+                preset,
+                any(preset.resource_slots <= remaining[a.id] for a in agents)
+                and not any(preset.resource_slots[name] > its[name] for its in left for name in preset.resource_slots),
+            )
             for preset in await self._agents.presets()
         ]
         return PresetCheck(
             presets=tuple(presets),
             keypair_limits=limits,
             keypair_using=using,
-            keypair_remaining=limits - using,
+            keypair_remaining=left[0],
             group_limits=group_limits,
             group_using=group_using,
-            group_remaining=group_limits - group_using,
+            group_remaining=left[1],
+            domain_limits=domain_limits,
+            domain_using=domain_using,
+            domain_remaining=left[2],
             scaling_groups={
                 name: (
                     sum((a.occupied_slots for a in agents if a.scaling_group == name), ResourceSlot()),
@@ -223,10 +226,6 @@ class ClusterService:
                 for name in open_groups
             },
         )
-
-    async def _using(self, query: SessionQuery) -> ResourceSlot:
-        page = await self._sessions.search(query)
-        return sum((s.occupying_slots for s in page.items), ResourceSlot())
 
     async def gauges(self) -> Mapping[str, float]:
         """For ``/metrics``: name -> value."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from decimal import Decimal
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from ai.backend.common.devices import (
     VariantNamespace,
     VariantProperty,
 )
-from ai.backend.common.ids import AccessKey, AgentId, DeviceId, DeviceName, KernelId, SessionId, SlotName
+from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SessionStatus, SlotType
 from ai.backend.common.wire.agent import PluginReport
@@ -34,9 +35,9 @@ from ai.backend.core.scheduling.snapshot import (
     Snapshot,
 )
 from ai.backend.manager.model.cluster import Agent
-from ai.backend.manager.model.identity import ResourcePolicy
 from ai.backend.manager.model.session import Holding, Session
 from ai.backend.manager.services.agent_features import features_of, needs_of
+from ai.backend.manager.services.quotas import quota_names
 
 log = logging.getLogger(__name__)
 
@@ -145,9 +146,9 @@ def scope_of(session: Session) -> tuple[str, str, str]:
     return session.domain_name, str(session.group_id), str(session.user_id)
 
 
-def running_sessions(sessions: Iterable[Session]) -> tuple[RunningSession, ...]:
-    """What holds slots, for preemption. A session may be preempted if it runs, unless it says so in its resource
-    options: ``preemptible: false``."""
+def running_sessions(sessions: Iterable[Session], *, since: datetime) -> tuple[RunningSession, ...]:
+    """What holds slots, for preemption. A session may be preempted if it runs since a time or longer, unless it says so
+    in its resource options: ``preemptible: false``."""
     return tuple(
         RunningSession(
             session_id=s.id,
@@ -155,6 +156,7 @@ def running_sessions(sessions: Iterable[Session]) -> tuple[RunningSession, ...]:
             started_at=s.started_at or s.created_at,
             kernels=tuple((k.agent, k.id) for k in s.kernels if k.agent is not None and len(k.holds)),
             is_preemptible=s.status is SessionStatus.RUNNING
+            and (s.started_at or s.created_at) <= since
             and str(s.resource_opts.get("preemptible", "true")).lower() not in ("false", "no", "0"),
             is_ending=s.status is SessionStatus.TERMINATING,
         )
@@ -204,14 +206,10 @@ def build_snapshot(
     holdings: Sequence[Holding],
     pending: Sequence[Session],
     dependencies: Mapping[SessionId, Session],
-    policies: Mapping[AccessKey, ResourcePolicy],
+    quotas: Mapping[str, Quota],
 ) -> Snapshot:
-    """One resource group as the scheduler sees it. ``policies``: of the owners of pending sessions, where they
-    limit."""
-    quotas: dict[str, Quota] = {}
-    for access_key, policy in policies.items():
-        used = sum((h.slots for h in holdings if h.access_key == access_key), ResourceSlot())
-        quotas[f"keypair:{access_key}"] = Quota(label="your keypair", limit=policy.total_resource_slots, used=used)
+    """One resource group as the scheduler sees it. ``quotas``: those that limit, by
+    :func:`ai.backend.manager.services.quotas.quota_names`."""
     by_agent: dict[str, list[Holding]] = {}
     for holding in holdings:
         by_agent.setdefault(holding.agent, []).append(holding)
@@ -219,8 +217,7 @@ def build_snapshot(
         resource_group=resource_group,
         agents=tuple(agent_view(a, by_agent.get(a.id, ())) for a in agents),
         pending=tuple(
-            pending_session(s, dependencies, [f"keypair:{s.access_key}"] if s.access_key in policies else [])
-            for s in pending
+            pending_session(s, dependencies, [name for name in quota_names(s) if name in quotas]) for s in pending
         ),
         quotas=quotas,
     )

@@ -13,7 +13,7 @@ from sqlalchemy import cast as sql_cast
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import InsufficientResource, SessionAlreadyExists, StaleVersion
-from ai.backend.common.ids import AccessKey, AgentId, KernelId, SessionId
+from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import FINAL_SESSION_STATUSES, SessionStatus
 from ai.backend.infra.database import Database
@@ -312,6 +312,24 @@ class SqlSessionStore:
 
         def work(s: Connection) -> Mapping[AccessKey, int]:
             return {AccessKey(key): count for key, count in s.execute(query)}
+
+        return await self._db.run_read(work)
+
+    async def occupied(
+        self,
+        *,
+        access_key: AccessKey | None = None,
+        group_id: GroupId | None = None,
+        domain_name: DomainName | None = None,
+    ) -> ResourceSlot:
+        k, c = t.kernels.c, t.sessions.c
+        where: list[ColumnElement[bool]] = [k.agent.is_not(None), k.status.in_(HOLDING_KERNEL_STATUSES)]
+        bounds = {c.access_key: access_key, c.group_id: group_id, c.domain_name: domain_name}
+        where += [column == value for column, value in bounds.items() if value is not None]
+        query = select(k.occupied_slots).join(t.sessions, c.id == k.session_id).where(*where)
+
+        def work(s: Connection) -> ResourceSlot:
+            return sum(s.execute(query).scalars(), ResourceSlot())
 
         return await self._db.run_read(work)
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from ai.backend.common.errors import InsufficientResource, SessionAlreadyExists, StaleVersion
-from ai.backend.common.ids import AccessKey, AgentId, KernelId, SessionId
+from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.manager.model.callback import Callback, callback_body, owed_callbacks
@@ -215,6 +215,24 @@ class MemorySessionStore:
             if access_keys is None or session.access_key in access_keys:
                 counts[session.access_key] = counts.get(session.access_key, 0) + 1
         return counts
+
+    async def occupied(
+        self,
+        *,
+        access_key: AccessKey | None = None,
+        group_id: GroupId | None = None,
+        domain_name: DomainName | None = None,
+    ) -> ResourceSlot:
+        return sum(
+            (
+                s.occupying_slots
+                for s in self._live
+                if access_key in (None, s.access_key)
+                and group_id in (None, s.group_id)
+                and domain_name in (None, s.domain_name)
+            ),
+            ResourceSlot(),
+        )
 
     async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
         for session in list(self._memory.sessions.values()):

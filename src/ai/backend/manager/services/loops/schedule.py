@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from ai.backend.common.errors import BackendError, InsufficientResource, StaleVersion
-from ai.backend.common.ids import AccessKey, AgentId, KernelId, SessionId
+from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled
@@ -21,7 +21,7 @@ from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.core.scheduling.usage import decayed, occupied
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
-from ai.backend.manager.model.identity import ResourceGroup, ResourcePolicy
+from ai.backend.manager.model.identity import ResourceGroup
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
@@ -30,6 +30,7 @@ from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.loops.launch import LaunchLoop
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.placements import FALLBACK, plugged
+from ai.backend.manager.services.quotas import QuotaBook
 from ai.backend.manager.services.snapshots import (
     build_snapshot,
     from_allocation,
@@ -42,6 +43,7 @@ from ai.backend.manager.services.writer import SessionWriter
 log = logging.getLogger(__name__)
 
 _SLOW_S = 5.0
+_LONGEST_S = 10 * 365 * 86_400.0
 
 
 def group_policy(group: ResourceGroup | None) -> Policy:
@@ -58,6 +60,7 @@ def group_policy(group: ResourceGroup | None) -> Policy:
         placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK,
         plugged=plugin,
         preempts=options.preemption.enabled,
+        oldest_first=options.preemption.order == "oldest",
     )
 
 
@@ -90,6 +93,7 @@ class ScheduleLoop(Loop):
         self._sessions = sessions
         self._agents = agents
         self._identities = identities
+        self._quotas = QuotaBook(sessions, identities)
         self._writer = writer
         self._launch = launch
         self._clock = clock
@@ -134,9 +138,9 @@ class ScheduleLoop(Loop):
         holdings = await self._sessions.held([a.id for a in agents])
         wanted = [d for s in sessions for d in s.dependencies]
         dependencies = {d.id: d for d in await self._sessions.get_many(wanted)} if wanted else {}
-        policies = await self._policies({s.access_key for s in sessions})
+        quotas = await self._quotas.quotas(sessions)
         group = await self._identities.resource_group(name)
-        made = build_snapshot(name, agents, holdings, sessions, dependencies, policies)
+        made = build_snapshot(name, agents, holdings, sessions, dependencies, quotas)
         memory = self._memories.setdefault(name, _Memory())
         policy = group_policy(group)
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
@@ -153,25 +157,15 @@ class ScheduleLoop(Loop):
                 half_life_s=options.half_life_s,
             )
         memory.seen_at = now
+        spared = timedelta(seconds=min(options.preemption.min_runtime_s, _LONGEST_S))
         return replace(
             made,
             last_agent=memory.last_agent,
-            running=running_sessions(owners.values()) if policy.preempts else (),
+            running=running_sessions(owners.values(), since=now - spared) if policy.preempts else (),
             occupied=now_used,
             used_lately=memory.used_lately,
             weights=options.weights,
         )
-
-    async def _policies(self, access_keys: set[AccessKey]) -> Mapping[AccessKey, ResourcePolicy]:
-        limiting = {p.name: p for p in await self._identities.policies() if len(p.total_resource_slots)}
-        if not limiting:
-            return {}
-        found: dict[AccessKey, ResourcePolicy] = {}
-        for access_key in access_keys:
-            keypair = await self._identities.keypair(access_key)
-            if keypair is not None and keypair.resource_policy in limiting:
-                found[access_key] = limiting[keypair.resource_policy]
-        return found
 
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
         policy = group_policy(await self._identities.resource_group(name))
