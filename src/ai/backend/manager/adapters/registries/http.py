@@ -8,6 +8,7 @@ that it names only if that is the same host, or is reached by TLS.
 from __future__ import annotations
 
 import asyncio
+import base64
 import ipaddress
 import re
 import socket
@@ -200,8 +201,8 @@ class RegistryHttp:
     # ---- who asks
 
     def _basic(self) -> str:
-        auth = aiohttp.BasicAuth(self._registry.username, self._registry.password, encoding="utf-8")
-        return auth.encode()
+        login = f"{self._registry.username}:{self._registry.password}"
+        return f"Basic {base64.b64encode(login.encode()).decode()}"
 
     def _known(self, scope: str, *, basic: bool) -> str | None:
         until, token = self._tokens.get(scope, (0.0, ""))
