@@ -72,6 +72,7 @@ class Creation:
     startup_command: str | None = None
     starts_at: str | None = None
     depends: tuple[str, ...] = ()
+    priority: int | None = None
     preopen: tuple[int, ...] = ()
     architecture: str | None = None
     assign_agent: tuple[str, ...] = ()
@@ -102,6 +103,7 @@ class Creation:
             "startup_command": self.startup_command,
             "starts_at": self.starts_at,
             "dependencies": self.depends,
+            "priority": self.priority,
             "preopen_ports": self.preopen,
             "architecture": self.architecture,
             "assign_agent": self.assign_agent,
@@ -184,6 +186,11 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         "--bootstrap-script",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="A local script that runs in the session before anything else.",
+    ),
+    click.option(
+        "--priority",
+        type=click.IntRange(0, 100),
+        help="Larger ones are scheduled first; the resource group bounds it.  [default: 10]",
     ),
     click.option("--starts-at", metavar="TIME", help="Do not schedule it before: ISO time, or a delay such as 1h."),
     click.option("--depends", multiple=True, metavar="SESSION", help="Wait for the success of that session."),

@@ -21,7 +21,7 @@ def test_everything_said_is_read() -> None:
             "allowed_session_types": ["batch"],
             "pending_timeout": "3600",
             "agent_selection_strategy": "ROUNDROBIN",
-            "preemption": {"enabled": True, "mode": "reschedule", "order": "oldest", "min_runtime": 60},
+            "preemption": {"enabled": True, "mode": "terminate", "order": "oldest", "min_runtime": 60},
             "half_life": 86400,
             "weights": {"default": 2, "default/p": 0.5},
             "max_priority": 30,
@@ -33,7 +33,7 @@ def test_everything_said_is_read() -> None:
     )
     assert found.allowed_session_types == {SessionType.BATCH}
     assert (found.pending_timeout_s, found.placement, found.half_life_s) == (3600.0, "round-robin", 86400.0)
-    assert (found.preemption.enabled, found.preemption.mode) == (True, "reschedule")
+    assert (found.preemption.enabled, found.preemption.mode) == (True, "terminate")
     assert (found.preemption.order, found.preemption.min_runtime_s) == ("oldest", 60.0)
     assert (found.weights, found.max_priority) == ({"default": 2.0, "default/p": 0.5}, 30)
 
@@ -57,7 +57,7 @@ def test_everything_said_is_read() -> None:
         ({"agent_selection_strategy": "nearest"}, "concentrated, dispersed"),
         ({"preemption": True}, "preemption must be an object"),
         ({"preemption": {"enabled": "yes"}}, "preemption.enabled must be true or false, not 'yes'"),
-        ({"preemption": {"mode": "kill"}}, "terminate, reschedule"),
+        ({"preemption": {"mode": "reschedule"}}, "preemption.mode must be one of terminate, not 'reschedule'"),
         ({"preemption": {"mod": "terminate"}}, "did you mean mode?"),
         ({"config": 3}, "config must be an object"),
         ([], "scheduler_opts must be an object"),

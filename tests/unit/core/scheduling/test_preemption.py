@@ -90,3 +90,14 @@ def test_two_urgent_sessions_do_not_share_a_victim() -> None:
     made = plan([a for a, _ in pairs], [r for _, r in pairs], *urgent)
     assert len(set(evicted(made))) == 2
     assert [e.in_favour_of for e in made.evictions] == [u.session_id for u in urgent]
+
+
+def test_a_policy_may_end_the_oldest_of_equals() -> None:
+    view, older = runs(agent("i-1"), cpu=2, age_s=600)
+    view, younger = runs(view, cpu=2, age_s=60)
+    snapshot = Snapshot(
+        resource_group="g", agents=(view,), pending=(session("u", slots(cpu=2), priority=9),), running=(older, younger)
+    )
+    for oldest_first, victim in ((False, younger), (True, older)):
+        policy = Policy(preempts=True, oldest_first=oldest_first)
+        assert evicted(decide(snapshot, policy, now=NOW, rng=random.Random(1))) == [victim.session_id]

@@ -29,6 +29,7 @@ class CreateOptions(TypedDict, total=False):
     max_wait: int
     no_reuse: bool
     dependencies: Sequence[str] | None
+    priority: int | None
     callback_url: str | None
     mounts: Sequence[str] | None
     mount_map: Mapping[str, str] | None
@@ -67,9 +68,10 @@ def _creation_body(config: APIConfig, image: str, name: str, options: CreateOpti
         creation["variant_requirements"] = list(options["variant_requirements"] or ())
     if options.get("assign_agent"):
         creation["agentList"] = list(options["assign_agent"] or ())
-    chosen = options.get("runtime_class")
+    chosen, priority = options.get("runtime_class"), options.get("priority")
     return {
         **({"runtimeClass": chosen} if chosen else {}),
+        **({"priority": priority} if priority is not None else {}),
         "name": name,
         "image": image,
         "type": options.get("type_", "interactive"),

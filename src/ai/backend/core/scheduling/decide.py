@@ -132,7 +132,7 @@ class Pass:
         self._now = now
         self._rng = rng
         self._quotas = gates.Quotas(board.snapshot.quotas)
-        self._victims = Victims(self._fleet, board.snapshot.running) if policy.preempts else None
+        self._victims = self._victims_of(board.snapshot.running, policy)
         self._evictions: list[Eviction] = []
         self._reserved = 0
         self._holders: dict[int, PendingSession] = {}
@@ -142,6 +142,9 @@ class Pass:
             lane.group = None
         for shape in board.shapes.shapes.values():
             shape.stuck = shape.group = None
+
+    def _victims_of(self, running: Sequence[RunningSession], policy: Policy) -> Victims | None:
+        return Victims(self._fleet, running, oldest_first=policy.oldest_first) if policy.preempts else None
 
     def run(self) -> Plan:
         for entry in self._queue:

@@ -28,7 +28,8 @@ _PLACEMENT_SPELLINGS = {
     "fgd": "least-fragmentation",
 }
 VICTIM_ORDERS = ("newest", "oldest")
-PREEMPTION_MODES = ("terminate", "reschedule")
+PREEMPTION_MODES = ("terminate",)
+"""The published system also has ``reschedule``; a session here cannot start over on another agent, so it is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Preemption:
 
     Attributes:
         enabled: whether anybody does.
-        mode: ``terminate``: victims end for good; ``reschedule``: those that can start over wait for a place again.
+        mode: ``terminate``: victims end for good.
         order: which of the victims of one priority go first.
         min_runtime_s: a session that has run for less than this is spared.
     """

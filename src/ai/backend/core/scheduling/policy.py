@@ -19,12 +19,14 @@ class Policy:
     """How a resource group schedules: keys of :data:`ORDERS` and :data:`PLACEMENTS`.
 
     ``plugged``: a placement that a plugin offers, in place of the named one. ``preempts``: a session may end
-    preemptible ones of smaller priority to have their place.
+    preemptible ones of smaller priority to have their place; of equal ones the youngest, or with ``oldest_first`` the
+    oldest.
     """
 
     order: str = "fifo"
     placement: str = "dispersed"
     preempts: bool = False
+    oldest_first: bool = False
     plugged: Placement | None = None
 
     @property

@@ -3,8 +3,9 @@
 Rules: only preemptible sessions of smaller priority are ended, with all their kernels. On each agent that could serve
 the session they are tried from the smallest priority, the youngest first, until it fits; those that were not needed
 after all are spared. Of all agents the one is chosen whose victims have the smallest largest priority, then are the
-fewest, then have run the shortest. What sessions hold that are ending already costs nobody anything. A session that
-needs several agents ends nobody.
+fewest, then have run the shortest; a policy may prefer the
+oldest instead of the youngest. What sessions hold that are ending already costs nobody anything. A session that needs
+several agents ends nobody.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ Choice = tuple[tuple[int, int, float], int, list[RunningSession]]
 class Victims:
     """The sessions that may be ended, by agent. Each is ended once."""
 
-    def __init__(self, fleet: Fleet, running: Sequence[RunningSession]) -> None:
+    def __init__(self, fleet: Fleet, running: Sequence[RunningSession], *, oldest_first: bool = False) -> None:
         self._fleet = fleet
+        self._sign = 1 if oldest_first else -1
         self._on: dict[int, list[RunningSession]] = {}
         for session in running:
             for agent_id in {agent_id for agent_id, _ in session.kernels}:
@@ -35,7 +37,7 @@ class Victims:
                 if rank is not None and (session.is_preemptible or session.is_ending):
                     self._on.setdefault(rank, []).append(session)
         for sessions in self._on.values():
-            sessions.sort(key=lambda s: (s.priority, -s.started_at.timestamp(), s.session_id.int))
+            sessions.sort(key=lambda s: (s.priority, self._sign * s.started_at.timestamp(), s.session_id.int))
         self._gone: set[SessionId] = set()
 
     def choose(self, session: PendingSession, demand: Demand, scope: int) -> tuple[int, list[RunningSession]] | None:
@@ -48,7 +50,8 @@ class Victims:
             needed = self._needed(self._fleet.agents[rank], demand, ending, there)
             if needed is not None:
                 least = max((s.priority for s in needed), default=-1)
-                cost = least, len(needed), -min((s.started_at.timestamp() for s in needed), default=0.0)
+                ages = (self._sign * s.started_at.timestamp() for s in needed)
+                cost = least, len(needed), max(ages, default=0.0)
                 if best is None or cost < best[0]:
                     best = cost, rank, needed
         if best is None:

@@ -66,7 +66,10 @@ class CreateSessionBody(
         "exec_timeout": "execTimeout",
     },
 ):
-    """``maxWaitSeconds`` 0 waits without limit; ``startsAt`` is an ISO time or a duration such as ``1h``."""
+    """``maxWaitSeconds`` 0 waits without limit; ``startsAt`` is an ISO time or a duration such as ``1h``.
+
+    ``priority``: a larger one is scheduled first; the resource group bounds what users may ask for.
+    """
 
     image: Word
     name: Annotated[str, Meta(min_length=4, max_length=64)] | None = None
@@ -87,6 +90,7 @@ class CreateSessionBody(
     batch_timeout: Annotated[float, Meta(gt=0)] | Annotated[str, Meta(max_length=32)] | None = None
     exec_timeout: Annotated[float, Meta(gt=0)] | None = None
     dependencies: Annotated[list[Word], Meta(max_length=256)] = msgspec.field(default_factory=list)
+    priority: Annotated[int, Meta(ge=0, le=100)] | None = None
     callback_url: Annotated[str, Meta(max_length=2_048, pattern="^https?://")] | None = None
     owner_access_key: Word | None = None
     config: SessionConfig = msgspec.field(default_factory=SessionConfig)

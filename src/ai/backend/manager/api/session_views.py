@@ -48,6 +48,7 @@ def creation_of(body: CreateSessionBody) -> CreateSession:
         batch_timeout_s=duration_s(body.batch_timeout),
         exec_timeout_s=body.exec_timeout,
         dependencies=tuple(body.dependencies),
+        priority=body.priority,
         callback_url=body.callback_url,
         owner_access_key=body.owner_access_key,
         environ=config.environ,

@@ -209,6 +209,7 @@ class CreateSession:
         max_wait_s: zero waits without limit.
         starts_at: ISO time or a duration from now such as ``1h``.
         dependencies: names or ids of sessions of the same owner.
+        priority: None takes the usual one, or what the resource group allows at most if that is less.
         roles: of a cluster template, ``main`` first; together they have ``cluster_size`` replicas. Empty makes equal
             kernels.
     """
@@ -232,6 +233,7 @@ class CreateSession:
     batch_timeout_s: float | None = None
     exec_timeout_s: float | None = None
     dependencies: tuple[str, ...] = ()
+    priority: int | None = None
     callback_url: str | None = None
     owner_access_key: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)

@@ -28,10 +28,11 @@ from ai.backend.common.names import check_env_name, check_session_name, check_sl
 from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
 from ai.backend.common.states import AgentStatus, ClusterMode, SessionStatus, SessionType, SlotType
 from ai.backend.core.allocation.node import NodeAllocator
+from ai.backend.core.scheduling.options import USUAL_PRIORITY, read
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.cluster import Agent, Image
 from ai.backend.manager.model.folder import FolderMount
-from ai.backend.manager.model.identity import Caller, Group
+from ai.backend.manager.model.identity import Caller, Group, ResourceGroup
 from ai.backend.manager.model.session import CreateSession, Kernel, OwnerLimits, Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
@@ -168,6 +169,7 @@ class _Place:
     open_groups: frozenset[ResourceGroupName]
     agents: Sequence[Agent]
     designated: tuple[AgentId, ...]
+    priority: int = USUAL_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,29 @@ class _Member:
     image: Image
     slots: ResourceSlot
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup) -> int:
+    """What the resource group allows of a session; its priority.
+
+    Raises:
+        InvalidInput: sessions of this type are not for this group, or the priority is larger than users may have.
+    """
+    options = read(group.scheduler_opts)
+    if request.type not in options.allowed_session_types:
+        allowed = sorted(options.allowed_session_types)
+        raise InvalidInput(
+            f"Resource group {group.name} runs sessions of type {', '.join(allowed)} only.",
+            data={"type": "not allowed", "available": allowed},
+        )
+    if request.priority is None:
+        return min(USUAL_PRIORITY, options.max_priority)
+    if request.priority > options.max_priority and not caller.is_any_admin:
+        raise InvalidInput(
+            f"The priority may be at most {options.max_priority} in resource group {group.name}.",
+            data={"priority": "too large", "max": options.max_priority},
+        )
+    return request.priority
 
 
 def _of_class(name: str, place: _Place, members: Sequence[_Member]) -> tuple[_Place, tuple[_Member, ...]]:
@@ -271,6 +296,7 @@ class SessionFactory:
             callback_url=_check_callback(request.callback_url),
             starts_at=parse_start(request.starts_at, now) if request.starts_at else None,
             dependencies=await self._dependencies(owner, request.dependencies),
+            priority=place.priority,
             scaling_group=place.resource_group,
             designated_agents=place.designated,
             preopen_ports=_check_ports(request.preopen_ports),
@@ -356,7 +382,9 @@ class SessionFactory:
             if agent not in known:
                 raise NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
         open_groups = frozenset(r.name for r in allowed)
-        return _Place(domain, group, chosen.name, open_groups, agents, tuple(AgentId(a) for a in request.agent_list))
+        designated = tuple(AgentId(a) for a in request.agent_list)
+        priority = _check_options(caller, request, chosen)
+        return _Place(domain, group, chosen.name, open_groups, agents, designated, priority)
 
     async def _image(self, owner: Caller, place: _Place, wanted: str, architecture: str | None) -> Image:
         """Raises as :meth:`Catalogue.choose`."""
