@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from argon2 import PasswordHasher
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands
@@ -60,6 +59,7 @@ from ai.backend.manager.adapters.memory.session_default_store import (
     MemoryErrorLogStore,
     MemoryTemplateStore,
 )
+from ai.backend.manager.adapters.passwords import hash_password, verify_password
 from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
 from ai.backend.manager.adapters.reservoirs import SdkReservoirs
 from ai.backend.manager.adapters.secret_commands import sealer_of, secrets_group
@@ -106,6 +106,7 @@ from ai.backend.manager.services.loops.schedule import ScheduleLoop
 from ai.backend.manager.services.loops.sweep import SweepLoop
 from ai.backend.manager.services.loops.terminate import TerminateLoop
 from ai.backend.manager.services.mounts import SessionMounts
+from ai.backend.manager.services.passwords import PasswordService
 from ai.backend.manager.services.people import PeopleService
 from ai.backend.manager.services.presence import PresenceCheck
 from ai.backend.manager.services.reports import ReportsService
@@ -122,10 +123,6 @@ from ai.backend.manager.services.writer import CALLBACK, LAUNCH, SCHEDULE, TERMI
 
 log = logging.getLogger(__name__)
 _BURY_S = 30.0
-
-
-def _hash_password(password: str) -> str:
-    return PasswordHasher().hash(password)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +197,8 @@ class Manager:
         clock: Clock | None = None,
         minter: Minter | None = None,
         metrics: Metrics | None = None,
-        hash_password: Callable[[str], str] = _hash_password,
+        hash_password: Callable[[str], str] = hash_password,
+        verify_password: Callable[[str, str], bool] = verify_password,
         sealer: Sealer | None = None,
         config: ConfigStore | None = None,
     ) -> None:
@@ -219,6 +217,7 @@ class Manager:
         self._writer = SessionWriter(kept.sessions, bus, on_end=self._stats.forget, is_shared=is_shared)
         self._identity = IdentityService(kept.identities, kept.sessions, clock, minter)
         self._hash_password = hash_password
+        self._passwords = PasswordService(kept.identities, self._identity, clock, hash_password, verify_password)
         self._assignments = Assignments(kept.config)
         self._owners = OwnersLoop(kept.sessions, kept.identities, self._writer, clock)
         self._activity = ActivityBoard(kept.activities, clock)
@@ -363,6 +362,7 @@ class Manager:
                 self._hash_password,
                 self._owners,
             ),
+            passwords=self._passwords,
             resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
             cluster=ClusterService(kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway),
             events=EventService(kept.sessions, finder, self._bus),

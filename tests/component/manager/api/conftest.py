@@ -190,6 +190,7 @@ async def cluster(tmp_path: Path, storage: FakeStorage, depot: FakeDepot) -> Asy
         artifacts=depot,
         reservoirs=FakeReservoirs(),
         hash_password=lambda password: password,
+        verify_password=lambda kept, given: kept == given,
     )
     await manager.start()
     await link.manager.start(manager.reports)

@@ -27,6 +27,7 @@ from ai.backend.manager.api.folder_hosts import FolderHostsApi
 from ai.backend.manager.api.folders import FoldersApi, FolderSharingApi
 from ai.backend.manager.api.graphql.endpoint import GraphQLApi
 from ai.backend.manager.api.images import ImagesApi
+from ai.backend.manager.api.passwords import PasswordsApi
 from ai.backend.manager.api.service_ports import ServicePortsApi
 from ai.backend.manager.api.session_defaults import SessionDefaultsApi
 from ai.backend.manager.api.sessions import SessionsApi
@@ -110,6 +111,7 @@ def api_endpoints(
         *_folder_endpoints(services.folders),
         *_artifact_endpoints(services.artifacts),
         *(endpoints_of(ImagesApi(services.images), tag="images") if services.images is not None else ()),
+        *endpoints_of(PasswordsApi(services.passwords), tag="auth"),
         *endpoints_of(GraphQLApi(services, options.graphql), tag="graphql"),
         *endpoints_of(HealthApi(metrics, readiness or _always_ready, services.cluster.gauges), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),

@@ -16,6 +16,7 @@ from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.idle import IdleService
 from ai.backend.manager.services.images.bundle import Images
 from ai.backend.manager.services.journal import AuditService, EventService, TaskService
+from ai.backend.manager.services.passwords import PasswordService
 from ai.backend.manager.services.people import PeopleService
 from ai.backend.manager.services.resource_groups import ResourceGroupService
 from ai.backend.manager.services.service_ports import ServicePorts
@@ -36,6 +37,7 @@ class Services:
     identity: IdentityService
     administration: AdministrationService
     people: PeopleService
+    passwords: PasswordService
     equipment: EquipmentService
     resource_groups: ResourceGroupService
     cluster: ClusterService

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
@@ -23,15 +23,15 @@ from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.folders.leaving import LeavingFolders
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.services.passwords import check_password
 from ai.backend.manager.services.sessions import SessionService
 
+T = TypeVar("T")
 ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 _LIVE = tuple(status for status in SessionStatus if status not in FINAL_SESSION_STATUSES)
 _FOR_DOMAIN_ADMINS = frozenset(
     {"username", "full_name", "description", "need_password_change", "status", "domain_name", "role", "group_ids"}
 )
-_MAX_PASSWORD = 1_024
-_MIN_PASSWORD = 8
 
 
 class PeopleService:
@@ -184,9 +184,7 @@ class PeopleService:
         self._owners.wake()
 
     async def _hashed(self, password: str) -> str:
-        if not _MIN_PASSWORD <= len(password) <= _MAX_PASSWORD:
-            raise InvalidInput(f"A password has {_MIN_PASSWORD} characters or more.", data={"password": "its length"})
-        return await asyncio.to_thread(self._hash, password)
+        return await asyncio.to_thread(self._hash, check_password(password))
 
     async def _groups(self, domain: str, ids: Sequence[GroupId] | None) -> list[GroupId]:
         if ids is None:
@@ -288,7 +286,7 @@ def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _found(value: Any, what: str) -> Any:
+def _found(value: T | None, what: str) -> T:
     if value is None:
         raise NotFound(f"There is no such {what}.")
     return value
