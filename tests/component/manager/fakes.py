@@ -86,6 +86,8 @@ class FakeAgent:
     created: list[KernelSpec] = field(default_factory=list)
     destroyed: list[DestroyKernel] = field(default_factory=list)
     uploads: list[UploadFiles] = field(default_factory=list)
+    runtime: str = ""
+    asked: list[CreateKernels] = field(default_factory=list)
     image_jobs: list[ImageJob] = field(default_factory=list)
     image_answers: list[ImageJobState] = field(default_factory=lambda: [ImageJobState(state="done")])
     seq: int = 0
@@ -99,6 +101,7 @@ class FakeAgent:
             "version": "1",
             "architecture": "x86_64",
             "resource_group": self.resource_group,
+            "runtime": self.runtime,
             "enforcement": {"memory": Enforcement.ENFORCED},
             "generation": 1,
             "slots": [
@@ -166,6 +169,7 @@ class FakeAgent:
             error = self.refuse(spec)
             if error is not None:
                 raise error
+        self.asked.append(req)
         for spec in req.kernels:
             if spec.kernel_id in self.kernels and self.kernels[spec.kernel_id].attempt == spec.attempt:
                 continue
