@@ -254,9 +254,45 @@ async def test_nothing_is_served_on_a_shared_network_without_consent(real: RealB
     assert "id_container" in await page_of(agent, spec, port, "")
 
 
+DOCKERFILE = f"""
+FROM {PYTHON_IMAGE}
+LABEL ai.backend.service-ports="files:http:9001,opened:preopen:9002" ai.backend.endpoint-ports="files"
+COPY files.json /etc/backend.ai/service-defs/files.json
+COPY bootstrap.sh /opt/container/bootstrap.sh
+"""
+FILES_SERVICE = {
+    "prestart": [{"action": "write_file", "args": {"body": ["on {ports[0]}"], "filename": "{home}/made.txt"}}],
+    "command": "exec python3 -m http.server --directory $HOME {ports[0]}",
+    "url_template": "http://{host}:{port}/made.txt",
+}
+BOOTSTRAP = "echo booting; id -u > $HOME/booted; python3 -m http.server --bind 127.0.0.1 9002 >/dev/null 2>&1 &\n"
+
+
+def build_image(engine: DockerEngine, name: str, folder: Path) -> None:
+    context = folder / "context.tar"
+    with tarfile.open(context, "w") as tar:
+        texts = {"Dockerfile": DOCKERFILE, "files.json": json.dumps(FILES_SERVICE), "bootstrap.sh": BOOTSTRAP}
+        for file, text in texts.items():
+            entry = tarfile.TarInfo(file)
+            entry.size, entry.mode = len(text), 0o644
+            tar.addfile(entry, io.BytesIO(text.encode()))
+    status, answer = engine.call("POST", f"/build?t={name}", context)
+    assert status == 200, answer
+    assert engine.call("GET", f"/images/{name}/json")[0] == 200, answer
+
+
 @pytest.mark.needs("docker", "ssh")
-async def test_services_of_containers(docker: RealBench, tmp_path: Path) -> None:
+async def test_services_of_containers(docker: RealBench, docker_engine: DockerEngine, tmp_path: Path) -> None:
+    build_image(docker_engine, "services:1", tmp_path)
     agent = await docker.start()
-    spec = await docker.run(agent, image=PYTHON_IMAGE)
+    spec = await docker.run(agent, image="services:1")
+    (running,) = [o for o in docker.manager.observations if o.status is KernelStatus.RUNNING]
+    told = {port["name"]: port["is_inference"] for port in running.service_ports or ()}
+    assert told == {"files": True, "opened": False, "sshd": False, "ttyd": False}
+    # The image's bootstrap has started this one before the session ran.
+    port = await started(docker, agent, spec, "opened")
+    assert await page_of(agent, spec, port, "booted") == "59500\n"
+    port = await started(docker, agent, spec, "files")
+    assert await page_of(agent, spec, port, "made.txt") == "on 9001"
     await check_ssh(docker, agent, spec, tmp_path)
     await check_terminal(docker, agent, spec)

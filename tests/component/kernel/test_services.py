@@ -171,7 +171,7 @@ def test_preopened_and_noop_services_are_looked_up(runner: Driver, start: Callab
         port = listener.getsockname()[1]
         state = start(str(port), protocol="preopen", ports=[port])["data"]
         assert (state["status"], state["ports"]) == ("running", [port])
-    state = start("mine", {"noop": True, "url_template": "http://x"}, ports=[port])["data"]
+    state = start("mine", {"noop": True, "url_template": "http://x"}, ports=[port], timeout=0.1)["data"]
     assert (state["status"], state["url_template"]) == ("stopped", "http://x")
 
 

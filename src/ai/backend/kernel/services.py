@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_SERVICES = 64
 START_TIMEOUT_S = 30.0
+PASSIVE_TIMEOUT_S = 5.0
+"""How long a start waits for what others start (spec 03-08, "Service Proxies")."""
 STOP_GRACE_S = 5.0
 _LOOK_FIRST_S, _LOOK_MAX_S = 0.02, 0.25
 _TAIL = 2_000
@@ -93,7 +95,8 @@ class Services:
                 if protocol not in ("preopen", "internal") and definition is None:
                     self._refuse(message, "not-found", f"nothing says how the service {name} is started")
                     return
-                self._reply(message, self._passive(name, protocol, ports, definition))
+                patience = min(_timeout(message), PASSIVE_TIMEOUT_S)
+                self._await_other(message, definition, time.monotonic() + patience, _LOOK_FIRST_S)
                 return
             if service is not None and self._is_up(service):
                 self._reply(message, self._state(service, definition))
@@ -104,6 +107,16 @@ class Services:
             self._begin(name, protocol, ports, definition, message)
         except BadDefinition as e:
             self._refuse(message, "invalid", f"{name}: {e}")
+
+    def _await_other(self, message: Message, definition: Optional[Definition], deadline: float, delay_s: float) -> None:
+        """Answer when what others start listens, or has not for a while."""
+        name, protocol, ports = _declaration(message)
+        state = self._passive(name, protocol, ports, definition)
+        if state["status"] == "running" or time.monotonic() > deadline:
+            self._reply(message, state)
+            return
+        longer = min(2 * delay_s, _LOOK_MAX_S)
+        self._loop.call_later(delay_s, lambda: self._await_other(message, definition, deadline, longer))
 
     def stop(self, message: Message) -> None:
         """`service-stop`: answered when its process is gone."""
@@ -176,9 +189,7 @@ class Services:
             raise BadDefinition(f"something else listens on port {ports[0]} already")
         service = self._services[name] = Service(name, protocol)
         service.ports, service.status, service.starting = ports, "starting", [message]
-        timeout = message.get("timeout")
-        seconds = float(timeout) if isinstance(timeout, (int, float)) and 0 < timeout <= 600 else START_TIMEOUT_S
-        service.deadline = time.monotonic() + seconds
+        service.deadline = time.monotonic() + _timeout(message)
         output, output_write = os.pipe()
         trouble, trouble_write = os.pipe()
         try:
@@ -340,6 +351,11 @@ def _offer(definition: Optional[Definition]) -> Message:
         "allowed_arguments": definition.allowed_arguments,
         "allowed_envs": definition.allowed_envs,
     }
+
+
+def _timeout(message: Message) -> float:
+    timeout = message.get("timeout")
+    return float(timeout) if isinstance(timeout, (int, float)) and 0 < timeout <= 600 else START_TIMEOUT_S
 
 
 def _declaration(message: Message) -> Any:
