@@ -85,7 +85,7 @@ def _said(session: Any, code: str) -> str | None:
 
 def _asked(session: Session, name: str) -> dict[str, object] | None:
     try:
-        found: dict[str, object] = session.ComputeSession(name).get_info()  # type: ignore[assignment]  # of any shape
+        found: dict[str, object] = session.ComputeSession(name).get_info()
     except (BackendError, OSError):
         return None
     return found

@@ -98,6 +98,7 @@ class Deployment:
         self.mgr("etcd", "put-json", "volumes", str(etc / "volumes.json"))
         self.mgr("allow-agent", AGENT, (etc / "agent.key").read_text().strip())
         said: dict[str, dict[str, str]] = {}
+        who = ""
         for line in self.mgr("bootstrap", "--vfolder-host", "storage-1:local").splitlines():
             if line.startswith("# "):
                 who = line[2:]

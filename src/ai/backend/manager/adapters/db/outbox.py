@@ -13,8 +13,12 @@ from ai.backend.manager.model.changes import ObservationAck
 from ai.backend.manager.model.journal import Event, EventDraft
 from ai.backend.manager.model.session import Session
 
+Told = tuple[Session, Sequence[EventDraft], datetime]
+"""A session, what is told of it, and when that happened."""
 
-def insert_events(s: Connection, session: Session, events: Sequence[EventDraft], at: datetime) -> None:
+
+def insert_events(s: Connection, told: Sequence[Told]) -> None:
+    """Note events in the order in which they are given, and the callbacks that they cause."""
     rows = [
         {
             "name": event.name,
@@ -27,6 +31,7 @@ def insert_events(s: Connection, session: Session, events: Sequence[EventDraft],
             "at": at,
             "payload": dict(event.payload),
         }
+        for session, events, at in told
         for event in events
     ]
     if rows:
@@ -40,6 +45,7 @@ def insert_events(s: Connection, session: Session, events: Sequence[EventDraft],
             "attempts": 0,
             "due_at": at,
         }
+        for session, events, at in told
         for event in owed_callbacks(session, events)
     ]
     if owed:

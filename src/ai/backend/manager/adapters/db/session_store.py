@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,19 +12,19 @@ from sqlalchemy import ColumnElement, Connection, Row, String, delete, func, ins
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.exc import IntegrityError
 
-from ai.backend.common.errors import InsufficientResource, SessionAlreadyExists, StaleVersion
+from ai.backend.common.errors import SessionAlreadyExists, StaleVersion
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import FINAL_SESSION_STATUSES, SessionStatus
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.artifact_store import link_artifacts
+from ai.backend.manager.adapters.db.bulk import Gatherer, check_versions, move_slots, update_many
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
 from ai.backend.manager.adapters.db.folder_store import link_mounts
 from ai.backend.manager.adapters.db.outbox import acknowledge, insert_events, read_due_callbacks, read_events
 from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.model.changes import Change, ObservationAck, slot_deltas
-from ai.backend.manager.model.cluster import withheld_slots
 from ai.backend.manager.model.journal import Event, EventDraft
 from ai.backend.manager.model.query import Page, SessionQuery
 from ai.backend.manager.model.session import (
@@ -81,11 +81,21 @@ def _existing(error: IntegrityError, session_id: UUID | None) -> SessionAlreadyE
     return SessionAlreadyExists(data=data)
 
 
+@dataclass(frozen=True, slots=True)
+class _NewSession:
+    session: Session
+    events: Sequence[EventDraft]
+    client_token: str | None
+    limits: OwnerLimits
+
+
 class SqlSessionStore:
     """Implements :class:`ai.backend.manager.ports.stores.SessionStore`."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        # Where each transaction costs round trips, creations that come at once share their statements.
+        self._gatherer = Gatherer(self._insert_all, self._insert_one) if database.is_shared else None
 
     async def insert(
         self,
@@ -95,23 +105,9 @@ class SqlSessionStore:
         client_token: str | None = None,
         limits: OwnerLimits = UNLIMITED,
     ) -> None:
+        new = _NewSession(session, events, client_token, limits)
         try:
-
-            def work(s: Connection) -> None:
-                s.execute(insert(t.sessions), _session_row(session))
-                s.execute(insert(t.kernels), [_kernel_row(k) for k in session.kernels])
-                if session.dependencies:
-                    links = [{"session_id": session.id, "depends_on": d} for d in session.dependencies]
-                    s.execute(insert(t.session_dependencies), links)
-                link_mounts(s, session.id, session.vfolder_mounts, session.created_at)
-                link_artifacts(s, session.id, session.vfolder_mounts, session.created_at)
-                if client_token is not None:
-                    token = {"access_key": session.access_key, "token": client_token, "session_id": session.id}
-                    s.execute(insert(t.idempotency_tokens), {**token, "created_at": session.created_at})
-                insert_events(s, session, events, session.created_at)
-                self._check_limits(s, session, limits)
-
-            await self._db.run_write(work)
+            await (self._gatherer.put(new) if self._gatherer is not None else self._insert_one(new))
         except IntegrityError as e:
             existing = await self.by_token(session.access_key, client_token) if client_token else None
             if existing is None:
@@ -120,6 +116,42 @@ class SqlSessionStore:
             if existing is None:
                 raise
             raise _existing(e, existing.id) from None
+
+    async def _insert_one(self, new: _NewSession) -> None:
+        await self._insert_all([new])
+
+    async def _insert_all(self, several: Sequence[_NewSession]) -> None:
+        def work(s: Connection) -> None:
+            s.execute(insert(t.sessions), [_session_row(new.session) for new in several])
+            s.execute(insert(t.kernels), [_kernel_row(k) for new in several for k in new.session.kernels])
+            links = [
+                {"session_id": new.session.id, "depends_on": d} for new in several for d in new.session.dependencies
+            ]
+            if links:
+                s.execute(insert(t.session_dependencies), links)
+            tokens = [
+                {
+                    "access_key": new.session.access_key,
+                    "token": new.client_token,
+                    "session_id": new.session.id,
+                    "created_at": new.session.created_at,
+                }
+                for new in several
+                if new.client_token is not None
+            ]
+            if tokens:
+                s.execute(insert(t.idempotency_tokens), tokens)
+            for session in (new.session for new in several):
+                link_mounts(s, session.id, session.vfolder_mounts, session.created_at)
+                link_artifacts(s, session.id, session.vfolder_mounts, session.created_at)
+            insert_events(s, [(new.session, new.events, new.session.created_at) for new in several])
+            judged: list[tuple[AccessKey, OwnerLimits]] = []
+            for new in several:
+                if (new.session.access_key, new.limits) not in judged:
+                    judged.append((new.session.access_key, new.limits))
+                    self._check_limits(s, new.session, new.limits)
+
+        await self._db.run_write(work)
 
     @staticmethod
     def _check_limits(s: Connection, session: Session, limits: OwnerLimits) -> None:
@@ -143,12 +175,9 @@ class SqlSessionStore:
         try:
 
             def work(s: Connection) -> None:
-                for change in changes:
-                    self._write(s, change)
-                self._move_slots(s, slot_deltas(changes))
-                for change in changes:
-                    if change.events:
-                        insert_events(s, change.new, change.events, change.new.status_changed)
+                self._write(s, changes)
+                move_slots(s, slot_deltas(changes))
+                insert_events(s, [(c.new, c.events, c.new.status_changed) for c in changes])
                 if ack is not None:
                     acknowledge(s, ack)
 
@@ -157,36 +186,26 @@ class SqlSessionStore:
             named = [await self.newest_named(c.new.access_key, c.new.name) for c in changes if c.old.name != c.new.name]
             raise _existing(e, next((x.id for x in named if x is not None), None)) from None
 
-    def _write(self, s: Connection, change: Change) -> None:
-        old, new = change.old, replace(change.new, version=change.old.version + 1)
-        done = s.execute(
-            update(t.sessions)
-            .where(t.sessions.c.id == old.id, t.sessions.c.version == old.version)
-            .values(_difference(_SESSION_FIELDS, old, new))
-        )
-        if done.rowcount != 1:
-            raise StaleVersion(f"session {old.id} is not at version {old.version} any more")
-        for before, after in zip(old.kernels, new.kernels, strict=True):
-            values = _difference(_KERNEL_FIELDS, before, after) if after is not before else {}
-            if values:
-                s.execute(update(t.kernels).where(t.kernels.c.id == after.id).values(values))
-
     @staticmethod
-    def _move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
-        for agent_id, delta in sorted(deltas.items()):
-            c = t.agents.c
-            found = s.execute(select(c.available_slots, c.occupied_slots).where(c.id == agent_id).with_for_update())
-            row = found.one_or_none()
-            if row is None:
-                continue
-            occupied = (row.occupied_slots + delta).nonzero()
-            over = [name for name, amount in delta.items() if amount > 0 and occupied[name] > row.available_slots[name]]
-            if over:  # perhaps of devices that have failed, which kernels may still hold
-                withheld = withheld_slots(s.execute(select(c.devices).where(c.id == agent_id)).scalar_one())
-                over = [name for name in over if occupied[name] > row.available_slots[name] + withheld[name]]
-            if over:
-                raise InsufficientResource(f"agent {agent_id} has not that much free")
-            s.execute(update(t.agents).where(c.id == agent_id).values(occupied_slots=occupied))
+    def _write(s: Connection, changes: Sequence[Change]) -> None:
+        """Change rows, provided that each session is at the version that its change was made from."""
+        told = [(c.old, replace(c.new, version=c.old.version + 1)) for c in changes]
+        if len(told) == 1:
+            old, new = told[0]
+            same = (t.sessions.c.id == old.id, t.sessions.c.version == old.version)
+            values = _difference(_SESSION_FIELDS, old, new)
+            if s.execute(update(t.sessions).where(*same).values(values)).rowcount != 1:
+                raise StaleVersion(f"session {old.id} is not at version {old.version} any more")
+        elif told:
+            check_versions(s, {old.id: old.version for old, _ in told})
+            update_many(s, t.sessions, [(old.id, _difference(_SESSION_FIELDS, old, new)) for old, new in told])
+        kernels = [
+            (after.id, values)
+            for old, new in told
+            for before, after in zip(old.kernels, new.kernels, strict=True)
+            if after is not before and (values := _difference(_KERNEL_FIELDS, before, after))
+        ]
+        update_many(s, t.kernels, kernels)
 
     async def _select(self, *where: ColumnElement[bool], order: Any = None, limit: int | None = None) -> list[Session]:
         query = select(t.sessions).where(*where)
