@@ -84,6 +84,9 @@ class Creation:
         reach("create.home")
         peers = {} if spec.network is None else {"/etc/hosts": hosts_file(spec.network)}
         files = place_files({**spec.files, **peers}, directory.path, home, owner, spec.private_files)
+        if self.image.rootfs is not None:  # its /etc is read-only: only what is there can be covered
+            rootfs = self.image.rootfs
+            files = {t: p for t, p in files.items() if not t.startswith("/etc/") or (rootfs / t[1:]).is_file()}
         if self.host.seccomp:
             (directory.path / "seccomp.bpf").write_bytes(seccomp.compile_policy(spec.config.extra_syscalls))
         plan = build_plan(
