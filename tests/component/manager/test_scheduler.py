@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from click.testing import CliRunner, Result
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
+from ai.backend.core.scheduling.usage import prefixes
 from ai.backend.manager.main import main
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.session import CreateSession, Session
+from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.loops.schedule import group_policy
+from ai.backend.manager.services.shares import ShareBook
+from ai.backend.manager.services.snapshots import scope_of
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 
@@ -137,3 +142,38 @@ async def test_a_session_of_smaller_priority_makes_way(cluster: Cluster, agent: 
     assert ended is not None
     assert (ended.status, ended.reason) == (SessionStatus.TERMINATED, KernelEventReason.PREEMPTED)
     assert (await cluster.manager.audit()).is_clean
+
+
+class Later:
+    """The clock of a manager that is started some time later."""
+
+    def __init__(self, clock: Clock, delay_s: float) -> None:
+        self._clock = clock
+        self._delay_s = delay_s
+
+    def now(self) -> datetime:
+        return self._clock.now() + timedelta(seconds=self._delay_s)
+
+    def monotonic(self) -> float:
+        return self._clock.monotonic()
+
+
+async def test_the_next_manager_goes_on_from_what_was_used_lately(cluster: Cluster, agent: FakeAgent) -> None:
+    await setting(cluster, "fair-share", half_life=3600)
+    kept = cluster.manager._stores
+    group = await kept.identities.resource_group("default")
+    assert group is not None
+
+    def book(delay_s: float) -> ShareBook:
+        return ShareBook(kept.shares, kept.sessions, kept.agents, kept.identities, Later(cluster.clock, delay_s))
+
+    await book(0).sample()
+    session = await enqueue(cluster, "holder", cpu=4)
+    await reaches(cluster, [session], lambda seen: seen == {SessionStatus.RUNNING})
+    await book(3600).sample()
+    history = await kept.shares.history("default")
+    assert history is not None
+    assert set(history.used) == {"default", *prefixes(scope_of(session))}
+    assert float(history.used["default"]["cpu"]) == pytest.approx(2, abs=0.1), "one half-life of holding four"
+    at = history.at + timedelta(hours=1)
+    assert float((await book(0).used_lately(group, {}, at))["default"]["cpu"]) == pytest.approx(1, abs=0.05)

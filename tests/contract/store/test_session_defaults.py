@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,10 +13,12 @@ import pytest
 
 from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
 from ai.backend.common.ids import DomainName, GroupId, SessionId, TemplateId, UserId
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db.activity_store import SqlActivityStore, SqlErrorLogStore
 from ai.backend.manager.adapters.db.session_default_store import SqlDotfileStore, SqlTemplateStore
 from ai.backend.manager.adapters.db.session_store import SqlSessionStore
+from ai.backend.manager.adapters.db.share_store import SqlShareStore
 from ai.backend.manager.adapters.memory.session_default_store import (
     MemoryActivityStore,
     MemoryDotfileStore,
@@ -23,12 +26,15 @@ from ai.backend.manager.adapters.memory.session_default_store import (
     MemoryTemplateStore,
 )
 from ai.backend.manager.adapters.memory.session_store import Memory, MemorySessionStore
+from ai.backend.manager.adapters.memory.share_store import MemoryShareStore
 from ai.backend.manager.model.dotfile import MAX_DOTFILE_BYTES, MAX_DOTFILES, Dotfile, DotfileOwner, DotfileScope
 from ai.backend.manager.model.error_log import ErrorReport
+from ai.backend.manager.model.share_history import ShareHistory
 from ai.backend.manager.model.template import Template, TemplateKind
 from ai.backend.manager.ports.activity_store import ActivityStore
 from ai.backend.manager.ports.error_log_store import ErrorLogStore
 from ai.backend.manager.ports.session_defaults import DotfileStore, TemplateStore
+from ai.backend.manager.ports.share_store import ShareStore
 from ai.backend.manager.ports.stores import SessionStore
 from tests.contract.store.builders import KEY, NOW, make_session
 from tests.support.migrated import migrated
@@ -44,6 +50,7 @@ class Kept:
     dotfiles: DotfileStore
     activities: ActivityStore
     errors: ErrorLogStore
+    shares: ShareStore
     sessions: SessionStore
 
 
@@ -96,6 +103,19 @@ class SessionDefaultsContract:
         assert await kept.templates.templates(TemplateKind.SESSION, domain_name="default") == [a, b, other]
         assert await kept.templates.templates(TemplateKind.SESSION, domain_name="elsewhere") == []
         assert await kept.templates.templates(TemplateKind.CLUSTER) == [cluster]
+
+    async def test_the_last_share_history_of_each_group_is_kept(self, kept: Kept) -> None:
+        assert await kept.shares.history("gpu") is None
+        used = {
+            "default/p": ResourceSlot({"cpu": Decimal("1.5"), "mem": Decimal("0.25")}),
+            "default": ResourceSlot.parse({"cpu": 2}),
+        }
+        first = ShareHistory(used=used, at=NOW)
+        last = ShareHistory(used={"default": ResourceSlot.parse({"cpu": "0.000001"})}, at=NOW + timedelta(hours=1))
+        await kept.shares.put_history("gpu", first)
+        await kept.shares.put_history("cpu", first)
+        await kept.shares.put_history("gpu", last)
+        assert (await kept.shares.history("gpu"), await kept.shares.history("cpu")) == (last, first)
 
     async def test_a_template_is_replaced_and_dropped_once(self, kept: Kept) -> None:
         one = template("one")
@@ -190,6 +210,7 @@ class TestMemorySessionDefaults(SessionDefaultsContract):
             MemoryDotfileStore(),
             MemoryActivityStore(memory),
             MemoryErrorLogStore(),
+            MemoryShareStore(),
             MemorySessionStore(memory),
         )
 
@@ -203,6 +224,7 @@ class TestSqlSessionDefaults(SessionDefaultsContract):
             SqlDotfileStore(database),
             SqlActivityStore(database),
             SqlErrorLogStore(database),
+            SqlShareStore(database),
             SqlSessionStore(database),
         )
         await database.close()

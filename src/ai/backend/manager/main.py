@@ -52,6 +52,7 @@ from ai.backend.manager.adapters.db.sealed_rows import seal_rows
 from ai.backend.manager.adapters.db.sealing import Sealer
 from ai.backend.manager.adapters.db.session_default_store import SqlDotfileStore, SqlTemplateStore
 from ai.backend.manager.adapters.db.session_store import SqlSessionStore
+from ai.backend.manager.adapters.db.share_store import SqlShareStore
 from ai.backend.manager.adapters.memory.answer_store import MemoryAnswerStore
 from ai.backend.manager.adapters.memory.session_default_store import (
     MemoryActivityStore,
@@ -59,6 +60,7 @@ from ai.backend.manager.adapters.memory.session_default_store import (
     MemoryErrorLogStore,
     MemoryTemplateStore,
 )
+from ai.backend.manager.adapters.memory.share_store import MemoryShareStore
 from ai.backend.manager.adapters.passwords import hash_password, verify_password
 from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
 from ai.backend.manager.adapters.reservoirs import SdkReservoirs
@@ -77,6 +79,7 @@ from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.images import ImageStore
 from ai.backend.manager.ports.leases import LeaseStore
 from ai.backend.manager.ports.session_defaults import DotfileStore, TemplateStore
+from ai.backend.manager.ports.share_store import ShareStore
 from ai.backend.manager.ports.storage import StorageGateway
 from ai.backend.manager.ports.stores import AgentStore, AnswerStore, AuditStore, SessionStore, TaskStore
 from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
@@ -88,6 +91,7 @@ from ai.backend.manager.services.cluster import ClusterService
 from ai.backend.manager.services.config import ConfigService
 from ai.backend.manager.services.creation import SessionFactory
 from ai.backend.manager.services.equipment import Assignments, EquipmentService
+from ai.backend.manager.services.error_log import ErrorLogService
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
@@ -140,6 +144,7 @@ class Stores:
     dotfiles: DotfileStore = field(default_factory=MemoryDotfileStore)
     activities: ActivityStore = field(default_factory=MemoryActivityStore)
     errors: ErrorLogStore = field(default_factory=MemoryErrorLogStore)
+    shares: ShareStore = field(default_factory=MemoryShareStore)
     folders: FolderStore | None = None
     artifacts: ArtifactStore | None = None
     images: ImageStore | None = None
@@ -162,6 +167,7 @@ class Stores:
             dotfiles=SqlDotfileStore(database),
             activities=SqlActivityStore(database),
             errors=SqlErrorLogStore(database),
+            shares=SqlShareStore(database),
             folders=SqlFolderStore(database),
             artifacts=SqlArtifactStore(database),
             images=SqlImageStore(database),
@@ -329,6 +335,8 @@ class Manager:
             templates=TemplateService(kept.templates, kept.identities, self._identity, sessions, clock, minter),
             state=state,
             idle=self._idle,
+            errors=ErrorLogService(kept.errors),
+            clock=clock,
             execution=ExecutionService(
                 store=kept.sessions,
                 finder=finder,
@@ -398,6 +406,7 @@ class Manager:
             self._launch,
             clock,
             settings.sessions,
+            kept.shares,
             images=images.catalogue if images is not None else None,
         )
         self._services.resource_groups.after_change.append(self._schedule)
@@ -424,7 +433,7 @@ class Manager:
             clock,
             settings.callbacks,
         )
-        self._retention = RetentionLoop(kept.sessions, kept.answers, clock, settings.retention)
+        self._retention = RetentionLoop(kept.sessions, kept.answers, clock, settings.retention, kept.errors)
 
     @property
     def services(self) -> Services:

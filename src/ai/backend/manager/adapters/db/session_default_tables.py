@@ -1,4 +1,4 @@
-"""The tables of templates, dotfiles, the use of sessions, and reported errors."""
+"""The tables of templates, dotfiles, the use of sessions and of resource groups, and reported errors."""
 
 from __future__ import annotations
 
@@ -56,6 +56,14 @@ activities = Table(
     Column("session_id", GUID, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
     Column("last_access", UTCDateTime),
     _required("usage", JSONText),
+)
+
+share_histories = Table(
+    "share_histories",
+    metadata,
+    Column("resource_group", String(64), primary_key=True),
+    _required("used", JSONText),
+    _required("at", UTCDateTime),
 )
 
 error_logs = Table(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ai.backend.common.errors import BackendError, InsufficientResource, StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, SessionId
-from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled
 from ai.backend.core.scheduling.decide import decide
@@ -18,12 +17,13 @@ from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, orde
 from ai.backend.core.scheduling.plan import KernelPlacement, Placement, Plan, Skip
 from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
-from ai.backend.core.scheduling.usage import decayed, occupied
+from ai.backend.core.scheduling.usage import occupied
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.identity import ResourceGroup
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.identity_store import IdentityStore
+from ai.backend.manager.ports.share_store import ShareStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.images.catalogue import Catalogue
@@ -31,6 +31,7 @@ from ai.backend.manager.services.loops.launch import LaunchLoop
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.placements import FALLBACK, plugged
 from ai.backend.manager.services.quotas import QuotaBook
+from ai.backend.manager.services.shares import ShareBook
 from ai.backend.manager.services.snapshots import (
     build_snapshot,
     from_allocation,
@@ -69,8 +70,6 @@ class _Memory:
     """What the loop remembers of a resource group between its passes."""
 
     last_agent: AgentId | None = None
-    used_lately: Mapping[str, ResourceSlot] = field(default_factory=dict)
-    seen_at: datetime | None = None
 
 
 class ScheduleLoop(Loop):
@@ -85,6 +84,7 @@ class ScheduleLoop(Loop):
         launch: LaunchLoop,
         clock: Clock,
         settings: SessionSettings,
+        shares: ShareStore,
         rng: random.Random | None = None,
         images: Catalogue | None = None,
     ) -> None:
@@ -94,6 +94,7 @@ class ScheduleLoop(Loop):
         self._agents = agents
         self._identities = identities
         self._quotas = QuotaBook(sessions, identities)
+        self._shares = ShareBook(shares, sessions, agents, identities, clock)
         self._writer = writer
         self._launch = launch
         self._clock = clock
@@ -102,6 +103,10 @@ class ScheduleLoop(Loop):
         self._memories: dict[str, _Memory] = {}
 
     async def once(self) -> None:
+        try:
+            await self._shares.sample()
+        except BackendError as e:
+            log.warning("what is used could not be kept: %s", e)
         pending = await self._sessions.by_status([SessionStatus.PENDING])
         now = self._clock.now()
         self.period_s = _SLOW_S
@@ -149,21 +154,13 @@ class ScheduleLoop(Loop):
         owners = {s.id: s for s in await self._sessions.get_many({h.session_id for h in holdings})}
         held = [(scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None]
         now, now_used = self._clock.now(), occupied(held)
-        if memory.seen_at is not None:
-            memory.used_lately = decayed(
-                memory.used_lately,
-                now_used,
-                elapsed_s=(now - memory.seen_at).total_seconds(),
-                half_life_s=options.half_life_s,
-            )
-        memory.seen_at = now
         spared = timedelta(seconds=min(options.preemption.min_runtime_s, _LONGEST_S))
         return replace(
             made,
             last_agent=memory.last_agent,
             running=running_sessions(owners.values(), since=now - spared) if policy.preempts else (),
             occupied=now_used,
-            used_lately=memory.used_lately,
+            used_lately=await self._shares.used_lately(group, now_used, now),
             weights=options.weights,
         )
 
