@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -378,7 +379,9 @@ async def test_an_engine_that_comes_and_goes(tmp_path: Path, own_engine: DockerE
     try:
         await asyncio.to_thread(own_engine.ensure_image, PYTHON_IMAGE)
         async with running(state, own_engine) as runtime:
-            spec = spec_of()
+            session = SessionId(uuid4())
+            network = await runtime.create_network(session, ("main1", "sub1"))
+            spec = replace(spec_of(hostname="main1", network=network), session_id=session)
             await runtime.create(spec)
             process.kill()
             process.wait()
@@ -390,6 +393,9 @@ async def test_an_engine_that_comes_and_goes(tmp_path: Path, own_engine: DockerE
             ended = await exit_within(runtime, spec.key)
             assert ended.reason == "engine-stopped"
             await runtime.remove(spec.key)
+            assert list(await runtime.list_networks()) == [session]
+            await runtime.remove_network(session)
+            assert list(await runtime.list_networks()) == []
             assert not traces(own_engine, state, str(spec.key.kernel_id))
             assert "done" in await said(runtime, spec_of(), "print('done')"), "it is used again"
     finally:
