@@ -169,7 +169,7 @@ class Stores:
             errors=SqlErrorLogStore(database),
             shares=SqlShareStore(database),
             folders=SqlFolderStore(database),
-            artifacts=SqlArtifactStore(database),
+            artifacts=SqlArtifactStore(database, sealer),
             images=SqlImageStore(database),
         )
 
