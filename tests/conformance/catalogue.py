@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ai.backend.client.exceptions import BackendAPIError
-from tests.conformance import admin_checks, checks, folder_admin_checks, folder_checks
+from tests.conformance import (
+    admin_checks,
+    checks,
+    folder_admin_checks,
+    folder_checks,
+    image_checks,
+    service_checks,
+    session_default_checks,
+)
 from tests.conformance.checks import Scene
 
 CHECKS: dict[str, Callable[[Scene], None]] = {
     name.removeprefix("check_"): check
-    for module in (checks, folder_checks, folder_admin_checks, admin_checks)
+    for module in (
+        checks,
+        folder_checks,
+        folder_admin_checks,
+        admin_checks,
+        image_checks,
+        service_checks,
+        session_default_checks,
+    )
     for name, check in vars(module).items()
     if name.startswith("check_")
 }

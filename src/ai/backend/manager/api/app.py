@@ -19,8 +19,10 @@ from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.api.access import CallAudit, KeypairStore
 from ai.backend.manager.api.artifacts import ArtifactRegistriesApi, ArtifactsApi
+from ai.backend.manager.api.auth import AuthApi
 from ai.backend.manager.api.cluster import ClusterApi
 from ai.backend.manager.api.config import ConfigApi
+from ai.backend.manager.api.error_log import ErrorLogApi
 from ai.backend.manager.api.events import EventsApi
 from ai.backend.manager.api.execution import ExecutionApi, FileLimits
 from ai.backend.manager.api.folder_hosts import FolderHostsApi
@@ -105,6 +107,8 @@ def api_endpoints(
             ),
             tag="cluster",
         ),
+        *endpoints_of(AuthApi(services.passwords), tag="auth"),
+        *endpoints_of(ErrorLogApi(services.errors, services.clock.now), tag="error log"),
         *endpoints_of(TemplatesApi(services.templates), tag="templates"),
         *endpoints_of(SessionDefaultsApi(services.defaults), tag="session defaults"),
         *endpoints_of(ConfigApi(services.config), tag="config"),

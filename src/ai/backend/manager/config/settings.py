@@ -168,6 +168,7 @@ class FolderSettings(Settings):
 
 class RetentionSettings(Settings):
     events_days: float = Field(7.0, gt=0, description="How long events and kept logs stay, in days.")
+    errors_days: float = Field(30.0, gt=0, description="How long reported errors stay, in days.")
     tokens_hours: float = Field(24.0, gt=0, description="How long a client token stays known, in hours.")
 
 

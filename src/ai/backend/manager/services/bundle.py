@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ai.backend.infra.http.client_tokens import ClientTokens
+from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.administration import AdministrationService
 from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.cluster import ClusterService
 from ai.backend.manager.services.config import ConfigService
 from ai.backend.manager.services.equipment import EquipmentService
+from ai.backend.manager.services.error_log import ErrorLogService
 from ai.backend.manager.services.execution import ExecutionService
 from ai.backend.manager.services.folders.bundle import Folders
 from ai.backend.manager.services.identity import IdentityService
@@ -51,6 +53,8 @@ class Services:
     templates: TemplateService
     state: ManagerState
     idle: IdleService
+    errors: ErrorLogService
+    clock: Clock
     folders: Folders | None = None
     """None where nothing keeps them."""
     artifacts: Artifacts | None = None

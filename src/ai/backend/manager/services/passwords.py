@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, RateLimitExceeded
+from ai.backend.common.states import UserStatus
 from ai.backend.manager.model.identity import Caller, NewKeypair, User
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.world import Clock
@@ -77,6 +78,27 @@ class PasswordService:
         if not user.need_password_change:
             raise Forbidden("You need not change your password here; sign in.")
         await self._change(user, old, new)
+
+    async def sign_out(self, caller: Caller, email: str, password: str) -> None:
+        """Leave: the user and all of their keypairs are inactive at once; sessions stay until somebody ends them.
+
+        Raises:
+            Forbidden: somebody else's address, or a superadmin, whom another one has to remove.
+            AuthenticationFailed: a wrong password.
+        """
+        if email != caller.email:
+            raise Forbidden("You can sign out yourself only.", data={"email": "not your own"})
+        if caller.is_superadmin:
+            raise Forbidden("A superadmin is removed by another one.", data={"email": "a superadmin"})
+        user = await self._checked(caller.email, password)
+        await self._store.change_user(
+            user.uuid,
+            keypairs={"is_active": False},
+            status=UserStatus.INACTIVE,
+            status_info="user-requested",
+            modified_at=self._clock.now(),
+        )
+        self._identity.invalidate(caller.access_key)
 
     async def _change(self, user: User, old: str, new: str) -> None:
         check_password(new)

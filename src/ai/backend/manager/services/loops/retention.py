@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from ai.backend.manager.config.settings import RetentionSettings
+from ai.backend.manager.ports.error_log_store import ErrorLogStore
 from ai.backend.manager.ports.stores import AnswerStore, SessionStore
 from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.loops.running import Loop
@@ -15,8 +16,16 @@ class RetentionLoop(Loop):
 
     period_s = 600.0
 
-    def __init__(self, store: SessionStore, answers: AnswerStore, clock: Clock, settings: RetentionSettings) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        answers: AnswerStore,
+        clock: Clock,
+        settings: RetentionSettings,
+        errors: ErrorLogStore | None = None,
+    ) -> None:
         super().__init__()
+        self._errors = errors
         self._store = store
         self._answers = answers
         self._clock = clock
@@ -27,3 +36,5 @@ class RetentionLoop(Loop):
         tokens_before = now - timedelta(hours=self._settings.tokens_hours)
         await self._store.purge(before=now - timedelta(days=self._settings.events_days), tokens_before=tokens_before)
         await self._answers.purge(before=tokens_before)
+        if self._errors is not None:
+            await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))
