@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ai.backend.client.session import Session
-from tests.conformance import admin_checks
+from tests.conformance import admin_checks, image_checks
 from tests.conformance.broken import Answer, Breakage, broken_server
 from tests.conformance.catalogue import run_check
 from tests.conformance.checks import Scene
@@ -65,6 +65,14 @@ def _unwrap_files(answer: Answer) -> None:
 
 def _spoil_archive(answer: Answer) -> None:
     answer.body = answer.body.replace(b"ustar", b"USTAR").replace(b"down.bin", b"down.bad")
+
+
+def _spoil_archive_of_key(answer: Answer) -> None:
+    answer.body = answer.body.replace(b"PRIVATE KEY", b"PUBLIC KEYS")
+
+
+def _services_renamed(answer: Answer) -> None:
+    answer.set_json([{**service, "name": f"{service['name']}-x"} for service in answer.json()])
 
 
 def _without(key: str) -> Any:
@@ -126,6 +134,19 @@ def _without_secret(answer: Answer) -> None:
     answer.set_json(value)
 
 
+def _no_template_id(answer: Answer) -> None:
+    answer.set_json([{"user": one["user"]} for one in answer.json()])
+
+
+def _no_owners(answer: Answer) -> None:
+    answer.set_json([{**one, "is_owner": False} for one in answer.json()])
+
+
+def _no_contents(answer: Answer) -> None:
+    told = answer.json()
+    answer.set_json([{**one, "data": "-"} for one in told] if isinstance(told, list) else {**told, "data": "-"})
+
+
 _STREAM = "/stream/session/.*"
 BREAKAGES = [
     Breakage("version is malformed", "config", "/", spoil=lambda answer: answer.set_json({"version": "7"})),
@@ -185,6 +206,23 @@ BREAKAGES = [
         "resource groups under another name", "admin_limits", "/scaling-groups", spoil=_rename("scaling_groups", "x")
     ),
     Breakage("agents that are not listed", "admin_agents", "/admin/gql", spoil=_nothing_listed),
+    Breakage("services under another name", "app", "/stream/.*/apps", spoil=_services_renamed),
+    Breakage("a tunnel that changes what it carries", "app", "/stream/.*/tcpproxy", binary=b"HTTP/1.1 200 OK\r\n\r\n"),
+    Breakage("a tunnel that is refused", "ssh", "/stream/.*/tcpproxy", swallow=(501, "{}")),
+    Breakage("a key that is none", "scp", "/session/.*/download", spoil=_spoil_archive_of_key),
+    Breakage("a task without an id", "admin_image_rescan", "/admin/gql", spoil=_undone("rescan_images")),
+    Breakage("images that are not listed", "admin_image_rescan", "/admin/gql", spoil=_lost("images")),
+    Breakage("progress that is not told", "admin_image_rescan", "/events/background-task", swallow=(404, "{}")),
+    Breakage("an alias that is refused", "admin_image_alias", "/admin/gql", spoil=_undone("alias_image")),
+    Breakage("an alias that stays", "admin_image_alias", "/admin/gql", spoil=_undone("dealias_image")),
+    Breakage("a commit that never happens", "session_commit", "/session/.*/commit", swallow=(201, "{}")),
+    Breakage("a template without an id", "sesstpl", "/template/session", "POST", spoil=_no_template_id),
+    Breakage("templates without owners", "sesstpl", "/template/session", "GET", spoil=_no_owners),
+    Breakage("a change of a template that is lost", "sesstpl", "/template/.*", "PUT", swallow=(200, '{"success": 1}')),
+    Breakage("a session of no template", "create_from_template", ".*-from-template", swallow=(201, "{}")),
+    Breakage("a dotfile that is never kept", "dotfile", "/user-config/dotfiles", "POST", swallow=(200, "{}")),
+    Breakage("a dotfile without its contents", "dotfile", "/user-config/dotfiles", "GET", spoil=_no_contents),
+    Breakage("presets without limits", "check_presets", ".*/check-presets", spoil=_rename("keypair_limits", "limits")),
     Breakage("a removal that never happens", "rm", "/session/[^/]*", "DELETE", swallow=(200, '{"stats": {}}')),
 ]
 
@@ -208,4 +246,6 @@ def test_the_proxy_itself_breaks_nothing(
 
 
 def test_every_check_of_folders_and_administration_has_been_seen_to_fail() -> None:
-    assert {*COVERED.values(), *admin_checks.COVERED} <= {breakage.check for breakage in BREAKAGES}
+    assert {*COVERED.values(), *admin_checks.COVERED, *image_checks.COVERED} <= {
+        breakage.check for breakage in BREAKAGES
+    }
