@@ -60,7 +60,10 @@ class NodeSettings(PublishedNode):
     @model_validator(mode="before")
     @classmethod
     def _both_spellings(cls, data: Any) -> Any:
-        """The spec writes ``allow-compute-plugins``, the published configuration ``allowed-compute-plugins``."""
+        """The spec writes ``allow-compute-plugins``, the published configuration ``allowed-compute-plugins``; the
+        published ``mode`` is our ``runtime``."""
+        if isinstance(data, dict) and data.get("mode") in ("docker", "process"):
+            data = {**data, "runtime": data["mode"]}
         spellings = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_plugins")
         given = [data[key] for key in spellings if key in data] if isinstance(data, dict) else []
         if len(given) == 0 or not all(isinstance(names, list | tuple) for names in given):
