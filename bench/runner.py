@@ -14,6 +14,7 @@ MODULES = (
     "sessions",
     "docker",
     "server",
+    "tunnel",
     "command_line",
     "sleepers",
     "gathering",

@@ -118,20 +118,20 @@ def _url(service: dict[str, Any], host: str, port: int) -> str | None:
 
 @click.command(cls=Leaf)
 @click.argument("session")
-@click.option("-a", "--app-name", default=None, help="Only this service, with what it can be started with.")
+@click.argument("names", nargs=-1, metavar="[APP]...")
 @click.option("-l", "--list-names", is_flag=True, help="Only the names.")
 @owner_option
-def apps(session: str, app_name: str | None, list_names: bool, owner: str | None) -> None:
-    """List the services of SESSION."""
+def apps(session: str, names: tuple[str, ...], list_names: bool, owner: str | None) -> None:
+    """List the services of SESSION, or these of them, with what they can be started with."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> int:
         found = await api.ComputeSession(session, owner).stream_app_info()
-        if app_name is not None:
-            found = [one for one in found if one.get("name") == app_name]
-            if not found:
-                screen.error(f"{session} has no service {app_name!r}")
-                return 1
+        known = [str(one.get("name")) for one in found]
+        if missing := [name for name in names if name not in known]:
+            screen.error(f"{session} has no service {missing[0]!r}; it has: {', '.join(known) or 'none'}")
+            return 1
+        found = [one for one in found if not names or one.get("name") in names]
         if screen.is_json:
             screen.json(found)
         elif list_names:

@@ -23,6 +23,7 @@ from ai.backend.manager.api.access import caller_of
 from ai.backend.manager.services.tunnels import Tunnel, TunnelRequest, TunnelService
 
 V = TypeVar("V", bound=str | None)
+LINGER_S = 5.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
@@ -132,7 +133,10 @@ class _Carrier:
                 raise error
 
     async def _inward(self) -> bool:
-        """From the client to the service. True: it has said all, and listens on; False: it has gone."""
+        """From the client to the service. True: it has said all, and listens on; False: it has gone.
+
+        What it said before it went is handed on, if the service takes it soon.
+        """
         async for message in self._socket:
             if message.type is WSMsgType.BINARY:
                 data = message.data
@@ -145,6 +149,9 @@ class _Carrier:
                 await self._tunnel.write_eof()
                 return True
             await self._tunnel.write(data)
+        with contextlib.suppress(TimeoutError, BackendError):
+            async with asyncio.timeout(LINGER_S):
+                await self._tunnel.write_eof()
         return False
 
     async def _outward(self) -> bool:

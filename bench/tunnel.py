@@ -1,0 +1,138 @@
+"""What passes through a tunnel into a session, beside what passes through a bare WebSocket relay on aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from bench.cluster import Api, running_cluster, temporary_folder
+from bench.figures import Figure, benchmark
+
+ROUNDS = 7
+SIZE = 128 << 20
+PIECE = 256 << 10
+ECHOES = 200
+TARGET = 0.7
+PORT = 9911
+SERVICE = Path(__file__).with_name("tunnel_service.py")
+OWN_NETWORK = '[runtime]\nnetwork = "none"\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A WebSocket that leads to the service; ``api`` signs what asks for it."""
+
+    url: str
+    target: str
+    api: Api | None = None
+
+    def headers(self) -> Mapping[str, str]:
+        return self.api.headers("GET", self.target, "application/octet-stream") if self.api is not None else {}
+
+
+@contextmanager
+def bare_relay() -> Iterator[Way]:
+    """A relay without users, sessions, limits or a link to agents, and the service beside it."""
+    command = [sys.executable, str(SERVICE), "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as service:
+        assert service.stdout is not None
+        port = service.stdout.readline().strip()
+        command = [sys.executable, "-m", "bench.bare_relay", port]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as relay:
+            assert relay.stdout is not None
+            yield Way(f"http://127.0.0.1:{relay.stdout.readline().strip()}", "/")
+            relay.terminate()
+        service.terminate()
+
+
+@contextmanager
+def session_tunnel(*options: str) -> Iterator[Way]:
+    """The tunnel of a cluster, to the service in a session that has a network of its own."""
+    with temporary_folder() as folder:
+        (folder / "agent.toml").write_text(OWN_NETWORK)
+        with running_cluster("--agent-config", str(folder / "agent.toml"), *options) as cluster:
+            api = cluster.user
+            name = api.create(config={"resources": {"cpu": "1", "mem": "256m"}, "preopen_ports": [PORT]})
+            code = SERVICE.read_text().replace("sys.argv[1]", f"'{PORT}'").replace("server.serve_forever()", "")
+            code += "\nthreading.Thread(target=server.serve_forever, daemon=True).start()\n"
+            told = api.call("POST", f"/session/{name}", {"mode": "query", "code": code})["result"]
+            if told.get("exitCode"):
+                raise RuntimeError(f"the service does not start: {told}")
+            yield Way(api.endpoint, f"/stream/session/{name}/tcpproxy?app={PORT}", api)
+
+
+async def transfer(http: aiohttp.ClientSession, way: Way, what: str) -> float:
+    """MiB in a second, given by the service or taken by it."""
+    async with http.ws_connect(way.url + way.target, headers=way.headers(), max_msg_size=0) as socket:
+        await socket.send_bytes(f"{what} {SIZE}\n".encode())
+        began = time.perf_counter()
+        if what == "give":
+            left = SIZE
+            while left > 0:
+                left -= len(await socket.receive_bytes())
+        else:
+            piece = bytes(PIECE)
+            for _ in range(SIZE // PIECE):
+                await socket.send_bytes(piece)
+            await socket.receive_bytes()
+        return SIZE / (1 << 20) / (time.perf_counter() - began)
+
+
+async def echo_ms(http: aiohttp.ClientSession, way: Way) -> float:
+    """Milliseconds for a byte there and back, the median."""
+    times: list[float] = []
+    async with http.ws_connect(way.url + way.target, headers=way.headers()) as socket:
+        await socket.send_bytes(b"echo 0\n")
+        for _ in range(ECHOES):
+            began = time.perf_counter()
+            await socket.send_bytes(b"x")
+            await socket.receive_bytes()
+            times.append(1000 * (time.perf_counter() - began))
+    return statistics.median(times)
+
+
+async def compare(ours: Way, bare: Way) -> dict[str, float]:
+    """Medians of rounds that take turns."""
+    rates: dict[str, list[float]] = {}
+    async with aiohttp.ClientSession() as http:
+        for _ in range(ROUNDS):
+            for what in ("give", "take"):
+                for name, way in (("bare", bare), ("tunnel", ours)):
+                    rates.setdefault(f"{name}-{what}", []).append(await transfer(http, way, what))
+        found = {name: statistics.median(values) for name, values in rates.items()}
+        return {**found, "bare-echo-ms": await echo_ms(http, bare), "tunnel-echo-ms": await echo_ms(http, ours)}
+
+
+def figure(name: str, found: Mapping[str, float]) -> Figure:
+    """The worse of both directions counts."""
+    ratios = {what: found[f"tunnel-{what}"] / found[f"bare-{what}"] for what in ("give", "take")}
+    worse = min(ratios, key=lambda what: ratios[what])
+    return Figure(
+        name=name,
+        value=found[f"tunnel-{worse}"],
+        unit="MiB/s",
+        reference=found[f"bare-{worse}"],
+        reference_is=f"a bare aiohttp WebSocket relay in the same run, {ROUNDS} rounds in turns, medians",
+        target=f">= {TARGET} of the reference, both ways",
+        holds=min(ratios.values()) >= TARGET,
+        detail={**found, **{f"ratio-{what}": ratio for what, ratio in ratios.items()}},
+    )
+
+
+@benchmark("tunnel", "throughput of a tunnel into a session, all daemons in one process and each in its own")
+def tunnel() -> Sequence[Figure]:
+    figures = []
+    with bare_relay() as bare:
+        for name, options in (("tunnel-throughput", ()), ("tunnel-throughput-separate", ("--separate",))):
+            with session_tunnel(*options) as ours:
+                figures.append(figure(name, asyncio.run(compare(ours, bare))))
+    return figures

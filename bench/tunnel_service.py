@@ -1,0 +1,42 @@
+"""A TCP service on 127.0.0.1, on the port that it is told or, for 0, on one that it prints.
+
+The first line of a connection says what is wanted: ``give N`` or ``take N`` bytes, or ``echo 0``.
+"""
+
+import socketserver
+import sys
+import threading  # noqa: F401  # the session serves in a thread
+
+PIECE = 256 * 1024
+
+
+class Service(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        self.request.setsockopt(6, 1, 1)
+        line = b""
+        while not line.endswith(b"\n"):
+            line += self.request.recv(1)
+        what, size = line.split()
+        left = int(size)
+        if what == b"give":
+            piece = bytes(PIECE)
+            while left > 0:
+                self.request.sendall(piece[:left])
+                left -= len(piece)
+        elif what == b"take":
+            room = bytearray(PIECE)
+            while left > 0:
+                left -= self.request.recv_into(room) or left
+            self.request.sendall(b"x")
+        else:
+            while data := self.request.recv(65536):
+                self.request.sendall(data)
+
+
+class Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address = daemon_threads = True
+
+
+server = Server(("127.0.0.1", int(sys.argv[1])), Service)
+print(server.server_address[1], flush=True)
+server.serve_forever()
