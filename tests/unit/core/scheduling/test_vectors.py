@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import pytest
 
 from ai.backend.core.scheduling.slot_index import SlotIndex, mask_of, members
-from ai.backend.core.scheduling.vectors import VectorIndex
+from ai.backend.core.scheduling.vectors import Edges, VectorIndex
+
+
+@dataclass
+class Read:
+    floor: int
+    edges: Edges
+    is_small: bool
+
 
 LARGEST = (8_000_000, 64_000_000, 503_600_000_000)
 
@@ -39,9 +48,10 @@ def test_it_finds_what_comparing_all_agents_finds(seed: int) -> None:
         scope = mask_of((r for r in here if rng.random() < rng.choice((0.02, 0.5, 1.0))), size)
         fitting = [r for r in members(scope) if all(a >= w for a, w in zip(agents[r], wanted, strict=True))]
         levels = {r: tuple(a // i.unit for a, i in zip(agents[r], indexes, strict=True)) for r in fitting}
+        read = Read(*vectors.floor(wanted), is_small=rng.random() < 0.3)
         for found, best in (
-            (vectors.fullest(*vectors.floor(wanted), scope), min),
-            (vectors.emptiest(*vectors.floor(wanted), scope), max),
+            (vectors.fullest(read, scope), min),
+            (vectors.emptiest(read, scope), max),
         ):
             chosen = best(levels.values()) if levels else None
             assert members(found) == [r for r in fitting if levels[r] == chosen]

@@ -26,6 +26,7 @@ from ai.backend.core.scheduling.working import REFUSALS, Make, Wish, WorkingAgen
 K = TypeVar("K", bound=Hashable)
 Need = tuple[SlotIndex, int]
 _PLENTY = 10**9
+_FEW = 8
 _LAST = {"cpu": 1, "mem": 2}
 
 
@@ -42,12 +43,14 @@ class Tier(NamedTuple):
         vectors: by what they have free of the requested slots.
         floor: the least vector that may do.
         edges: the slots of which an agent with this very level may still lack something.
+        is_small: so few agents that each may be looked at.
     """
 
     scope: int
     vectors: VectorIndex
     floor: int
     edges: Edges
+    is_small: bool
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -227,7 +230,7 @@ class Fleet:
         tiers = []
         for left in sorted(unused):
             vectors = self._by_vector(order, left)
-            tiers.append(Tier(unused[left], vectors, *vectors.floor(amounts)))
+            tiers.append(Tier(unused[left], vectors, *vectors.floor(amounts), unused[left].bit_count() <= _FEW))
         return Demand(
             wishes=wishes,
             total=total,

@@ -27,7 +27,7 @@ def first(scope: int) -> int:
 def concentrated(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
     """The fullest agent, so that whole agents stay free; accelerators are kept for those who need them."""
     for tier in demand.tiers:
-        if (here := tier.scope & scope) and (found := tier.vectors.fullest(tier.floor, tier.edges, here)):
+        if (here := tier.scope & scope) and (found := tier.vectors.fullest(tier, here)):
             return first(found)
     return -1
 
@@ -35,7 +35,7 @@ def concentrated(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
 def dispersed(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
     """The emptiest agent; equals are drawn. Accelerators are kept as by :func:`concentrated`."""
     for tier in demand.tiers:
-        if (here := tier.scope & scope) and (found := tier.vectors.emptiest(tier.floor, tier.edges, here)):
+        if (here := tier.scope & scope) and (found := tier.vectors.emptiest(tier, here)):
             if not found & (found - 1):
                 return first(found)
             start = int(rng.random() * fleet.size)

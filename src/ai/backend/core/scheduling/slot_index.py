@@ -50,7 +50,7 @@ class SlotIndex:
     agents that have at least so much free.
     """
 
-    __slots__ = ("_amounts", "_levels", "_masks", "_order", "_settled", "_stale", "free", "unit")
+    __slots__ = ("_amounts", "_levels", "_masks", "_order", "_richest", "_settled", "_stale", "free", "unit")
 
     def __init__(self, free: Sequence[int], most: int, grain: int = 1) -> None:
         """``most``: what the largest agent has of it, taken or not; ``grain``: everything is a multiple of it."""
@@ -60,6 +60,7 @@ class SlotIndex:
         self._stale: list[int] = []
         self._amounts: list[int] = []
         self._masks: dict[int, int] = {}
+        self._richest: dict[int, int] = {}
         by_level: dict[int, list[int]] = {}
         for rank, amount in enumerate(free):
             by_level.setdefault(amount // self.unit, []).append(rank)
@@ -70,6 +71,7 @@ class SlotIndex:
         """An agent has so much free now."""
         self.free[rank] = now
         self._stale.append(rank)
+        self._richest.clear()
         if len(self._stale) > len(self.free):
             self.settle()
 
@@ -141,4 +143,8 @@ class SlotIndex:
 
     def richest(self, scope: int) -> int:
         """Of a mask that is not empty: the one that has exactly the most free; among equals the last."""
-        return max(members(self.emptiest(scope)), key=lambda rank: (self.free[rank], rank))
+        found = self._richest.get(scope)
+        if found is None:
+            found = max(members(self.emptiest(scope)), key=lambda rank: (self.free[rank], rank))
+            self._richest[scope] = found
+        return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from ai.backend.core.scheduling.slot_index import SlotIndex, mask_of, members
 
@@ -17,11 +18,24 @@ _WIDTH = 13
 """Bits of a field: a level, and the highest one as a guard, which a subtraction borrows where a level is too small."""
 _FIELD = (1 << _WIDTH) - 1
 _MOST = (1 << (_WIDTH - 1)) - 1
-_FEW = 8
 
 
 Edges = tuple[tuple[SlotIndex, int, int], ...]
 """(slot, amount, shift of its field) where the level of an agent does not tell whether it has the amount."""
+
+
+class Wanted(Protocol):
+    """What :meth:`VectorIndex.floor` read of a request; ``is_small``: few agents may be chosen, so that each is looked
+    at."""
+
+    @property
+    def floor(self) -> int: ...
+
+    @property
+    def edges(self) -> Edges: ...
+
+    @property
+    def is_small(self) -> bool: ...
 
 
 class VectorIndex:
@@ -81,12 +95,13 @@ class VectorIndex:
         else:
             masks[now] = others | bit
 
-    def fullest(self, floor: int, edges: Edges, scope: int) -> int:
+    def fullest(self, wanted: Wanted, scope: int) -> int:
         """Of a mask: those that have what :meth:`floor` read, with the least of the scarcest slot, then of the next;
         0 if there are none. All of them have the same vector."""
-        if scope.bit_count() <= _FEW:
-            return self._of_few(floor, edges, scope, min)
+        if wanted.is_small:
+            return self._of_few(wanted.floor, wanted.edges, scope, min)
         order, masks, guards = self._order, self._masks, self._guards
+        floor, edges = wanted.floor, wanted.edges
         at = bisect_left(order, floor)
         while at < len(order):
             vector = order[at]
@@ -102,11 +117,12 @@ class VectorIndex:
                 at = bisect_left(order, vector >> kept << kept | floor & (1 << kept) - 1, at + 1)
         return 0
 
-    def emptiest(self, floor: int, edges: Edges, scope: int) -> int:
+    def emptiest(self, wanted: Wanted, scope: int) -> int:
         """As :meth:`fullest`, with the most instead of the least."""
-        if scope.bit_count() <= _FEW:
-            return self._of_few(floor, edges, scope, max)
+        if wanted.is_small:
+            return self._of_few(wanted.floor, wanted.edges, scope, max)
         order, masks, guards = self._order, self._masks, self._guards
+        floor, edges = wanted.floor, wanted.edges
         at = len(order) - 1
         while at >= 0:
             vector = order[at]
