@@ -14,6 +14,7 @@ MODULES = (
     "sessions",
     "docker",
     "server",
+    "terminal",
     "tunnel",
     "command_line",
     "sleepers",
@@ -24,6 +25,7 @@ MODULES = (
     "storage",
     "fragmentation",
     "scheduler",
+    "enqueue",
 )
 
 USAGE = "usage: bench/run --list | bench/run [--data FOLDER] NAME...\n"
