@@ -43,3 +43,6 @@ ARTIFACT_CRASH_POINTS = (
     "after-artifact-remove",
 )
 """What a scan, an import and a cleanup pass, in this order: each leaves something else behind."""
+
+IMAGE_CRASH_POINTS = ("after-image-scan-page",)
+"""What a scan of a registry of images passes."""
