@@ -29,6 +29,7 @@ _LINKS = {
     "sgroups_for_keypairs": ("keypair", "access_key"),
 }
 _NAMES = {"association_groups_users": "memberships"}
+_ACTIVE = "active"
 _TRUE = frozenset({"is_active", "is_public", "schedulable"})
 Seal = Callable[[str, str], str]
 
@@ -161,8 +162,10 @@ def _default(column: Column[Any]) -> Any:
         return column.name in _TRUE
     if isinstance(kind, Integer | Float):
         return 0
+    if isinstance(kind, EnumText) and _ACTIVE in set(kind.kind):
+        return kind.kind(_ACTIVE)
     if isinstance(kind, EnumText | GUID):
         raise InvalidInput(f"{column.table.name}.{column.name} is missing")
-    return {"resource_policy": "default", "status": "active", "driver": "static", "scheduler": "fifo"}.get(
+    return {"resource_policy": "default", "status": _ACTIVE, "driver": "static", "scheduler": "fifo"}.get(
         column.name, ""
     )

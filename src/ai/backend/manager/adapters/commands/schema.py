@@ -6,6 +6,8 @@ import json
 import os
 import re
 import shutil
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -145,10 +147,13 @@ def clear_history(settings: ManagerSettings, retention: float, vacuum_full: bool
 
     async def work(database: Database) -> dict[str, int]:
         gone = await database.run_write(clear)
-        if vacuum_full:
+        if vacuum_full and database.is_shared:
             async with database.engine.connect() as connection:
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
-                await connection.execute(text("VACUUM FULL" if database.is_shared else "VACUUM"))
+                await connection.execute(text("VACUUM FULL"))
+        elif vacuum_full:
+            with closing(sqlite3.connect(str(database.engine.url.database))) as file:
+                file.execute("VACUUM")
         return gone
 
     for what, number in on_database(settings, work).items():
