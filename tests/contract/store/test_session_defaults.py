@@ -38,6 +38,7 @@ from ai.backend.manager.ports.share_store import ShareStore
 from ai.backend.manager.ports.stores import SessionStore
 from tests.contract.store.builders import KEY, NOW, make_session
 from tests.support.migrated import migrated
+from tests.support.postgres import emptied, migrated_template, shared_server
 
 ME, OTHER = UserId(uuid4()), UserId(uuid4())
 MINE = DotfileOwner(scope=DotfileScope.USER, name=KEY)
@@ -215,16 +216,30 @@ class TestMemorySessionDefaults(SessionDefaultsContract):
         )
 
 
+def _on(database: Database) -> Kept:
+    return Kept(
+        SqlTemplateStore(database),
+        SqlDotfileStore(database),
+        SqlActivityStore(database),
+        SqlErrorLogStore(database),
+        SqlShareStore(database),
+        SqlSessionStore(database),
+    )
+
+
 class TestSqlSessionDefaults(SessionDefaultsContract):
     @pytest.fixture
     async def kept(self, tmp_path: Path) -> AsyncIterator[Kept]:
         database = Database(f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}")
-        yield Kept(
-            SqlTemplateStore(database),
-            SqlDotfileStore(database),
-            SqlActivityStore(database),
-            SqlErrorLogStore(database),
-            SqlShareStore(database),
-            SqlSessionStore(database),
-        )
+        yield _on(database)
+        await database.close()
+
+
+@pytest.mark.needs("postgres")
+class TestPostgresSessionDefaults(SessionDefaultsContract):
+    @pytest.fixture
+    async def kept(self) -> AsyncIterator[Kept]:
+        server = shared_server()
+        database = Database(server.url(emptied(server, migrated_template())))
+        yield _on(database)
         await database.close()

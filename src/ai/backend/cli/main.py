@@ -52,6 +52,11 @@ ENTRIES = {
     "keypair": Entry("ai.backend.cli.groups:keypair", "Your own keypair."),
     "resource": Entry("ai.backend.cli.groups:resource", "Resource slots and presets."),
     "vfolder": Entry("ai.backend.cli.vfolder_commands:vfolder", "Virtual folders: make, share and fill them."),
+    "sesstpl": Entry("ai.backend.cli.session_default_commands:sesstpl", "Templates that sessions are made from."),
+    "start-template": Entry(
+        "ai.backend.cli.session_default_commands:start_template", "Start a session as a template says."
+    ),
+    "dotfile": Entry("ai.backend.cli.session_default_commands:dotfile", "Files that are in every new session."),
     "quota": Entry("ai.backend.cli.quota_commands:quota", "Show what you keep on storage hosts, and may keep."),
     "artifact": Entry(
         "ai.backend.cli.artifact_commands:artifact", "Models, packages and images that sessions can mount."

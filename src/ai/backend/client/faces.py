@@ -11,6 +11,7 @@ from ai.backend.client.func.bounds import (
 )
 from ai.backend.client.func.people import AsyncUser
 from ai.backend.client.func.resource_groups import AsyncScalingGroup
+from ai.backend.client.func.session_defaults import AsyncDotfile, AsyncSessionTemplate
 from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
 from ai.backend.client.portal import Facade, blocking
 
@@ -114,3 +115,24 @@ class ResourcePreset(Facade[AsyncResourcePreset]):
     create = blocking(AsyncResourcePreset.create)
     update = blocking(AsyncResourcePreset.update)
     delete = blocking(AsyncResourcePreset.delete)
+
+
+class SessionTemplate(Facade[AsyncSessionTemplate]):
+    """``api_session.SessionTemplate`` of a blocking session."""
+
+    create = blocking(AsyncSessionTemplate.create)
+    paginated_list = blocking(AsyncSessionTemplate.paginated_list)
+    get = blocking(AsyncSessionTemplate.get)
+    update = blocking(AsyncSessionTemplate.update)
+    delete = blocking(AsyncSessionTemplate.delete)
+    start = blocking(AsyncSessionTemplate.start)
+
+
+class Dotfile(Facade[AsyncDotfile]):
+    """``api_session.Dotfile`` of a blocking session."""
+
+    create = blocking(AsyncDotfile.create)
+    update = blocking(AsyncDotfile.update)
+    get = blocking(AsyncDotfile.get)
+    paginated_list = blocking(AsyncDotfile.paginated_list)
+    delete = blocking(AsyncDotfile.delete)

@@ -20,11 +20,13 @@ from uuid import UUID
 from ai.backend.client.config import APIConfig, get_config
 from ai.backend.client.faces import (
     Domain,
+    Dotfile,
     Group,
     KeypairResourcePolicy,
     QuotaScope,
     ResourcePreset,
     ScalingGroup,
+    SessionTemplate,
     Storage,
     StoragePolicy,
     User,
@@ -44,6 +46,7 @@ from ai.backend.client.func.image import AsyncImage
 from ai.backend.client.func.people import AsyncUser
 from ai.backend.client.func.resource_groups import AsyncScalingGroup
 from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions
+from ai.backend.client.func.session_defaults import AsyncDotfile, AsyncSessionTemplate
 from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
 from ai.backend.client.func.system import (
     AsyncAgent,
@@ -75,6 +78,8 @@ class AsyncSession:
         self.Auth = AsyncAuth(self.transport)
         self.Manager = AsyncManager(self.transport)
         self.EtcdConfig = AsyncEtcdConfig(self.transport)
+        self.SessionTemplate = AsyncSessionTemplate(self.transport)
+        self.Dotfile = AsyncDotfile(self.transport)
         self.VFolder = AsyncVFolders(self.transport)
         self.Artifact = AsyncArtifacts(self.transport)
         self.QuotaScope = AsyncQuotaScope(self.transport)
@@ -437,6 +442,8 @@ class Session:
         self.Auth = Auth(self.portal, inner.Auth)
         self.Manager = Manager(self.portal, inner.Manager)
         self.EtcdConfig = EtcdConfig(self.portal, inner.EtcdConfig)
+        self.SessionTemplate = SessionTemplate(self.portal, inner.SessionTemplate)
+        self.Dotfile = Dotfile(self.portal, inner.Dotfile)
         self.VFolder = VFolders(self.portal, inner.VFolder)
         self.Artifact = Artifacts(self.portal, inner.Artifact)
         self.QuotaScope = QuotaScope(self.portal, inner.QuotaScope)
