@@ -47,6 +47,7 @@ class Breakage:
         swallow: the request never reaches the server; the client gets this reply instead.
         message: changes a text message of a WebSocket from the server, or drops it (None).
         line: changes a line of an event stream.
+        binary: comes in the place of each binary message of a WebSocket from the server.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Breakage:
     swallow: tuple[int, str] | None = None
     message: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
     line: Callable[[bytes], bytes] | None = None
+    binary: bytes | None = None
 
     def concerns(self, request: web.Request) -> bool:
         return bool(re.fullmatch(self.path, request.path) and re.fullmatch(self.method, request.method))
@@ -128,10 +130,15 @@ class BrokenServer:
                 async for message in near:
                     if message.type is WSMsgType.TEXT:
                         await upstream.send_str(message.data)
+                    elif message.type is WSMsgType.BINARY:
+                        await upstream.send_bytes(message.data)
                 await upstream.close()
 
             reader = asyncio.create_task(inward())
             async for message in upstream:
+                if message.type is WSMsgType.BINARY:
+                    told_bytes = message.data if breakage is None or breakage.binary is None else breakage.binary
+                    await near.send_bytes(told_bytes)
                 if message.type is not WSMsgType.TEXT:
                     continue
                 told: dict[str, Any] | None = json.loads(message.data)

@@ -17,8 +17,10 @@ def published_python() -> Path:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The embedded cluster as a process of its own."""
-    with running_cluster(tmp_path_factory.mktemp("conf") / "c", "--mock") as running:
+    """The embedded cluster as a process of its own; its sessions have networks of their own, and so services."""
+    folder = tmp_path_factory.mktemp("conf")
+    (folder / "agent.toml").write_text('[runtime]\nnetwork = "none"\n')
+    with running_cluster(folder / "c", "--mock", "--agent-config", str(folder / "agent.toml")) as running:
         yield running
 
 
