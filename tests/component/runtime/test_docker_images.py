@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import signal
+import sys
 import tarfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -25,6 +28,7 @@ from ai.backend.common.errors import (
     WorkloadError,
 )
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.plugin.node.crash_points import VARIABLE
 from ai.backend.plugin.runtime import CommitRequest, ImageRequest, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.docker.archives import rewrite
 from ai.backend.runtime.docker.pulls import error_of
@@ -278,6 +282,33 @@ async def test_what_a_cut_off_commit_left_is_removed_at_the_next_start(
     assert docker_engine.call("POST", f"/images/{PYTHON_IMAGE}/tag?repo={name}&tag=1")[0] == 201
     assert not [i for i in await runtime.list_images() if i.name.startswith(name)]
     await runtime._commits.clean()
+    assert nothing_is_left(docker_engine, tmp_path)
+
+
+@pytest.mark.parametrize("point", ["pull.begun", "commit.made", "commit.saved"])
+async def test_nothing_is_left_of_an_agent_that_is_killed(
+    image: str, docker_engine: DockerEngine, known_images: Path, tmp_path: Path, point: str
+) -> None:
+    forget(docker_engine, image)
+    remember_images(tmp_path / "state", known_images)
+    settings = {"docker_host": docker_engine.host, "interpreter_directory": str(CACHE / "interpreter")}
+    settings["commit_directory"] = str(tmp_path / "archives")
+    login = {"name": image, "username": USER, "password": PASSWORD}
+    driver = [sys.executable, str(Path(__file__).with_name("image_driver.py")), str(tmp_path / "state")]
+    killed = await asyncio.create_subprocess_exec(
+        *driver, json.dumps(settings), json.dumps(login), env={**os.environ, VARIABLE: point}
+    )
+    assert await asyncio.wait_for(killed.wait(), 60) == -signal.SIGKILL
+    runtime = DockerRuntime(DockerRuntimeSettings(**settings), tmp_path / "state")
+    await runtime.setup()
+    try:
+        assert nothing_is_left(docker_engine, tmp_path)
+        assert not list((tmp_path / "archives").rglob("*.tar.gz"))
+        await runtime.pull_image(wanted(image), silent)
+        for view in await runtime.list_workloads():
+            await runtime.remove(view.key)
+    finally:
+        await runtime.shutdown()
     assert nothing_is_left(docker_engine, tmp_path)
 
 
