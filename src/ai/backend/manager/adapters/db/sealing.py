@@ -12,16 +12,18 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import UUID
 
 from ai.backend.common.errors import InternalError, InvalidInput
 
 CIPHER = "hs1"
 """Encrypt-then-MAC: HMAC-SHA256 in counter mode as the key stream, HMAC-SHA256 of everything as the tag."""
 _NONCE, _TAG, _KEY = 16, 32, 32
+_CREDENTIALS = "artifact_registries.credentials"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,16 @@ def _mixed(key: SealingKey, nonce: bytes, text: bytes) -> bytes:
 def _tag(key: SealingKey, context: str, body: bytes) -> bytes:
     named = context.encode()
     return hmac.digest(key.derived(b"authenticate"), len(named).to_bytes(8, "big") + named + body, "sha256")
+
+
+def sealed_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
+    """Of an artifact registry, as its row keeps them."""
+    return {name: sealer.seal(text, f"{_CREDENTIALS}:{registry_id}:{name}") for name, text in credentials.items()}
+
+
+def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
+    """Raises InternalError where the key is missing that they were sealed with."""
+    return {name: sealer.open(text, f"{_CREDENTIALS}:{registry_id}:{name}") for name, text in stored.items()}
 
 
 # ---- the key file ----
