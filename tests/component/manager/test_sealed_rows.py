@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
 
+from ai.backend.common.artifacts import RegistryType
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.ids import RegistryId
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.adapters.db.artifact_store import SqlArtifactStore
 from ai.backend.manager.adapters.db.sealing import Sealer
 from ai.backend.manager.adapters.secret_commands import key_file, sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.main import Manager, main
+from ai.backend.manager.model.artifact import ArtifactRegistry
 from tests.support.migrated import migrated
 
 
@@ -40,6 +45,19 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
     settings, path = ManagerSettings(data_dir=tmp_path), migrated(tmp_path / "manager.db")
     plain, database = await _start(path, Sealer())
     made = await plain.services.identity.bootstrap()
+    now = plain._schedule._clock.now()
+    registry = ArtifactRegistry(
+        id=RegistryId(uuid4()),
+        name="hub",
+        type=RegistryType.HUGGINGFACE,
+        url="https://hub.example.com",
+        credentials={"token": "hf_secret"},
+        created_at=now,
+        modified_at=now,
+    )
+    store = SqlArtifactStore(database)
+    await store.add_registry(registry)
+    assert await store.registries() == [registry]
     await database.close()
     assert made.admin is not None
     assert made.admin.secret_key in _stored(path)
@@ -49,6 +67,7 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
         credentials = await manager.services.identity.credentials(made.admin.access_key)  # type: ignore[union-attr]  # it is there
         assert credentials is not None
         assert credentials.secret_key == expected
+        assert await SqlArtifactStore(database, sealer).registries() == [registry]
         await database.close()
 
     secret = made.admin.secret_key
@@ -63,6 +82,8 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert len(key_file(settings).read_text().splitlines()) == 1 + keys
     assert not {*_stored(path)} & {*sealed}
+    with sqlite3.connect(path) as db:
+        assert "hf_secret" not in db.execute("SELECT credentials FROM artifact_registries").fetchone()[0]
     await opens(sealer_of(settings), secret)
 
     key_file(settings).unlink()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import (
@@ -31,6 +31,7 @@ from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import artifact_recording
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.artifact_tables import artifacts, registries, revisions, session_artifacts
+from ai.backend.manager.adapters.db.sealing import Sealer, opened_credentials, sealed_credentials
 from ai.backend.manager.model.artifact import (
     Artifact,
     ArtifactQuery,
@@ -47,6 +48,7 @@ from ai.backend.manager.model.query import Page
 _USABLE = revisions.c.status == RevisionStatus.AVAILABLE
 _HERE = or_(revisions.c.status != RevisionStatus.SCANNED, revisions.c.residue)
 _CHUNK = 500
+R = TypeVar("R", ArtifactRow, RevisionRow)
 
 
 def _of(kind: type[Any], row: Row[Any], prefix: str) -> Any:
@@ -128,8 +130,15 @@ def link_artifacts(s: Connection, session_id: UUID, mounts: Sequence[FolderMount
 class SqlArtifactStore:
     """Implements :class:`ai.backend.manager.ports.artifact_store.ArtifactStore`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
         self._db = database
+        self._sealer = sealer or Sealer()
+
+    def _opened(self, row: R) -> R:
+        """With the credentials of its registry in the clear."""
+        registry = row.registry
+        plain = opened_credentials(self._sealer, registry.id, registry.credentials)
+        return replace(row, registry=replace(registry, credentials=plain))
 
     # ---- registries ----
 
@@ -137,11 +146,16 @@ class SqlArtifactStore:
         def work(s: Connection) -> list[ArtifactRegistry]:
             return [ArtifactRegistry(**row._mapping) for row in s.execute(select(registries).order_by("name"))]
 
-        return await self._db.run_read(work)
+        return [
+            replace(r, credentials=opened_credentials(self._sealer, r.id, r.credentials))
+            for r in await self._db.run_read(work)
+        ]
 
     async def add_registry(self, registry: ArtifactRegistry) -> None:
+        sealed = sealed_credentials(self._sealer, registry.id, registry.credentials)
+
         def work(s: Connection) -> None:
-            s.execute(insert(registries), asdict(registry))
+            s.execute(insert(registries), {**asdict(registry), "credentials": sealed})
 
         try:
             await self._db.run_write(work)
@@ -149,6 +163,9 @@ class SqlArtifactStore:
             raise Conflict(f"There is a registry {registry.name!r} already.", data={"name": "taken"}) from None
 
     async def change_registry(self, registry_id: RegistryId, **values: Any) -> None:
+        if "credentials" in values:
+            values["credentials"] = sealed_credentials(self._sealer, registry_id, values["credentials"])
+
         def work(s: Connection) -> None:
             s.execute(update(registries).where(registries.c.id == registry_id).values(values))
 
@@ -197,7 +214,8 @@ class SqlArtifactStore:
             page = ordered.limit(query.limit).offset(query.offset)
             return Page(items=_with_revisions(s, page, available_only=query.available_only), total_count=total)
 
-        return await self._db.run_read(work)
+        found = await self._db.run_read(work)
+        return replace(found, items=[self._opened(row) for row in found.items])
 
     async def find(self, ref: str, *, available_only: bool = False) -> Sequence[ArtifactRow]:
         try:
@@ -211,7 +229,7 @@ class SqlArtifactStore:
         def work(s: Connection) -> list[ArtifactRow]:
             return _with_revisions(s, query, available_only=available_only)
 
-        return await self._db.run_read(work)
+        return [self._opened(row) for row in await self._db.run_read(work)]
 
     async def remove_artifact(self, artifact_id: ArtifactId) -> None:
         def work(s: Connection) -> None:
@@ -233,7 +251,7 @@ class SqlArtifactStore:
                 found += [_revision_row(row) for row in s.execute(chunk)]
             return found
 
-        return await self._db.run_read(work)
+        return [self._opened(row) for row in await self._db.run_read(work)]
 
     async def under_way(self) -> Sequence[RevisionRow]:
         moving = or_(revisions.c.status.in_((RevisionStatus.PULLING, RevisionStatus.PULLED)), revisions.c.residue)
@@ -242,7 +260,7 @@ class SqlArtifactStore:
         def work(s: Connection) -> list[RevisionRow]:
             return [_revision_row(row) for row in s.execute(query)]
 
-        return await self._db.run_read(work)
+        return [self._opened(row) for row in await self._db.run_read(work)]
 
     async def move(
         self, seen: Revision, *, at: datetime, unless_mounted: bool = False, **values: Any

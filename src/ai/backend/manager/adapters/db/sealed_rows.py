@@ -11,15 +11,17 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AccessKey
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.adapters.db.artifact_tables import registries
 from ai.backend.manager.adapters.db.people import opened, sealed
-from ai.backend.manager.adapters.db.sealing import Sealer
+from ai.backend.manager.adapters.db.sealing import Sealer, opened_credentials, sealed_credentials
 
 
 async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
     """Ids of keys that secrets were sealed with and that the sealer has not."""
 
     def work(s: Connection) -> set[str]:
-        stored = s.execute(select(t.keypairs.c.secret_key)).scalars()
+        stored = [*s.execute(select(t.keypairs.c.secret_key)).scalars()]
+        stored += [text for found in s.execute(select(registries.c.credentials)).scalars() for text in found.values()]
         return {key for text in stored if (key := sealer.missing(text)) is not None}
 
     return await database.run_read(work)
@@ -47,15 +49,29 @@ async def seal_rows(database: Database, sealer: Sealer) -> int:
             text = sealed(sealer, row.access_key, opened(sealer, row.access_key, row.secret_key))
             same = (k.access_key == row.access_key) & (k.secret_key == row.secret_key)
             s.execute(update(t.keypairs).where(same).values(secret_key=text))
-        return len(rows)
+        return len(rows) + _seal_registries(s, sealer)
 
     return await database.run_write(work)
+
+
+def _seal_registries(s: Connection, sealer: Sealer) -> int:
+    c = registries.c
+    found = s.execute(select(c.id, c.credentials)).all()
+    rows = [row for row in found if not all(map(sealer.is_current, row.credentials.values()))]
+    for row in rows:
+        plain = opened_credentials(sealer, row.id, row.credentials)
+        text = sealed_credentials(sealer, row.id, plain)
+        s.execute(update(registries).where(c.id == row.id).values(credentials=text))
+    return len(rows)
 
 
 async def reissue(
     database: Database, sealer: Sealer, mint: Callable[[], str], *, at: datetime
 ) -> list[tuple[str, AccessKey, str]]:
-    """Give every keypair a new secret whose old one cannot be opened: e-mail address, access key and secret."""
+    """Give every keypair a new secret whose old one cannot be opened: e-mail address, access key and secret.
+
+    Credentials of artifact registries that cannot be opened are forgotten: whoever has them sets them again.
+    """
     k, u = t.keypairs.c, t.users.c
 
     def work(s: Connection) -> list[tuple[str, AccessKey, str]]:
@@ -65,6 +81,9 @@ async def reissue(
         for _, access_key, secret in made:
             values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}
             s.execute(update(t.keypairs).where(k.access_key == access_key).values(values))
+        for row in s.execute(select(registries.c.id, registries.c.credentials)).all():
+            if any(sealer.missing(text) is not None for text in row.credentials.values()):
+                s.execute(update(registries).where(registries.c.id == row.id).values(credentials={}))
         return made
 
     return await database.run_write(work)
