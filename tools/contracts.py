@@ -35,7 +35,15 @@ DAEMONS = LAYERS[2]
 STANDING_ALONE = ("kernel",)
 
 # The same six words inside every daemon, upper may import lower.
-INSIDE: tuple[str, ...] = ("server | watcher", "main", "api | adapters", "services", "ports", "model", "config | errors")
+INSIDE: tuple[str, ...] = (
+    "server | watcher",
+    "main",
+    "api | adapters",
+    "services",
+    "ports",
+    "model",
+    "config | errors",
+)
 
 # fmt: off
 IO_MODULES = (

@@ -19,8 +19,8 @@ async def test_start_list_and_stop(api: Api) -> None:
     apps = (await api.user.request("GET", "/stream/session/runs/apps")).json()
     assert apps == [{"name": "sshd", "protocol": "tcp", "ports": [], "status": "stopped"}]
     # As the published client has it: JSON within JSON, and the token of a web server.
-    body = {"app": "sshd", "envs": json.dumps({"A": "b"}), "arguments": json.dumps({"-v": None}), "port": 2200}
-    reply = await post(api, "start-service", {**body, "login_session_token": "x"})
+    started = {"app": "sshd", "envs": json.dumps({"A": "b"}), "arguments": json.dumps({"-v": None}), "port": 2200}
+    reply = await post(api, "start-service", {**started, "login_session_token": "x"})
     assert (reply.status, reply.json()) == (200, {"name": "sshd", "protocol": "tcp", "status": "running"})
     (app,) = (await api.user.request("GET", "/stream/session/runs/apps")).json()
     assert app["status"] == "running"

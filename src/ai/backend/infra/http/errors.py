@@ -115,6 +115,7 @@ STATUS_OF: Mapping[type[e.BackendError], HTTPStatus] = {
     e.NotMultipleOfQuantum: HTTPStatus.BAD_REQUEST,
     e.InvalidAllocation: HTTPStatus.SERVICE_UNAVAILABLE,
     e.CreationDenied: HTTPStatus.NOT_ACCEPTABLE,
+    e.ImageMissing: HTTPStatus.NOT_ACCEPTABLE,
     e.CreationDeferred: HTTPStatus.SERVICE_UNAVAILABLE,
     e.WorkloadError: HTTPStatus.BAD_GATEWAY,
     e.RunError: HTTPStatus.CONFLICT,
