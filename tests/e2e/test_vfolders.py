@@ -139,7 +139,8 @@ def test_the_sdks_example_mounts_folders_by_name(cluster: Cluster, tmp_path: Pat
     done = subprocess.run(
         [cluster.python, program], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
-    assert "['always', 'mydata', 'mymodel']" in done.stdout, done.stdout + done.stderr
+    folders = "['always', 'id_container', 'id_container.pub', 'mydata', 'mymodel']"  # the key pair is the session's own
+    assert folders in done.stdout, done.stdout + done.stderr
 
 
 def test_creating_and_deleting_at_once_never_both_succeed(cluster: Cluster) -> None:

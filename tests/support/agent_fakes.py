@@ -21,7 +21,7 @@ from ai.backend.common.devices import (
     SlotDisplay,
 )
 from ai.backend.common.errors import Conflict, Unavailable
-from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
+from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.states import Enforcement, SlotType
 from ai.backend.common.wire.agent import AgentReport, HeartbeatReply, KernelObservation, KernelPresence, StatReport
 from ai.backend.core.allocation.build import build_alloc_map
@@ -35,6 +35,7 @@ from ai.backend.plugin.accelerator import (
 )
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
+    NetworkView,
     RunnerChannel,
     RuntimeImage,
     RuntimeInfo,
@@ -168,6 +169,7 @@ class FakeRuntime(AbstractRuntime):
         self.list_gate: asyncio.Event | None = None
         self.create_gate: asyncio.Event | None = None
         self.removed_keeping_home: list[WorkloadKey] = []
+        self.networks: dict[SessionId, NetworkView] = {}
         self._events: asyncio.Queue[WorkloadExited] = asyncio.Queue()
         self._pids = itertools.count(1000)
 
@@ -183,7 +185,20 @@ class FakeRuntime(AbstractRuntime):
             workload_type="process_tree",
             tier="none",
             enforcement={"memory": Enforcement.WATCHED},
+            capabilities=frozenset({"session-networks"}),
         )
+
+    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+        addresses = {host: f"10.0.0.{n}" for n, host in enumerate(hosts, 1)}
+        return self.networks.setdefault(
+            session_id, NetworkView(session_id=session_id, network_id=f"fake-{session_id}", addresses=addresses)
+        )
+
+    async def remove_network(self, session_id: SessionId) -> None:
+        self.networks.pop(session_id, None)
+
+    async def list_networks(self) -> Sequence[SessionId]:
+        return tuple(self.networks)
 
     async def list_images(self) -> Sequence[RuntimeImage]:
         return [RuntimeImage(name=name, architecture="x86_64") for name in self.images]

@@ -66,4 +66,5 @@ def test_completion_knows_the_commands() -> None:
     }
     command = [sys.executable, "-m", "ai.backend.cli.main"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=env)
-    assert {line.partition(",")[2] for line in done.stdout.splitlines()} == {"start", "status-history", "storage"}
+    completed = {line.partition(",")[2] for line in done.stdout.splitlines()}
+    assert completed == {"start", "start-template", "status-history", "storage"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from ai.backend.manager.adapters.passwords import hash_password, verify_password
@@ -63,6 +64,13 @@ async def test_a_password_opens_the_main_keypair(api: Api) -> None:
     assert (await authorize(api, "the third one")).status == 200
     assert (await ask(api, MODIFY, e="ann@local", p={"status": "inactive"}))["ok"]
     assert (await authorize(api, "the third one")).status == 401
+
+
+async def test_of_many_tries_at_once_no_more_count_than_one_by_one(api: Api) -> None:
+    await new_user(api, "ann@local")
+    at_once = [authorize(api, f"wrong password {n}") for n in range(3 * MAX_FAILURES)]
+    answers = [reply.status for reply in await asyncio.gather(*at_once)]
+    assert sorted(answers) == [401] * MAX_FAILURES + [429] * (2 * MAX_FAILURES)
 
 
 async def test_nobody_tries_for_ever(api: Api) -> None:

@@ -10,6 +10,7 @@ from ai.backend.common.states import SessionStatus, UserRole
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.api.test_folders_api import call, make
 from tests.component.manager.api.test_resource_groups_api import ask
+from tests.component.manager.api.test_session_defaults_api import TEMPLATE, keep
 from tests.support.signed_http import RawClient
 
 PASSWORD = "a long password"
@@ -315,6 +316,20 @@ async def test_who_may_do_what(api: Api) -> None:
             if _answered(reply) is not (role_name in allowed):
                 wrong.append((role_name, text, reply))
     assert not wrong, "\n".join(map(str, wrong))
+
+
+async def test_who_administrates_a_domain_does_not_act_for_superadmins(api: Api) -> None:
+    """What runs in their sessions, and what their templates say, runs with their rights."""
+    await new_user(api, "head@local", role="admin")
+    head = await new_client(api, "head@local")
+    for owner, status in ((api.admin, 403), (api.user, 200)):
+        session = (await api.create(owner))["sessionId"]
+        assert (await head.request("GET", f"/session/{session}")).status == 200, "they may look"
+        ran = await head.request("POST", f"/session/{session}", json={"mode": "query", "code": "out:run"})
+        assert ran.status == status, ran.body
+        template = await keep(owner, TEMPLATE)
+        changed = await head.request("PUT", f"/template/session/{template}", json={"payload": TEMPLATE})
+        assert changed.status == status, changed.body
 
 
 async def test_every_mutation_is_closed_to_users(api: Api) -> None:

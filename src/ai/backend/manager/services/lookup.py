@@ -6,6 +6,7 @@ from uuid import UUID
 
 from ai.backend.common.errors import Forbidden, SessionNotFound, TooManySessionsMatched
 from ai.backend.common.ids import SessionId
+from ai.backend.common.states import UserRole
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.stores import SessionStore
@@ -59,6 +60,9 @@ class SessionFinder:
             raise SessionNotFound(f"There is no such session: {ref[:64]!r}.")
         if to_change and not controls(caller, session):
             raise Forbidden("You may look at this session only.")
+        if to_change and caller.role is UserRole.ADMIN and session.user_id != caller.user_id:
+            # What runs in it runs with the rights of its owner, whose folders are mounted there.
+            await self._identity.resolve_owner(caller, session.access_key)
         return session
 
     async def _find(self, scope: Caller, owner: Caller, ref: str, *, may_be_recent: bool) -> Session | None:

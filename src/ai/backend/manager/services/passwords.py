@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, RateLimitExceeded
 from ai.backend.common.states import UserStatus
@@ -19,7 +21,10 @@ MAX_LENGTH = 1_024
 MAX_FAILURES = 10
 """Wrong passwords for one address before it is refused for :data:`PAUSE_S`, whoever asks."""
 PAUSE_S = 300.0
+MAX_WAITING = 64
+"""Requests that wait for a hash; more are refused. Hashes have threads of their own: strangers may ask for them."""
 _REMEMBERED = 10_000
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,8 @@ class PasswordService:
         self._verify = verify
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._nobodys: str | None = None
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="passwords")
+        self._waiting = 0
 
     async def sign_in(self, email: str, password: str, *, domain_name: str | None = None) -> SignedIn:
         """
@@ -104,23 +111,37 @@ class PasswordService:
         check_password(new)
         if new == old:
             raise InvalidInput("That is the old password.", data={"new_password": "the same"})
-        hashed = await asyncio.to_thread(self._hash, new)
+        hashed = await self._in_thread(lambda: self._hash(new))
         now = self._clock.now()
         await self._store.change_user(user.uuid, password_hash=hashed, need_password_change=False, modified_at=now)
 
     async def _checked(self, email: str, password: str) -> User:
         self._check_pause(email)
+        self._count(email)  # before anything is waited for: of many at once no more than the limit are tried
         user = await self._store.user(email=email)
         kept = await self._store.password_hash(email) if user is not None and user.is_active else None
-        is_right = await asyncio.to_thread(self._verify, kept or await self._dummy(), password[:MAX_LENGTH])
+        against = kept or await self._dummy()
+        is_right = await self._in_thread(lambda: self._verify(against, password[:MAX_LENGTH]))
         if user is None or kept is None or not is_right:
-            count, _ = self._failures.pop(email, (0, 0.0))
-            self._failures[email] = (count + 1, self._clock.monotonic())
-            if len(self._failures) > _REMEMBERED:
-                self._failures.popitem(last=False)
             raise _wrong()
         self._failures.pop(email, None)
         return user
+
+    def _count(self, email: str) -> None:
+        count, _ = self._failures.pop(email, (0, 0.0))
+        self._failures[email] = (count + 1, self._clock.monotonic())
+        if len(self._failures) > _REMEMBERED:
+            self._failures.popitem(last=False)
+
+    async def _in_thread(self, work: Callable[[], R]) -> R:
+        """Raises RateLimitExceeded: too many wait already."""
+        if self._waiting >= MAX_WAITING:
+            raise RateLimitExceeded("Too many sign in at once; try again in a moment.")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._waiting -= 1
 
     def _check_pause(self, email: str) -> None:
         count, last = self._failures.get(email, (0, 0.0))
@@ -133,7 +154,7 @@ class PasswordService:
     async def _dummy(self) -> str:
         """A hash to compare with where there is none."""
         if self._nobodys is None:
-            self._nobodys = await asyncio.to_thread(self._hash, "nobody's password")
+            self._nobodys = await self._in_thread(lambda: self._hash("nobody's password"))
         return self._nobodys
 
 

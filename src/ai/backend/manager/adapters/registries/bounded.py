@@ -11,9 +11,11 @@ R = TypeVar("R")
 
 
 async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: int) -> AsyncIterator[R]:
-    """What ``work`` makes of each item, as it is done, with at most ``limit`` under way. The first failure ends it."""
+    """What ``work`` makes of each item, in the order in which it is done, with at most ``limit`` under way. The first
+    failure ends it."""
     source = iter(items)
     tasks: set[asyncio.Task[R]] = set()
+    done: asyncio.Queue[asyncio.Task[R]] = asyncio.Queue()
 
     async def run(item: T) -> R:
         return await work(item)
@@ -21,12 +23,14 @@ async def bounded(items: Iterable[T], work: Callable[[T], Awaitable[R]], limit: 
     try:
         while True:
             while len(tasks) < limit and (item := next(source, None)) is not None:
-                tasks.add(asyncio.create_task(run(item)))
+                begun = asyncio.create_task(run(item))
+                begun.add_done_callback(done.put_nowait)
+                tasks.add(begun)
             if not tasks:
                 return
-            done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                yield task.result()
+            task = await done.get()
+            tasks.discard(task)
+            yield task.result()
     finally:
         for task in tasks:
             task.cancel()

@@ -102,7 +102,7 @@ class Commits:
         session = await self._session(caller, ref, owner_access_key)
         registry, project = await self._place()
         base = ImageName.parse(session.main.image)
-        tag = f"{base.tag[:60]}-{name}-{session.user_id.hex[:12]}"[:128]
+        tag = f"{base.tag[:50]}-{name}-{session.user_id.hex[:12]}"
         target = str(ImageName.parse(f"{registry.name}/{project}/{base.path.rpartition('/')[2]}:{tag}"))
         access = RegistryAccess(registry=registry.name, username=registry.username, password=registry.password)
         job = ImageJob(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Literal
 from uuid import UUID
 
-from ai.backend.common.errors import InvalidInput, NotFound
+from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import TemplateId
 from ai.backend.common.states import UserRole
 from ai.backend.manager.model.identity import Caller, Group
@@ -166,6 +166,10 @@ class TemplateService:
         found = await self.get(caller, kind, template_id)
         if found.user_id != caller.user_id and not caller.is_any_admin:  # a monitor only looks
             raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
+        if found.user_id != caller.user_id and not caller.is_superadmin:
+            owner = await self._identities.user(uuid=found.user_id)
+            if owner is not None and owner.role is UserRole.SUPERADMIN:  # whose next session would run what it says
+                raise Forbidden("Templates of superadmins are changed by superadmins.")
         return found
 
     # ---- making sessions ----
