@@ -49,7 +49,8 @@ def _make(venv: Path, python: Path) -> None:
     def run(*command: str | Path) -> None:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
 
-    uv = shutil.which("uv")
+    ours = Path(sys.executable).with_name("uv")
+    uv = shutil.which("uv") or (ours if ours.exists() else None)
     if uv:
         run(uv, "venv", "--quiet", "--clear", "--python", "3.11", venv)
         run(uv, "pip", "install", "--quiet", "--python", python, "-r", REQUIREMENTS)
