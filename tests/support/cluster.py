@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shlex
 import signal
 import socket
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,19 @@ from tests.support.forked import OURS, ForkedPopen
 START_TIMEOUT_S = 60.0
 
 
+_GIVEN: set[int] = set()
+
+
 def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+    """Below the ports that connections get by themselves, and in a range of each worker: it is bound only later."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    while True:
+        port = 12_000 + 2_500 * worker + random.randrange(2_500)
+        with socket.socket() as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            if port not in _GIVEN:
+                _GIVEN.add(port)
+                return port
 
 
 def wait_until(condition: Callable[[], Any], *, timeout_s: float = 30.0, what: str = "the condition") -> Any:
