@@ -21,6 +21,7 @@ from ai.backend.common.errors import (
     Conflict,
     ImageMissing,
     ImageNotFound,
+    LimitExceeded,
     NotFound,
     RegistryRefused,
     RegistryUnavailable,
@@ -266,8 +267,14 @@ async def test_commits_that_cannot_be(
     monkeypatch.setattr(runtime._engine, "save", full)
     with pytest.raises(StorageFull):
         await runtime.commit(spec.key, asked, silent)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 10}))
+    free = runtime.settings.reserved_bytes + 1024
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": free}))
     with pytest.raises(StorageFull, match="may need"):
+        await runtime.commit(spec.key, asked, silent)
+    (tmp_path / "archives" / "u").mkdir(exist_ok=True)
+    for number in range(16):
+        (tmp_path / "archives" / "u" / f"{number}.tar.gz").touch()
+    with pytest.raises(LimitExceeded, match="remove some"):
         await runtime.commit(spec.key, asked, silent)
     assert nothing_is_left(docker_engine, tmp_path)
 

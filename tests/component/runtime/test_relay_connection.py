@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from ai.backend.common.errors import Unavailable
+from ai.backend.plugin.node import ports
 from ai.backend.plugin.node.channel import UNREAD_LIMIT, RelayConnection
 from ai.backend.plugin.relay.framing import MAX_FRAME
 
@@ -143,3 +146,58 @@ async def test_a_listener_is_told_without_reading(shim: Listener) -> None:
     assert [await asyncio.wait_for(heard.get(), 5) for _ in range(2)] == [{"t": "b"}, None]
     await connection.close()
     assert heard.empty()
+
+
+async def test_a_relay_that_answers_byte_by_byte_holds_two_threads_for_a_limited_time(
+    shim: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, under_way, most = ports._ask, [0], [0]
+
+    def counted(directory: Path) -> Any:
+        under_way[0] += 1
+        most[0] = max(most[0], under_way[0])
+        try:
+            return ask(directory)
+        finally:
+            under_way[0] -= 1
+
+    monkeypatch.setattr(ports, "_ask", counted)
+    monkeypatch.setattr(ports, "_TIMEOUT_S", 1.0)
+    asked = [asyncio.create_task(ports.exposure_of(tmp_path)) for _ in range(5)]
+
+    async def drip(writer: asyncio.StreamWriter) -> None:
+        writer.write((4000).to_bytes(4, "big"))
+        while not writer.is_closing():
+            writer.write(b" ")
+            await asyncio.sleep(0.05)
+
+    dripping = []
+    for _ in range(2):
+        _, writer = await shim.accepted.get()
+        dripping.append(asyncio.create_task(drip(writer)))
+    try:
+        async with asyncio.timeout(30):
+            for outcome in await asyncio.gather(*asked, return_exceptions=True):
+                assert isinstance(outcome, Unavailable)
+    finally:
+        for task in dripping:
+            task.cancel()
+    assert most == [2]
+
+
+async def test_on_the_host_whoever_has_the_port_of_ipv4_must_be_of_the_session(tmp_path: Path) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    with socket.socket(socket.AF_INET6) as theirs, socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        theirs.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        theirs.bind(("::", port))
+        theirs.listen()
+        assert ports.listeners_of(port) == {os.fstat(other.fileno()).st_ino}
+        with pytest.raises(Unavailable, match="nothing of this session"):
+            await ports.connect_on_host(tmp_path, port, [])
+        stream = await ports.connect_on_host(tmp_path, port, [os.getpid()])
+        await stream.close()
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both:
+        stream = await ports.connect_on_host(tmp_path, both.getsockname()[1], [os.getpid()])
+        await stream.close()

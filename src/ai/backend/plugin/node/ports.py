@@ -12,12 +12,14 @@ import json
 import os
 import socket
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.plugin.relay.framing import encode
@@ -30,6 +32,9 @@ _LOOPBACK = "127.0.0.1"
 _LISTENING = "0A"
 _PROBES = ThreadPoolExecutor(max_workers=16, thread_name_prefix="ports")
 """Of its own: a hostile workload that lets its callers wait holds no other work of the agent."""
+_AT_ONCE = 2
+_TURNS: WeakValueDictionary[Path, asyncio.Semaphore] = WeakValueDictionary()
+"""Of the workloads, by directory: each holds at most so many of the threads, whatever its relay does."""
 
 
 class SocketStream:
@@ -149,25 +154,51 @@ async def connect_inside(directory: Path, port: int) -> SocketStream:
     Raises:
         Unavailable: nobody is there, or its network is the host's, or nothing listens on the port.
     """
-    return SocketStream(await _in_thread(_connect_inside, directory, port))
+    return SocketStream(await _in_thread(directory, _connect_inside, directory, port))
 
 
-async def connect_on_host(port: int, pids: Iterable[int]) -> SocketStream:
-    """To 127.0.0.1 on the host, if what listens there is one of these processes. Raises Unavailable."""
-    return SocketStream(await _in_thread(_connect_on_host, port, tuple(pids)))
+async def connect_on_host(directory: Path, port: int, pids: Iterable[int]) -> SocketStream:
+    """To 127.0.0.1 on the host, if what listens there is one of these processes of the workload. Raises Unavailable."""
+    return SocketStream(await _in_thread(directory, _connect_on_host, port, tuple(pids)))
 
 
 async def exposure_of(directory: Path) -> PortExposure:
     """Whose network a workload is in, as its shim or relay says. Raises Unavailable."""
-    exposure: PortExposure
-    exposure, sock = await _in_thread(_ask, directory)
-    if sock is not None:
-        sock.close()
+    exposure: PortExposure = await _in_thread(directory, _exposure_of, directory)
     return exposure
 
 
-async def _in_thread(call: Callable[..., Any], *arguments: Any) -> Any:
-    return await asyncio.get_running_loop().run_in_executor(_PROBES, call, *arguments)
+async def _in_thread(directory: Path, call: Callable[..., Any], *arguments: Any) -> Any:
+    """When it is the workload's turn. Raises Unavailable: the calls before it take too long."""
+    turns = _TURNS.setdefault(directory, asyncio.Semaphore(_AT_ONCE))
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            await turns.acquire()
+    except TimeoutError:
+        raise Unavailable("the workload does not answer those who asked before") from None
+    try:
+        working = asyncio.get_running_loop().run_in_executor(_PROBES, call, *arguments)
+    except BaseException:
+        turns.release()
+        raise
+    working.add_done_callback(lambda _: turns.release())  # when the thread is free, not when the caller has gone
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        working.add_done_callback(_discard)
+        raise
+
+
+def _discard(working: asyncio.Future[Any]) -> None:
+    if not working.cancelled() and working.exception() is None and isinstance(working.result(), socket.socket):
+        working.result().close()
+
+
+def _exposure_of(directory: Path) -> PortExposure:
+    exposure, sock = _ask(directory)
+    if sock is not None:
+        sock.close()
+    return exposure
 
 
 def _connect_inside(directory: Path, port: int) -> socket.socket:
@@ -178,7 +209,8 @@ def _connect_inside(directory: Path, port: int) -> socket.socket:
 
 
 def _connect_on_host(port: int, pids: tuple[int, ...]) -> socket.socket:
-    if not listeners_of(port) & sockets_of(pids):
+    listeners = listeners_of(port)
+    if not listeners or not listeners <= sockets_of(pids):
         raise Unavailable(f"nothing of this session listens on port {port}")
     return _connected(socket.socket(socket.AF_INET, socket.SOCK_STREAM), port)
 
@@ -195,14 +227,16 @@ def _connected(sock: socket.socket, port: int) -> socket.socket:
 
 
 def _ask(directory: Path) -> tuple[PortExposure, socket.socket | None]:
+    deadline = time.monotonic() + _TIMEOUT_S
     try:
         handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
-                line.settimeout(_TIMEOUT_S)
+                _limit(line, deadline)
                 line.connect(f"/proc/self/fd/{handle}/shim.sock")
+                _limit(line, deadline)
                 line.sendall(encode({"t": "socket"}))
-                answer, sock = _receive(line)
+                answer, sock = _receive(line, deadline)
         finally:
             os.close(handle)
     except (OSError, ValueError) as error:
@@ -214,12 +248,21 @@ def _ask(directory: Path) -> tuple[PortExposure, socket.socket | None]:
     return PortExposure.PRIVATE if sock is not None else PortExposure.HOST, sock
 
 
-def _receive(line: socket.socket) -> tuple[dict[str, Any], socket.socket | None]:
-    """The answer and what came with it. Raises OSError or ValueError for what cannot be."""
+def _limit(line: socket.socket, deadline: float) -> None:
+    """Let the next call on the line take no longer than until then (monotonic). Raises TimeoutError."""
+    remaining_s = deadline - time.monotonic()
+    if remaining_s <= 0:
+        raise TimeoutError
+    line.settimeout(remaining_s)
+
+
+def _receive(line: socket.socket, deadline: float) -> tuple[dict[str, Any], socket.socket | None]:
+    """The answer and what came with it, until the deadline. Raises OSError or ValueError for what cannot be."""
     data = bytearray()
     handed: list[int] = []
     try:
         while len(data) < 4 or len(data) < 4 + int.from_bytes(data[:4], "big"):
+            _limit(line, deadline)
             piece, ancillary, _, _ = line.recvmsg(
                 _ANSWER_BYTES - len(data), socket.CMSG_SPACE(4), socket.MSG_CMSG_CLOEXEC
             )
@@ -250,7 +293,10 @@ def _adopt(handed: list[int]) -> socket.socket | None:
 
 
 def listeners_of(port: int) -> frozenset[int]:
-    """Inodes of the host's sockets that listen on a port of 127.0.0.1, by whatever address."""
+    """Inodes of the host's sockets that may listen on a port of 127.0.0.1, by whatever address.
+
+    Those of IPv6 only where there is none of IPv4, which goes first; whether they take IPv4 cannot be seen here.
+    """
     local = {"0100007F", "00000000", "0" * 32, "0000000000000000FFFF00000100007F"}
     found: set[int] = set()
     for table in ("tcp", "tcp6"):
@@ -260,6 +306,8 @@ def listeners_of(port: int) -> frozenset[int]:
                 address, _, number = fields[1].partition(":")
                 if fields[3] == _LISTENING and int(number, 16) == port and address in local:
                     found.add(int(fields[9]))
+        if found:
+            break
     return frozenset(found)
 
 

@@ -19,7 +19,15 @@ from typing import Any
 
 import aiohttp
 
-from ai.backend.common.errors import BackendError, Conflict, InvalidInput, StorageFull, Unavailable, WorkloadError
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    InvalidInput,
+    LimitExceeded,
+    StorageFull,
+    Unavailable,
+    WorkloadError,
+)
 from ai.backend.common.images import ImageName
 from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.trees import remove_tree
@@ -32,6 +40,7 @@ from ai.backend.runtime.docker.records import DockerState
 
 _WORD = re.compile(r"[A-Za-z0-9_@+-][A-Za-z0-9_@+.-]{0,199}", re.ASCII)
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_MOST_ARCHIVES = 16
 
 
 def _check_word(word: str) -> str:
@@ -41,13 +50,18 @@ def _check_word(word: str) -> str:
 
 
 class Commits:
-    """See the module. ``directory`` is where archives are kept."""
+    """See the module. ``directory`` is where archives are kept, on whose disk so many bytes stay free.
 
-    def __init__(self, engine: Engine, state: DockerState, directory: Path) -> None:
+    One commit at a time is made, so that what one found free is not what another is writing to.
+    """
+
+    def __init__(self, engine: Engine, state: DockerState, directory: Path, reserved_bytes: int) -> None:
         self._engine = engine
         self._state = state
         self._directory = directory
+        self._reserved_bytes = reserved_bytes
         self._busy: set[WorkloadKey] = set()
+        self._writing = asyncio.Lock()
 
     @property
     def _repository(self) -> str:
@@ -75,7 +89,8 @@ class Commits:
             raise Conflict("a commit of this session is under way")
         self._busy.add(key)
         try:
-            return await self._commit(key, container, image_id, wanted, tell)
+            async with self._writing:
+                return await self._commit(key, container, image_id, wanted, tell)
         except EngineRefusal as refusal:
             if "no space left" in refusal.message.lower():
                 raise StorageFull(f"the disk of the engine is full: {refusal.message[-200:]}") from None
@@ -96,9 +111,11 @@ class Commits:
         base = await self._engine.image(image_id)
         if base is None:
             raise WorkloadError("the image of this session was removed from the engine, and its configuration with it")
-        size = int(base.get("Size") or 0)
+        if wanted.push is None:
+            await asyncio.to_thread(_check_count, target)
+        size = int(base.get("Size") or 0) + await self._engine.written_bytes(container)
         work = self._workplace / f"{key}"
-        await asyncio.to_thread(_make_room, work, 2 * size)
+        await asyncio.to_thread(_make_room, work, self._reserved_bytes + 2 * size)
         tag = f"{key.kernel_id.hex}-{key.attempt}"
         temporary = f"{self._repository}:{tag}"
         try:
@@ -131,18 +148,19 @@ class Commits:
 
     async def _push(self, wanted: ImageRequest, archive: Path, made: Rewritten) -> CommittedImage:
         name = ImageName.parse(wanted.name)
-        async for line in self._engine.load(archive):
-            if problem := line.get("error"):
-                raise WorkloadError(f"the engine does not take the archive: {str(problem)[-200:]}")
         digest = ""
         login = (wanted.username, wanted.password) if wanted.username else None
         try:
-            async for line in self._engine.push(name.repository, name.tag, login, name.registry):
+            async for line in self._engine.load(archive):
                 if problem := line.get("error"):
-                    raise error_of(wanted.name, str(problem))
-                digest = str((line.get("aux") or {}).get("Digest") or digest)
-        except EngineRefusal as refusal:
-            raise error_of(wanted.name, refusal.message, refusal.status) from None
+                    raise WorkloadError(f"the engine does not take the archive: {str(problem)[-200:]}")
+            try:
+                async for line in self._engine.push(name.repository, name.tag, login, name.registry):
+                    if problem := line.get("error"):
+                        raise error_of(wanted.name, str(problem))
+                    digest = str((line.get("aux") or {}).get("Digest") or digest)
+            except EngineRefusal as refusal:
+                raise error_of(wanted.name, refusal.message, refusal.status) from None
         except BaseException:
             with suppress(BackendError):
                 await asyncio.shield(self._engine.remove_image(wanted.name))
@@ -150,6 +168,16 @@ class Commits:
         return CommittedImage(
             place=wanted.name, size_bytes=made.size_bytes, digest=digest, config_digest=made.digest, labels=made.labels
         )
+
+
+def _check_count(target: Path) -> None:
+    """Raises LimitExceeded: the folder has as many archives as it may."""
+    with suppress(FileNotFoundError):
+        if sum(1 for file in target.parent.iterdir() if file.name != target.name) >= _MOST_ARCHIVES:
+            raise LimitExceeded(
+                f"the agent keeps {_MOST_ARCHIVES} archives of {target.parent.name}, and no more: have its operator "
+                "move or remove some, or make an image of the session in a registry instead"
+            )
 
 
 def _make_room(work: Path, needed: int) -> None:

@@ -250,6 +250,13 @@ class Engine:
                 return None
             raise
 
+    async def written_bytes(self, container_id: str) -> int:
+        """What the container has written to its root file system, as far as the engine says. Raises EngineRefusal."""
+        with _translated():
+            async with asyncio.timeout(SILENCE_S):
+                found = await self._client().containers.container(container_id).show(size="1")
+                return int(found.get("SizeRw") or 0)
+
     async def list(self, labels: Sequence[str]) -> Sequence[Container]:
         """Containers, also ended ones, that have all of the labels."""
         with _translated():

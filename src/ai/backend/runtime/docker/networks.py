@@ -51,14 +51,19 @@ class SessionNetworks:
 
     async def create(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
         """Raises CreationDenied if no addresses are left, or the engine has no bridges."""
+        if (view := await self._kept(session_id, hosts)) is not None:
+            return view
+        reach("network.looked")
+        async with self._choosing:
+            return await self._create(session_id, hosts)
+
+    async def _kept(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView | None:
         for network in await self._find(session_id):
             view = _view(network, session_id)
             if set(view.addresses) == set(hosts):
                 return view
             await self._remove(network)  # of another life of the session, which had other kernels
-        reach("network.looked")
-        async with self._choosing:
-            return await self._create(session_id, hosts)
+        return None
 
     async def _create(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
         refusal: EngineRefusal | None = None
@@ -69,6 +74,8 @@ class SessionNetworks:
                 network_id = await self._engine.create_network(body)
             except EngineRefusal as error:
                 refusal = error
+                if "exists" in error.message.lower() and (view := await self._kept(session_id, hosts)) is not None:
+                    return view  # a call that was cut off was carried out late
                 if "overlap" in error.message.lower() or "exists" in error.message.lower():
                     continue  # somebody else was faster
                 raise CreationDenied(f"the engine makes no network for the session: {error.message}") from error

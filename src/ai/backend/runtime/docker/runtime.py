@@ -85,7 +85,8 @@ class DockerRuntime(AbstractRuntime):
         self._owner = (settings.kernel_uid, settings.kernel_gid) if is_root else (os.geteuid(), os.getegid())
         self._images = Images(self._engine, self._state, settings, f"{self._owner[0]}:{self._owner[1]}")
         self._pulls = Pulls(self._engine)
-        self._commits = Commits(self._engine, self._state, settings.commit_directory or self._state.path / "commits")
+        archives = settings.commit_directory or self._state.path / "commits"
+        self._commits = Commits(self._engine, self._state, archives, settings.reserved_bytes)
         self._meter = Meter()
         self._tasks: list[asyncio.Task[None]] = []
         self._facts: EngineFacts | None = None
@@ -324,7 +325,7 @@ class DockerRuntime(AbstractRuntime):
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         if await self.port_exposure(key) is PortExposure.HOST:
-            return await ports.connect_on_host(port, await self.pids(key))
+            return await ports.connect_on_host(self._living(key).folder.channel, port, await self.pids(key))
         return await ports.connect_inside(self._living(key).folder.channel, port)
 
     def _living(self, key: WorkloadKey) -> Handle:

@@ -303,7 +303,7 @@ class ProcessRuntime(AbstractRuntime):
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         if await self.port_exposure(key) is PortExposure.HOST:
-            return await ports.connect_on_host(port, await self.pids(key))
+            return await ports.connect_on_host(self._state.workload(key).path, port, await self.pids(key))
         return await ports.connect_inside(self._state.workload(key).path, port)
 
     async def events(self) -> AsyncIterator[WorkloadExited]:
