@@ -53,10 +53,13 @@ class ActivityBoard:
 
     async def flush(self) -> None:
         """Write what was noted; on failure it stays to be written."""
-        dirty = self._dirty.copy()
+        dirty, self._dirty = self._dirty, set()
         if dirty:
-            await self._store.note_access({i: self._seen[i] for i in dirty if i in self._seen})
-            self._dirty -= dirty
+            try:
+                await self._store.note_access({i: self._seen[i] for i in dirty if i in self._seen})
+            except BaseException:
+                self._dirty |= dirty
+                raise
         limit = self._clock.now().timestamp() - _FORGET_S
         for session_id in [i for i, at in self._seen.items() if at.timestamp() < limit and i not in self._dirty]:
             del self._seen[session_id]

@@ -46,14 +46,15 @@ class ShareBook:
 
     async def sample(self) -> None:
         """Keep what is used in every group with fair share, if the last time is long enough ago."""
-        if self._clock.monotonic() < self._due:
+        began = self._clock.monotonic()
+        if began < self._due:
             return
-        self._due = self._clock.monotonic() + SAMPLE_S
         for group in await self._identities.resource_groups():
             if order_name(group.scheduler) == "fair-share":
                 now = self._clock.now()
                 used = await self.used_lately(group, await self._held(group), now)
                 await self._store.put_history(group.name, ShareHistory(used=used, at=now))
+        self._due = began + SAMPLE_S
 
     async def _held(self, group: ResourceGroup) -> Mapping[str, ResourceSlot]:
         agents = await self._agents.agents(scaling_group=group.name)

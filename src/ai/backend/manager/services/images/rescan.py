@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class Rescan:
         self._tasks = tasks
         self._clock = clock
         self._running: dict[str | None, TaskId] = {}
+        self._starting = asyncio.Lock()
 
     @classmethod
     def alone(cls, store: ImageStore, scanner: RegistryScanner, registries: RegistryBook, clock: Clock) -> Rescan:
@@ -90,8 +92,6 @@ class Rescan:
         key, tasks = name or None, self._tasks
         if tasks is None:
             raise NotSupported("nothing runs in the background here")
-        if key in self._running:
-            return self._running[key]
 
         async def work(progress: TaskProgress) -> str:
             self._running[key] = progress.task.id
@@ -100,7 +100,12 @@ class Rescan:
             finally:
                 self._running.pop(key, None)
 
-        return await tasks.start(caller, f"scan {name or 'all registries'}", work)
+        async with self._starting:
+            if key in self._running:
+                return self._running[key]
+            task_id = await tasks.start(caller, f"scan {name or 'all registries'}", work)
+            await asyncio.sleep(0)  # its first step, which says that it runs; one that never takes it is not joined
+            return task_id
 
     async def _scan_all(self, registries: Sequence[ContainerRegistry], progress: TaskProgress) -> str:
         """Raises BackendError: every one of them failed."""
