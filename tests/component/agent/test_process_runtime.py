@@ -184,15 +184,24 @@ async def test_a_terminal(real: RealBench) -> None:
 async def test_runs_survive_the_agent(real: RealBench) -> None:
     agent = await real.start()
     spec = await real.run(agent)
-    code = "import time\nprint('before', flush=True)\ntime.sleep(1.5)\nprint('after')"
-    first = await agent.commands.execute(
-        Execute(kernel_id=spec.kernel_id, run_id="r", mode=RunMode.QUERY, code=code, flush_timeout_s=0.7)
+    code = (
+        "import os, time\nprint('before', flush=True)\nwhile not os.path.exists('go'):\n    time.sleep(0.05)\n"
+        "print('after')"
     )
-    assert (first.status, first.console) == (RunStatus.CONTINUED, [["stdout", "before\n"]])
+    step = Execute(kernel_id=spec.kernel_id, run_id="r", mode=RunMode.QUERY, code=code, flush_timeout_s=0.7)
+    console: list[list[Any]] = []
+    async with asyncio.timeout(30):
+        while not console:
+            first = await agent.commands.execute(step)
+            assert first.status is RunStatus.CONTINUED
+            console += first.console
+            step = Execute(kernel_id=spec.kernel_id, run_id="r", mode=RunMode.CONTINUE, flush_timeout_s=0.7)
+    assert console == [["stdout", "before\n"]]
     await agent.stop()
     await asyncio.sleep(1.0)
     agent = await real.start()
     await real.manager.wait_for(lambda o: o.reason is R.RESUMING_AGENT_OPERATION)
+    await agent.commands.upload_files(UploadFiles(kernel_id=spec.kernel_id, files=[FileBlob(path="go", data=b"")]))
     rest = await real.finish(agent, Execute(kernel_id=spec.kernel_id, run_id="r", mode=RunMode.CONTINUE))
     assert (rest.status, rest.console) == (RunStatus.FINISHED, [["stdout", "after\n"]])
 

@@ -100,7 +100,7 @@ def test_interrupt_and_cancel(runner: Driver, home: Path) -> None:
 def test_background_processes_do_not_hold_the_run(runner: Driver) -> None:
     started = time.monotonic()
     assert runner.batch(exec="sleep 5 & echo done").out == "done\n"
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 4
 
 
 def test_batch_and_query_can_be_mixed(runner: Driver) -> None:

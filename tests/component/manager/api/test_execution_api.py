@@ -193,7 +193,7 @@ async def test_listings(api: Api) -> None:
 async def _frames(socket: aiohttp.ClientWebSocketResponse, *, until: str = "finished") -> list[dict[str, Any]]:
     frames = []
     while True:
-        frame = json.loads(await socket.receive_str(timeout=5))
+        frame = json.loads(await socket.receive_str(timeout=30))
         frames.append(frame)
         if frame["status"] == until:
             return frames
@@ -209,7 +209,7 @@ async def test_streamed_query(api: Api, prefix: str) -> None:
         assert frames[-1]["options"] == {"is_password": False}
         await socket.send_str("Lee")
         frames += await _frames(socket)
-        assert (await socket.receive(timeout=5)).type in (WSMsgType.CLOSE, WSMsgType.CLOSED)
+        assert (await socket.receive(timeout=30)).type in (WSMsgType.CLOSE, WSMsgType.CLOSED)
     console = [item for frame in frames for item in frame["console"]]
     assert console == [["stdout", "a"], ["stdout", "got Lee"], ["stdout", "b"]]
     assert frames[-1]["exitCode"] == 0
@@ -242,12 +242,12 @@ async def test_a_client_that_goes_interrupts_its_run(api: Api, politely: bool) -
     async with aiohttp.ClientSession() as http:
         socket = await api.socket(http, "/stream/session/runs/execute")
         await socket.send_str(json.dumps({"code": "hang", "mode": "query", "options": {}}))
-        await asyncio.wait_for(api.agent.began.wait(), 5)
+        await asyncio.wait_for(api.agent.began.wait(), 30)
         if politely:
             await socket.close()
         else:
             socket._response.connection.transport.abort()  # type: ignore[union-attr]  # it is open
-    await asyncio.wait_for(api.agent.was_interrupted.wait(), 5)
+    await asyncio.wait_for(api.agent.was_interrupted.wait(), 30)
 
 
 @pytest.mark.parametrize("first", ['{"mode": "input", "code": ""}', "no json", '{"mode": "query", "x": 1}', "[]"])
@@ -287,17 +287,17 @@ async def test_a_terminal(api: Api) -> None:
         await socket.send_json({"type": "resize", "rows": 30, "cols": 100})
         await socket.send_json({"type": "ping"})
         await socket.send_json({"type": "stdin", "chars": base64.b64encode(b"ls\n").decode()})
-        told = json.loads(await socket.receive_str(timeout=5))
+        told = json.loads(await socket.receive_str(timeout=30))
         assert told == {"type": "out", "data": base64.b64encode(b"ls\n").decode()}
         await socket.send_json({"type": "stdin", "chars": "not base64!"})
-        assert json.loads(await socket.receive_str(timeout=5))["type"] == "error"
+        assert json.loads(await socket.receive_str(timeout=30))["type"] == "error"
         await socket.send_str("nonsense")
-        assert json.loads(await socket.receive_str(timeout=5))["type"] == "error"
+        assert json.loads(await socket.receive_str(timeout=30))["type"] == "error"
         await socket.send_json({"type": "stdin", "chars": base64.b64encode(b"exit").decode()})
-        assert (await socket.receive(timeout=5)).type is WSMsgType.CLOSE
+        assert (await socket.receive(timeout=30)).type is WSMsgType.CLOSE
     pty = api.agent.ptys[0]
     assert [(f.kind, f.rows, f.cols) for f in pty.heard[:2]] == [("resize", 30, 100), ("ping", 24, 80)]
-    await asyncio.wait_for(pty.closed.wait(), 5)
+    await asyncio.wait_for(pty.closed.wait(), 30)
 
 
 async def test_apps(api: Api) -> None:
