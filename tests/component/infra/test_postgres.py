@@ -108,6 +108,7 @@ async def test_a_read_sees_one_moment_and_writes_nothing(database: Database) -> 
         await database.run_read(lambda c: c.execute(insert(things), {"id": 2}))
 
 
+@pytest.mark.timeout(180)
 async def test_kills_of_the_server_lose_nothing_and_repeat_nothing(server: PostgresServer, database: Database) -> None:
     """Each write counts up by one and says so; in the end the count is the number of those that said so."""
     await database.run_write(lambda c: c.execute(insert(things), {"id": 1, "n": 0}))

@@ -127,7 +127,8 @@ async def limiters(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Limite
     from ai.backend.infra.redis.ratelimit import RedisRateLimiter
 
     prefix = f"test{next(_numbers)}:"
-    ends = [RedisRateLimiter(request.getfixturevalue("redis").url, prefix=prefix) for _ in range(2)]
+    url = request.getfixturevalue("redis").url
+    ends = [RedisRateLimiter(url, prefix=prefix, timeout_s=30) for _ in range(2)]
     yield ends[0], ends[1]
     for end in ends:
         await end.close()

@@ -101,10 +101,10 @@ async def test_a_watch_sees_every_change_in_order_and_resumes(store: ConfigStore
     await store.put_many({"w/a": "1"})
     await store.put_many({"w/a": "2", "other": "x"})
     await store.delete("w/a")
-    seen = await asyncio.wait_for(collect(store, "w", 3, after=start), 5)
+    seen = await asyncio.wait_for(collect(store, "w", 3, after=start), 30)
     assert [(c.key, c.value) for c in seen] == [("w/a", "1"), ("w/a", "2"), ("w/a", None)]
     assert [c.revision for c in seen] == sorted({c.revision for c in seen})
-    again = await asyncio.wait_for(collect(store, "w", 1, after=seen[1].revision), 5)
+    again = await asyncio.wait_for(collect(store, "w", 1, after=seen[1].revision), 30)
     assert again == [seen[2]]
 
 
@@ -130,7 +130,7 @@ async def test_many_keys_are_set_at_once(store: ConfigStore) -> None:
     before = await store.revision()
     await store.put_many(wanted)
     assert await store.get_prefix("many") == wanted
-    seen = await asyncio.wait_for(collect(store, "many", 200, after=before), 10)
+    seen = await asyncio.wait_for(collect(store, "many", 200, after=before), 30)
     assert {c.key: c.value for c in seen} == wanted
     assert await store.delete("many", prefix=True) == 200
 

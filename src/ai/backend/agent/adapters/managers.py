@@ -97,8 +97,9 @@ class SharedConfiguration:
             return
         while True:
             try:
+                before = await self._store.revision()  # what is written while the list is read is watched for
                 await ends.change(_read(await self._store.get_prefix(MANAGERS)))
-                async for _ in self._store.watch(MANAGERS):
+                async for _ in self._store.watch(MANAGERS, after=before):
                     await ends.change(_read(await self._store.get_prefix(MANAGERS)))
             except BackendError as e:
                 log.warning("the list of managers cannot be read: %s", e)

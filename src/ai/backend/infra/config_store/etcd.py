@@ -198,6 +198,8 @@ class EtcdConfigStore:
                     if int(result.get("compact_revision", 0)) > 0:
                         yield await self._present()
                         return
+                    if result.get("canceled"):
+                        raise Unavailable(f"etcd refuses the watch: {str(result.get('cancel_reason'))[:200]}")
                     changes = [self._change(event) for event in result.get("events", ())]
                     if changes:
                         yield changes[-1].revision, changes

@@ -22,11 +22,19 @@ def connect(url: str, *, timeout_s: float = 2.0) -> Redis:
     """
     try:
         from redis.asyncio import Redis
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
     except ModuleNotFoundError:
         raise InvalidInput("a shared bus needs redis: pip install 'backendai[redis]'") from None
     try:
         return Redis.from_url(
-            url, protocol=2, socket_connect_timeout=timeout_s, socket_timeout=timeout_s, socket_keepalive=True
+            url,
+            protocol=2,
+            socket_connect_timeout=timeout_s,
+            socket_timeout=timeout_s,
+            socket_keepalive=True,
+            # Once more, for a connection that was cut while it lay idle. By default it waits up to a minute in silence.
+            retry=Retry(NoBackoff(), 1),
         )
     except ValueError as e:
         raise InvalidInput(f"no Redis is named by this URL: {e}", data={"redis": "malformed"}) from None

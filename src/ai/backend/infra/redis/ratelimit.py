@@ -32,8 +32,8 @@ class RedisRateLimiter:
     While Redis is away each process counts for itself, so a caller may have as much from each of them.
     """
 
-    def __init__(self, url: str, *, prefix: str = "backendai:rate:") -> None:
-        self._redis = connect(url, timeout_s=0.5)
+    def __init__(self, url: str, *, prefix: str = "backendai:rate:", timeout_s: float = 0.5) -> None:
+        self._redis = connect(url, timeout_s=timeout_s)
         self._take = self._redis.register_script(_TAKE)
         self._prefix = prefix
         self._alone = RateLimiter()

@@ -106,6 +106,7 @@ class ReportsService:
         """
         agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
         monotonic = self._clock.monotonic()
+        self.last_seen[agent_id] = monotonic  # it lives, even if what it says cannot be written now
         fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[]))
         if self._known.get(agent_id) != fingerprint:
             await self._register(agent_id, report)
@@ -116,7 +117,6 @@ class ReportsService:
         elif monotonic - self._written.get(agent_id, 0.0) >= _BEAT_S:
             await self._agents.beat(agent_id, at=self._clock.now())
             self._written[agent_id] = monotonic
-        self.last_seen[agent_id] = monotonic
         unknown = await self._presence.compare(agent_id, report.kernels) if self.leads() else []
         return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
 
