@@ -397,7 +397,7 @@ class FakeManager:
         if self.deaf:
             raise Unavailable("nobody hears you")
 
-    async def wait_for(self, condition: Any, timeout_s: float = 5.0) -> Any:
+    async def wait_for(self, condition: Any, timeout_s: float = 30.0) -> Any:
         """The first observation for which ``condition`` holds."""
         async with asyncio.timeout(timeout_s):
             while True:

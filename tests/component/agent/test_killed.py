@@ -57,7 +57,7 @@ async def _end(node: Node, spec: KernelSpec, attempt: int = 1) -> None:
 
 
 async def _nothing_is_left(node: Node, spec: KernelSpec) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while list(leftovers(node.data_dir, spec.kernel_id)):  # noqa: ASYNC110  # the machine has no event
             await asyncio.sleep(0.1)
 

@@ -117,7 +117,7 @@ async def test_a_device_that_fails_is_offered_no_more(bench: Bench) -> None:
     before = await _report(bench)
     spec = await bench.run(agent, slots={"cpu": "2"}, devices={"cpu": {"1": "2"}}, generation=before.generation)
     bench.plugins[0].unhealthy.add("1")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while (report := await _report(bench)).generation == before.generation:
             pass
     assert report.slots[0].amount == "2"
@@ -137,7 +137,7 @@ async def test_a_plugin_that_starts_slowly_holds_up_nobody(bench: Bench, monkeyp
 
     bench.plugins.append(fake_plugin("slow", init=init))
     bench.options = {"kernel-lifecycles": {"plugin-timeout": 20.0}}
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         agent = await bench.start()
         await bench.run(agent)
         reports = {plugin.name: plugin for plugin in (await _report(bench)).plugins}

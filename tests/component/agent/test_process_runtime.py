@@ -245,7 +245,7 @@ async def test_the_bootstrap_script_runs_first(real: RealBench) -> None:
 async def test_statistics_are_measured(real: RealBench) -> None:
     agent = await real.start()
     spec = await real.run(agent)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not any((r.of_kernel(spec.kernel_id) or {}).get("mem") for r in real.manager.stats):
             real.manager.news.clear()
             await real.manager.news.wait()

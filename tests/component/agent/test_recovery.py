@@ -187,7 +187,7 @@ async def test_reports_wait_for_the_manager(bench: Bench) -> None:
     bench.manager.deaf = True
     spec = bench.spec()
     await agent.commands.create_kernels(CreateKernels(kernels=[spec]))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         outbox = bench.data_dir / "outbox.jsonl"
         while b'"RUNNING"' not in outbox.read_bytes():  # noqa: ASYNC110  # a file has no event
             await asyncio.sleep(0.01)

@@ -92,7 +92,7 @@ async def test_no_update_is_lost_between_tasks_and_engines(database: Database) -
 async def test_a_reader_does_not_wait_for_a_writer(database: Database) -> None:
     async with database.write() as writing:
         await writing.execute(insert(things).values(id=1))
-        async with asyncio.timeout(2), database.read() as reading:
+        async with asyncio.timeout(30), database.read() as reading:
             assert (await reading.execute(select(things))).all() == []
 
 

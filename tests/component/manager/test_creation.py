@@ -177,7 +177,7 @@ async def test_one_kernel_ends_the_whole_cluster(cluster: Cluster, agent: FakeAg
     from ai.backend.common.states import KernelEventReason, KernelStatus
 
     await agent.tell(str(sub.id), sub.attempt, KernelStatus.ERROR, reason=KernelEventReason.OUT_OF_MEMORY)
-    ended = await cluster.manager._writer.wait_until(reply.session.id, lambda s: s.status.is_final, timeout_s=5)
+    ended = await cluster.manager._writer.wait_until(reply.session.id, lambda s: s.status.is_final, timeout_s=30)
     assert ended is not None
     assert ended.status is SessionStatus.ERROR
     assert (await cluster.manager.audit()).is_clean

@@ -74,7 +74,7 @@ class Life:
 
     async def settled_but_trash(self) -> list[Folder]:
         """As :meth:`settled`, but what is in the trash may stay there."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 rows = await self.rows()
                 still = (FolderStatus.READY, FolderStatus.DELETE_COMPLETE, FolderStatus.DELETE_PENDING)
@@ -84,7 +84,7 @@ class Life:
 
     async def settled(self) -> list[Folder]:
         """The rows, once none of them is on its way."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 rows = await self.rows()
                 if all(f.status in (FolderStatus.READY, FolderStatus.DELETE_COMPLETE) for f in rows):
@@ -160,7 +160,7 @@ async def test_a_resumed_clone_keeps_no_other_folder_waiting(tmp_path: Path) -> 
     async with again as life:
         await life.folders.life.trash(user, "data")
         await life.folders.life.purge(user, "data")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 statuses = {f.name: f.status for f in await life.rows()}
                 if statuses["data"] is FolderStatus.DELETE_COMPLETE:

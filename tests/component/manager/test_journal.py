@@ -27,7 +27,7 @@ from tests.component.manager.fakes import FakeAgent
 
 
 async def take(events: AsyncIterator[Any], count: int) -> list[Any]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return [await anext(events) for _ in range(count)]
 
 

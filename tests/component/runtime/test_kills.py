@@ -144,7 +144,7 @@ async def test_a_killed_shim_takes_its_workload_along(tmp_path: Path, tier: str)
                 break
         identity = json.loads((state / "workloads" / str(key) / "shim.json").read_text())
         os.kill(identity["shim"][0], signal.SIGKILL)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             event = await anext(aiter(runtime.events()))
         assert (event.key, event.exit.reason) == (key, "shim-died")
         left = await asyncio.to_thread(eventually, lambda: processes_of(str(key.kernel_id)))

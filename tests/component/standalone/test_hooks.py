@@ -55,8 +55,8 @@ class Cluster:
         await endpoint.start(agent.commands)
 
     async def create(self, slot: str, size: int = 1) -> Session:
-        async with asyncio.timeout(5):
-            while len(self.manager.reports.last_seen) < len(self._agents):  # noqa: ASYNC110  # a book has no event
+        async with asyncio.timeout(30):
+            while len(self.manager.reports.registered) < len(self._agents):  # noqa: ASYNC110  # a book has no event
                 await asyncio.sleep(0.02)
         request = CreateSession(
             image="python", resources={"cpu": "1", "mem": "1", slot: "1"}, enqueue_only=True, cluster_size=size
@@ -64,7 +64,7 @@ class Cluster:
         return (await self.manager.services.sessions.create(self.user, request)).session
 
     async def until(self, session: Session, *statuses: SessionStatus) -> Session:
-        found = await self.manager._writer.wait_until(session.id, lambda s: s.status in statuses, timeout_s=15)
+        found = await self.manager._writer.wait_until(session.id, lambda s: s.status in statuses, timeout_s=45)
         assert found is not None, f"not {statuses}"
         return found
 

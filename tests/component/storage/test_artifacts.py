@@ -579,7 +579,7 @@ async def test_every_stage_on_another_storage(
         mounted = await caller.mounted(revision)
         assert content_below(mounted) == FILES
         assert await caller.mounted(revision) == mounted
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while first.exists():  # noqa: ASYNC110  # removed behind the answer; a directory has no event
                 await asyncio.sleep(0.02)
         await caller.post("/artifacts/delete", revision_id=revision)

@@ -307,13 +307,13 @@ class Pair:
         return end
 
     async def met(self, agent_id: str, *, is_there: bool = True) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (agent_id in self.manager.agents) is not is_there:  # noqa: ASYNC110  # a mapping has no event
                 await asyncio.sleep(0.01)
 
     async def call_until_up(self, call: Any) -> Any:
         """Repeat a call while it is Unavailable, as every caller of the link does."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 try:
                     return await call()

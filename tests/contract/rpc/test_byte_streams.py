@@ -71,7 +71,7 @@ class TestByteStreams:
         await pair.join()
         stream, loop = await connect(pair)
         await stream.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await loop.is_cut.wait()
         with pytest.raises(Unavailable):
             await stream.write(b"x")
@@ -85,7 +85,7 @@ class TestByteStreams:
         await stream.write(b"last words")
         await stream.write_eof()
         await stream.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await loop.is_cut.wait()
         assert loop.taken == len(b"last words")
 
@@ -96,7 +96,7 @@ class TestByteStreams:
         assert await stream.read() == b"before"
         await loop.close()
         with pytest.raises(Unavailable):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await stream.read()
 
     async def test_losing_the_link_cuts_it_on_both_sides(self, pair: Pair) -> None:
@@ -106,7 +106,7 @@ class TestByteStreams:
         await asyncio.sleep(0)
         await end.stop()
         with pytest.raises(Unavailable):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await reading
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await loop.is_cut.wait()

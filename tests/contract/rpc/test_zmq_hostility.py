@@ -47,7 +47,7 @@ class RawPeer:
 
     async def ask(self, *parts: bytes) -> Any:
         await self.socket.send_multipart(list(parts))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return decode((await self.socket.recv_multipart())[-1])
 
     async def is_ignored(self, message: bytes) -> bool:

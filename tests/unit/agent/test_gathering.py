@@ -283,7 +283,7 @@ async def test_one_that_hangs_does_not_hold_up_the_others(scene: Scene, monkeypa
     monkeypatch.setattr(module, "PATIENCE_S", 0.05)
     scene.host.found = [_m("disk", 5.0, capacity=10.0)]
     scene.gpu.hangs = True
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await scene.round()
     assert scene.statistics.node["disk"]["current"] == "5"
     assert scene.complaint == "statistics: it took longer than 0.05 s"
