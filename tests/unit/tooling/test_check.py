@@ -78,6 +78,30 @@ def test_arguments_go_to_pytest(project: Path) -> None:
     assert check(project, "simulation", "-k", "no_such_test").returncode == 1
 
 
+ONCE = (
+    "from pathlib import Path\n\ndef test_it():\n    mark = Path(__file__).with_name('ran')\n"
+    "    ran = mark.exists()\n    mark.touch()\n    assert ran\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("lane", "text", "code", "summary"),
+    [
+        ("contract", ONCE, 0, "1 FAILED AT FIRST and passed alone"),
+        ("contract", FAILS, 1, "0 passed, 1 failed, 0 skipped"),
+        ("unit", ONCE, 1, "0 passed, 1 failed, 0 skipped"),
+    ],
+)
+def test_what_fails_once_among_daemons_is_tried_alone(
+    project: Path, lane: str, text: str, code: int, summary: str
+) -> None:
+    (project / "pytest.ini").write_text("[pytest]\n")
+    write(project, lane, text)
+    done = check(project, lane, "-q")
+    assert summary in done.stdout, done.stdout + done.stderr
+    assert done.returncode == code
+
+
 def test_a_missing_program_skips_the_lane_and_is_named(project: Path) -> None:
     write(project, "e2e", PASSES)
     done = check(project, "e2e")
