@@ -50,9 +50,11 @@ class RedisBus(Bus):
 
     async def stop(self) -> None:
         """Say what is still to be said, if that is quick, and let go. Safe without ``start`` and twice."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left: set[asyncio.Task[None]] = set(self._tasks)
+        while left:  # again and again: a cancellation that meets an answer is lost in the client
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=0.1)
         self._tasks = []
         try:
             async with asyncio.timeout(1):
