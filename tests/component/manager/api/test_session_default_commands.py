@@ -31,7 +31,7 @@ async def test_templates_and_dotfiles_by_command(api: Api, monkeypatch: pytest.M
     made = json.loads(await run("--output", "json", "sesstpl", "create", "-f", str(tmp_path / "t.yaml")))
     (template,) = made["ids"]
     assert "sample" in await run("sesstpl", "list")
-    assert "MYCONFIG: XXX" in await run("sesstpl", "get", template)
+    assert "MYCONFIG: MAIN" in await run("sesstpl", "get", template)
     await run("sesstpl", "update", template, given=TEMPLATE.replace("name: sample", "name: other"))
     await run("sesstpl", "update", template, given="a: [", fails="cannot be read")
     await run("dotfile", "create", ".tool", "--perm", "600", given="one")
@@ -41,7 +41,7 @@ async def test_templates_and_dotfiles_by_command(api: Api, monkeypatch: pytest.M
     assert (await run("dotfile", "get", ".tool")).strip() == "two"
     assert "RUNNING" in await run("start-template", "-t", "by-command", template)
     (spec,) = api.agent.created
-    assert (spec.environ["MYCONFIG"], spec.dotfiles[0].data) == ("XXX", b"two")
+    assert (spec.environ["MYCONFIG"], spec.dotfiles[0].data) == ("MAIN", b"two")
     await run("dotfile", "delete", ".tool")
     await run("sesstpl", "delete", template)
     await run("start-template", template, fails="no such session template")

@@ -21,7 +21,7 @@ spec:
   kernel:
     image: python
     environ:
-      MYCONFIG: XXX
+      MYCONFIG: MAIN
       OTHER: no
     git:
       branch: '19.09'
@@ -100,7 +100,7 @@ async def test_a_session_is_made_from_a_template(api: Api) -> None:
     assert reply.status == 201, reply.body
     session = await api.cluster.manager.services.sessions.get(api.cluster.user, "from-template")
     assert session.requested_slots.to_json() == {"cpu": "2", "mem": str(512 << 20)}
-    assert dict(session.environ) == {"MYCONFIG": "XXX", "OTHER": "yes"}
+    assert dict(session.environ) == {"MYCONFIG": "MAIN", "OTHER": "yes"}
     assert (session.tag, session.group_name) == ("mine", "default")
     script = session.bootstrap_script or ""
     assert "git -c" in script
@@ -117,7 +117,7 @@ async def test_a_session_is_made_from_a_template(api: Api) -> None:
 
 async def test_the_kernels_of_a_cluster_have_the_roles_of_its_template(api: Api) -> None:
     main = await keep(api.user, TEMPLATE)
-    worker = await keep(api.user, TEMPLATE.replace("cpu: 2", "cpu: 1").replace("XXX", "WORKER"))
+    worker = await keep(api.user, TEMPLATE.replace("cpu: 2", "cpu: 1").replace("MAIN", "WORKER"))
 
     def cluster(*nodes: dict[str, Any]) -> str:
         spec = {"environ": {"SHARED": "1"}, "nodes": list(nodes)}
@@ -146,7 +146,7 @@ async def test_the_kernels_of_a_cluster_have_the_roles_of_its_template(api: Api)
         ("worker2", "worker", "1"),
     ]
     told = {spec.cluster_hostname: spec for spec in api.agent.created}
-    assert (told["main1"].environ["MYCONFIG"], told["worker2"].environ["MYCONFIG"]) == ("XXX", "WORKER")
+    assert (told["main1"].environ["MYCONFIG"], told["worker2"].environ["MYCONFIG"]) == ("MAIN", "WORKER")
     assert told["worker2"].environ["SHARED"] == "1"
     assert told["worker1"].environ["BACKENDAI_CLUSTER_REPLICAS"] == "main:1,worker:2"
 
