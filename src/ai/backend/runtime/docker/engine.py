@@ -185,11 +185,6 @@ class Engine:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self._client().images.delete(name)
 
-    async def tag_image(self, name: str, repository: str, tag: str) -> None:
-        with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S):
-                await self._client().images.tag(name, repository, tag=tag)
-
     async def commit(self, container_id: str, repository: str, tag: str) -> str:
         """Keep a container's root file system, which stands still meanwhile; the image's id."""
         with _translated():
