@@ -31,8 +31,8 @@ from ai.backend.common.wire.agent import ImageReport, PluginReport
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.main import Manager
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.stores import UNLIMITED

@@ -34,10 +34,12 @@ DAEMONS = LAYERS[2]
 # The runner inside a workload: in no layer, because nothing may import it and it imports nothing of ours.
 STANDING_ALONE = ("kernel",)
 
-# The same six words inside every daemon, upper may import lower.
+# The same words inside every daemon, upper may import lower.
 INSIDE: tuple[str, ...] = (
     "server | watcher",
     "main",
+    "commands",
+    "composition",
     "api | adapters",
     "services",
     "ports",

@@ -17,8 +17,8 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.main import Manager
 from ai.backend.manager.model.artifact import Revision, RevisionRow
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.artifact_depot import ScanRequest

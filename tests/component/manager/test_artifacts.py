@@ -29,8 +29,8 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.adapters.system import SystemClock
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ArtifactSettings, ManagerSettings, SessionSettings
-from ai.backend.manager.main import Manager
 from ai.backend.manager.model.artifact import ArtifactQuery, Revision, RevisionRow
 from ai.backend.manager.model.folder import CreateFolder
 from ai.backend.manager.model.identity import Caller

@@ -18,8 +18,8 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.adapters.callbacks import HttpCallbackSender
 from ai.backend.manager.adapters.memory.session_store import MemorySessionStore
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import CallbackSettings, ManagerSettings, SessionSettings
-from ai.backend.manager.main import Manager
 from ai.backend.manager.model.session import CreateSession
 from ai.backend.manager.ports.world import CallbackFailed
 from ai.backend.manager.services.loops.callbacks import CallbackLoop

@@ -19,8 +19,8 @@ from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.adapters.db.tables import metadata
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.main import Manager
 
 
 async def test_the_migrations_make_what_the_tables_say(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from ai.backend.common.folders import FolderKey, FolderStatus
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.main import Manager
 from ai.backend.manager.model.folder import CreateFolder, Folder
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.services.crash_points import FOLDER_CRASH_POINTS

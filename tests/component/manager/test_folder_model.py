@@ -31,8 +31,8 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.adapters.db.folder_store import SqlFolderStore
 from ai.backend.manager.adapters.db.folder_tables import folder_invitations
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.main import Manager
 from ai.backend.manager.model.folder import CreateFolder, InvitationState
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.services.folders.bundle import Folders

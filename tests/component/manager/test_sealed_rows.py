@@ -16,11 +16,12 @@ from ai.backend.common.ids import RegistryId
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.adapters.backing import sealer_of, secrets_file
 from ai.backend.manager.adapters.db.artifact_store import SqlArtifactStore
 from ai.backend.manager.adapters.db.sealing import Sealer
-from ai.backend.manager.adapters.secret_commands import key_file, sealer_of
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.main import Manager, main
+from ai.backend.manager.main import main
 from ai.backend.manager.model.artifact import ArtifactRegistry
 from tests.support.migrated import migrated
 
@@ -80,13 +81,13 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
     for command, keys in (("new-key", 2), ("seal", 2), ("drop-old-keys", 1)):
         done = await asyncio.to_thread(CliRunner().invoke, main, [*arguments, command])
         assert done.exit_code == 0, done.output
-        assert len(key_file(settings).read_text().splitlines()) == 1 + keys
+        assert len(secrets_file(settings).read_text().splitlines()) == 1 + keys
     assert not {*_stored(path)} & {*sealed}
     with sqlite3.connect(path) as db:
         assert "hf_secret" not in db.execute("SELECT credentials FROM artifact_registries").fetchone()[0]
     await opens(sealer_of(settings), secret)
 
-    key_file(settings).unlink()
+    secrets_file(settings).unlink()
     with pytest.raises(InvalidInput, match="reissue"):
         await _start(path, sealer_of(settings))
     done = await asyncio.to_thread(CliRunner().invoke, main, [*arguments, "reissue"])

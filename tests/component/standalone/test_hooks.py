@@ -16,8 +16,8 @@ from ai.backend.agent.main import Agent
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.states import KernelStatus, SessionStatus
 from ai.backend.infra.rpc.memory import MemoryLink
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings, SessionSettings
-from ai.backend.manager.main import Manager
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.session import CreateSession, Session
 from ai.backend.plugin.accelerator import TerminationDeferred

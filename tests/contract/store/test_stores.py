@@ -39,7 +39,7 @@ from ai.backend.infra.http.client_tokens import Answer, KnownCall
 from ai.backend.manager.adapters.memory.cluster_store import MemoryAgentStore, MemoryJournalStore
 from ai.backend.manager.adapters.memory.identity_store import MemoryIdentityStore
 from ai.backend.manager.adapters.memory.session_store import Memory, MemorySessionStore
-from ai.backend.manager.main import Stores
+from ai.backend.manager.adapters.stores import Stores
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.cluster import ResourcePreset, SlotTypeInfo
 from ai.backend.manager.model.identity import (

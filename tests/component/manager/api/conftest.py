@@ -33,8 +33,8 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.http.server import serve
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.api.app import build_app
+from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings, SessionSettings
-from ai.backend.manager.main import Manager
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 from tests.support.fake_artifacts import FakeDepot, FakeReservoirs

@@ -6,12 +6,14 @@ import json
 import logging
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.ratelimit import Limiter
+from ai.backend.manager.adapters.db.sealing import Sealer, load_or_make_keys, read_keys
 from ai.backend.manager.config.settings import ManagerSettings
 
 log = logging.getLogger(__name__)
@@ -27,6 +29,36 @@ def default_database(settings: ManagerSettings) -> Database:
     directory = settings.data_dir.expanduser().absolute()
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     return Database(f"sqlite+aiosqlite:///{directory / 'manager.db'}")
+
+
+def secrets_file(settings: ManagerSettings) -> Path:
+    """The keys that seal secrets in the database."""
+    return (settings.secrets.key_file or settings.data_dir / "secrets.key").expanduser()
+
+
+def sealer_of(settings: ManagerSettings) -> Sealer:
+    """With the keys of the key file, which is made if it is not there.
+
+    Raises:
+        InvalidInput: the file is no key file, or open to others.
+        OSError: it can be neither read nor made.
+    """
+    path = secrets_file(settings)
+    return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path))
+
+
+def link_key_file(settings: ManagerSettings) -> Path:
+    """The CURVE key of managers; its directory is there."""
+    path = (settings.agent_link.key_file or settings.data_dir / "manager.key").expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def agent_keys_folder(settings: ManagerSettings) -> Path:
+    """The public keys of the agents that may connect."""
+    path = (settings.agent_link.agent_keys or settings.data_dir / "agent-keys").expanduser()
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
 
 
 def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:

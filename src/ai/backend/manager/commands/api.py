@@ -36,5 +36,5 @@ def dump_openapi(output: Path | None) -> None:
 @_output
 def dump_gql_schema(output: Path | None) -> None:
     """Print the schema of the GraphQL API."""
-    schema = Path(__file__).with_name("graphql") / "schema.graphql"
+    schema = Path(__file__).parents[1] / "api" / "graphql" / "schema.graphql"
     _put(schema.read_text(encoding="utf-8"), output)

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import click
 
-from ai.backend.common.errors import BackendError, NotFound
+from ai.backend.common.errors import BackendError, NotFound, Unavailable
+from ai.backend.common.wire.link import AgentCommands
 from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database, current_revision
 from ai.backend.manager.adapters.backing import config_store, default_database
@@ -77,3 +78,10 @@ def on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable
             await database.close()
 
     return run(main)
+
+
+class NoAgents:
+    """A gateway for commands that talk to no agent."""
+
+    def agent(self, agent_id: str) -> AgentCommands:
+        raise Unavailable(f"agent {agent_id} is not connected")

@@ -12,7 +12,7 @@ from urllib.parse import unquote as percent_unquote
 import click
 
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ConfigStore, ScopeKind
-from ai.backend.manager.adapters.commands.running import on_config
+from ai.backend.manager.commands.running import on_config
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.services.config import flattened, planted
 

@@ -19,9 +19,9 @@ from ai.backend.common.states import FINAL_SESSION_STATUSES
 from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.infra.database.migrate import history
 from ai.backend.manager.adapters.backing import default_database
-from ai.backend.manager.adapters.commands.running import existing, on_database, run
 from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.commands.running import existing, on_database, run
 from ai.backend.manager.config.settings import ManagerSettings
 
 _UNITS = {"d": 1.0, "h": 1 / 24, "w": 7.0, "m": 30.0, "y": 365.0}

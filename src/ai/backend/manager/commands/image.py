@@ -12,10 +12,10 @@ from ai.backend.common.images import architecture_name, check_alias
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.backing import config_store
-from ai.backend.manager.adapters.commands.running import on_database
 from ai.backend.manager.adapters.db.image_store import SqlImageStore
 from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
 from ai.backend.manager.adapters.system import SystemClock
+from ai.backend.manager.commands.running import on_database
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.model.image import ImageAlias, ScanStep
 from ai.backend.manager.services.images.registries import RegistryBook

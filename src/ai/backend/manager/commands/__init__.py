@@ -1,0 +1,1 @@
+"""The commands of ``backend.ai mgr`` (spec 03-02), one module each."""

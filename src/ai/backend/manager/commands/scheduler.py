@@ -1,0 +1,73 @@
+"""`backend.ai mgr scheduler`: what is decided, and why."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from ai.backend.common.errors import BackendError
+from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
+from ai.backend.core.scheduling.report import describe
+from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.database import Database
+from ai.backend.manager.commands.running import NoAgents, on_database
+from ai.backend.manager.composition import Manager
+from ai.backend.manager.config.settings import ManagerSettings
+
+
+@click.group("scheduler")
+def scheduler() -> None:
+    """Look at what the scheduler decides, on the database of a live manager or on a dump of it."""
+
+
+def _scheduling(settings: ManagerSettings, resource_group: str) -> tuple[Snapshot, Policy]:
+    async def work(database: Database) -> tuple[Snapshot, Policy]:
+        return await Manager(settings, database, Bus(), NoAgents()).scheduling(resource_group)
+
+    return on_database(settings, work)
+
+
+@scheduler.command("dump")
+@click.option("--resource-group", default="default", show_default=True)
+@click.pass_obj
+def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
+    """Print what the scheduler sees of a resource group as JSON."""
+    snapshot, _ = _scheduling(settings, resource_group)
+    click.echo(dump_json(snapshot).decode())
+
+
+@scheduler.command("replay")
+@click.argument("dump", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--order", type=click.Choice(sorted(ORDERS)), default=Policy().order, show_default=True)
+@click.option("--placement", type=click.Choice(sorted(PLACEMENTS)), default=Policy().placement, show_default=True)
+@click.option("--now", type=click.DateTime(), default=None, help="UTC; the present time if not given.")
+@click.option("--seed", type=int, default=0, show_default=True)
+def scheduler_replay(dump: Path, order: str, placement: str, now: datetime | None, seed: int) -> None:
+    """Decide on a dump again: where each session goes, or why not. Equal arguments give equal answers."""
+    try:
+        snapshot = load_json(dump.read_bytes())
+        when = now.replace(tzinfo=UTC) if now else datetime.now(UTC)
+        plan = decide(snapshot, Policy(order=order, placement=placement), now=when, rng=random.Random(seed))
+    except BackendError as e:
+        raise click.ClickException(str(e)) from e
+    click.echo(describe(snapshot, plan))
+
+
+@scheduler.command("explain")
+@click.argument("session")
+@click.option("--resource-group", default="default", show_default=True)
+@click.pass_obj
+def scheduler_explain(settings: ManagerSettings, session: str, resource_group: str) -> None:
+    """Say where a pending session, by its name or id, would go now, or why it waits."""
+    snapshot, policy = _scheduling(settings, resource_group)
+    named = [s for s in snapshot.pending if session in (s.name, str(s.session_id))]
+    if not named:
+        raise click.ClickException(f"no pending session of resource group {resource_group} is called {session}")
+    plan = decide(snapshot, policy, now=datetime.now(UTC), rng=random.Random(0))
+    for found in named:
+        click.echo(describe(snapshot, plan, only=found.session_id))

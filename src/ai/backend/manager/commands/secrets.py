@@ -1,0 +1,68 @@
+"""`backend.ai mgr secrets`: the keys that secrets in the database are sealed with (ADR 0180)."""
+
+from __future__ import annotations
+
+import click
+
+from ai.backend.common.errors import BackendError
+from ai.backend.infra.database import Database
+from ai.backend.manager.adapters.backing import sealer_of, secrets_file
+from ai.backend.manager.adapters.db import sealed_rows
+from ai.backend.manager.adapters.db.sealing import add_key, keep_first_key
+from ai.backend.manager.adapters.system import SystemClock, SystemMinter
+from ai.backend.manager.commands.running import on_database
+from ai.backend.manager.config.settings import ManagerSettings
+
+
+@click.group("secrets")
+def secrets() -> None:
+    """The keys that seal secrets in the database, such as those of keypairs."""
+
+
+@secrets.command("new-key")
+@click.pass_obj
+def new_key(settings: ManagerSettings) -> None:
+    """Add a key to the key file. Copy the file to every manager, restart them, then run `seal`."""
+    try:
+        key = add_key(secrets_file(settings))
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e
+    click.echo(f"{secrets_file(settings)} begins with the new key {key.id}")
+
+
+def _seal(settings: ManagerSettings) -> int:
+    return on_database(settings, lambda database: sealed_rows.seal_rows(database, sealer_of(settings)))
+
+
+@secrets.command("seal")
+@click.pass_obj
+def seal(settings: ManagerSettings) -> None:
+    """Seal every secret with the first key of the key file."""
+    click.echo(f"{_seal(settings)} secrets were sealed")
+
+
+@secrets.command("drop-old-keys")
+@click.pass_obj
+def drop_old_keys(settings: ManagerSettings) -> None:
+    """Seal every secret with the first key, and remove all others from the key file."""
+    _seal(settings)
+    try:
+        keep_first_key(secrets_file(settings))
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e
+    click.echo(f"{secrets_file(settings)} has one key")
+
+
+@secrets.command("reissue")
+@click.pass_obj
+def reissue(settings: ManagerSettings) -> None:
+    """Give new secrets to keypairs whose old ones cannot be opened any more, and print them."""
+    minter = SystemMinter()
+
+    async def work(database: Database) -> list[tuple[str, str, str]]:
+        sealer, now = sealer_of(settings), SystemClock().now()
+        made = await sealed_rows.reissue(database, sealer, lambda: minter.token(48), at=now)
+        return [(email, str(access_key), secret) for email, access_key, secret in made]
+
+    for email, access_key, secret in on_database(settings, work):
+        click.echo(f"# {email}\nBACKEND_ACCESS_KEY={access_key}\nBACKEND_SECRET_KEY={secret}")

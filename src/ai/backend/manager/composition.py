@@ -1,0 +1,472 @@
+"""The whole manager, wired: :class:`Manager`, for whoever embeds it and for the daemon.
+
+This is the composition root, the only file that knows every adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from ai.backend.core.lifecycle.effects import DestroyKernels
+from ai.backend.core.scheduling.policy import Policy
+from ai.backend.core.scheduling.snapshot import Snapshot
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
+from ai.backend.infra.database import Database, upgrade
+from ai.backend.infra.http.client_tokens import ClientTokens
+from ai.backend.infra.telemetry import Metrics
+from ai.backend.manager.adapters.artifact_depot import ProxyArtifactDepot
+from ai.backend.manager.adapters.callbacks import HttpCallbackSender
+from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
+from ai.backend.manager.adapters.db.sealed_rows import seal_rows
+from ai.backend.manager.adapters.db.sealing import Sealer
+from ai.backend.manager.adapters.passwords import hash_password, verify_password
+from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
+from ai.backend.manager.adapters.reservoirs import SdkReservoirs
+from ai.backend.manager.adapters.storage_proxy import StorageProxies
+from ai.backend.manager.adapters.stores import Stores
+from ai.backend.manager.adapters.system import SystemClock, SystemMinter
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.model.session import SlotAudit
+from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
+from ai.backend.manager.ports.storage import StorageGateway
+from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
+from ai.backend.manager.services.activity import ActivityBoard
+from ai.backend.manager.services.administration import AdministrationService
+from ai.backend.manager.services.artifacts.bundle import Artifacts
+from ai.backend.manager.services.bundle import Services
+from ai.backend.manager.services.cluster import ClusterService
+from ai.backend.manager.services.config import ConfigService
+from ai.backend.manager.services.creation import SessionFactory
+from ai.backend.manager.services.equipment import Assignments, EquipmentService
+from ai.backend.manager.services.error_log import ErrorLogService
+from ai.backend.manager.services.execution import ExecutionService
+from ai.backend.manager.services.folders.bundle import Folders
+from ai.backend.manager.services.identity import IdentityService
+from ai.backend.manager.services.idle import IdleService
+from ai.backend.manager.services.images.bundle import Images
+from ai.backend.manager.services.journal import AuditService, EventService, TaskService
+from ai.backend.manager.services.leadership import Leadership
+from ai.backend.manager.services.lookup import SessionFinder
+from ai.backend.manager.services.loops.callbacks import CallbackLoop
+from ai.backend.manager.services.loops.idle import IdleLoop
+from ai.backend.manager.services.loops.launch import LaunchLoop
+from ai.backend.manager.services.loops.owners import OwnersLoop
+from ai.backend.manager.services.loops.retention import RetentionLoop
+from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.services.loops.schedule import ScheduleLoop
+from ai.backend.manager.services.loops.sweep import SweepLoop
+from ai.backend.manager.services.loops.terminate import TerminateLoop
+from ai.backend.manager.services.mounts import SessionMounts
+from ai.backend.manager.services.passwords import PasswordService
+from ai.backend.manager.services.people import PeopleService
+from ai.backend.manager.services.presence import PresenceCheck
+from ai.backend.manager.services.reports import ReportsService
+from ai.backend.manager.services.resource_groups import ResourceGroupService
+from ai.backend.manager.services.service_ports import ServicePorts
+from ai.backend.manager.services.session_defaults import SessionDefaults
+from ai.backend.manager.services.sessions import SessionService
+from ai.backend.manager.services.slot_catalogue import SlotCatalogue
+from ai.backend.manager.services.state import ManagerState
+from ai.backend.manager.services.statistics import StatBoard
+from ai.backend.manager.services.templates.service import TemplateService
+from ai.backend.manager.services.tunnels import TunnelService
+from ai.backend.manager.services.writer import CALLBACK, LAUNCH, SCHEDULE, TERMINATE, SessionWriter
+
+log = logging.getLogger(__name__)
+_BURY_S = 30.0
+
+
+class Manager:
+    """All of the manager but its HTTP server, which :func:`ai.backend.manager.api.app.build_app` makes of it.
+
+    Args:
+        settings: see ``manager.toml``.
+        stores: a :class:`Database` or stores of one's own.
+        bus: in-process hints, shared with whoever wants to listen.
+        gateway: the manager's end of the agent link; the caller starts it with :attr:`reports`.
+        storage: the storage proxies; by default those that the shared configuration names.
+        artifacts: where artifacts are kept; by default in the same storage proxies.
+        reservoirs: other installations.
+        clock, minter: time and identity; the system's by default.
+        sealer: seals the secrets in the database; by default they are plain.
+        config: the shared configuration; by default it lies in the database.
+    """
+
+    def __init__(
+        self,
+        settings: ManagerSettings,
+        stores: Database | Stores,
+        bus: Bus,
+        gateway: AgentGateway,
+        *,
+        storage: StorageGateway | None = None,
+        artifacts: ArtifactDepot | None = None,
+        reservoirs: Reservoirs | None = None,
+        clock: Clock | None = None,
+        minter: Minter | None = None,
+        metrics: Metrics | None = None,
+        hash_password: Callable[[str], str] = hash_password,
+        verify_password: Callable[[str, str], bool] = verify_password,
+        sealer: Sealer | None = None,
+        config: ConfigStore | None = None,
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics or Metrics("manager")
+        self._database = stores if isinstance(stores, Database) else None
+        self._sealer = sealer or Sealer()
+        self._stores = Stores.sql(stores, self._sealer, config) if isinstance(stores, Database) else stores
+        self._bus = bus
+        clock, minter = clock or SystemClock(), minter or SystemMinter()
+        kept = self._stores
+        self._stats = StatBoard(kept.sessions)
+        self.metrics.expose(self._stats.families)
+        self._slots = SlotCatalogue(kept.agents, kept.sessions)
+        is_shared = kept.leases is not None
+        self._writer = SessionWriter(kept.sessions, bus, on_end=self._stats.forget, is_shared=is_shared)
+        self._identity = IdentityService(kept.identities, kept.sessions, clock, minter)
+        self._hash_password = hash_password
+        self._passwords = PasswordService(kept.identities, self._identity, clock, hash_password, verify_password)
+        self._assignments = Assignments(kept.config)
+        self._owners = OwnersLoop(kept.sessions, kept.identities, self._writer, clock)
+        self._activity = ActivityBoard(kept.activities, clock)
+        self._idle = IdleService(kept.activities, self._activity, kept.identities, kept.config, self._stats, clock)
+        self._defaults = SessionDefaults(
+            kept.dotfiles, kept.identities, self._identity, max_script_bytes=settings.sessions.max_script_bytes
+        )
+        self._storage = storage or StorageProxies(kept.config)
+        if artifacts is None and isinstance(self._storage, StorageProxies):
+            artifacts = ProxyArtifactDepot(self._storage, settings.artifacts)
+        self._depot, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
+        finder = SessionFinder(kept.sessions, self._writer, self._identity)
+        self._services = self._make_services(gateway, finder, clock, minter)
+        self._presence = PresenceCheck(kept.sessions, self._writer, clock, settings.agents)
+        self._reports = ReportsService(
+            sessions=kept.sessions,
+            agents=kept.agents,
+            identities=kept.identities,
+            slots=self._slots,
+            writer=self._writer,
+            stats=self._stats,
+            presence=self._presence,
+            bus=bus,
+            clock=clock,
+            settings=settings.agents,
+            assignments=self._assignments,
+            log_tail_bytes=settings.sessions.log_tail_bytes,
+            is_shared=is_shared,
+        )
+        self._make_loops(gateway, clock)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._leading: list[asyncio.Task[None]] = []
+        self._leadership: Leadership | None = None
+        if kept.leases is not None:
+            self._leadership = Leadership(
+                kept.leases,
+                clock,
+                holder=str(minter.uuid()),
+                ttl_s=settings.manager.lease_s,
+                begin=self._begin,
+                end=self._end,
+            )
+            self._reports.leads = lambda: self._leadership is not None and self._leadership.leads
+            self._services.tasks.manager = self._leadership.holder
+
+    def _make_images(
+        self, tasks: TaskService, finder: SessionFinder, gateway: AgentGateway, clock: Clock, minter: Minter
+    ) -> Images | None:
+        kept = self._stores
+        if kept.images is None:
+            return None
+        return Images.over(
+            kept.images,
+            HttpRegistryScanner(),
+            config=kept.config,
+            agents=kept.agents,
+            identities=kept.identities,
+            identity=self._identity,
+            finder=finder,
+            gateway=gateway,
+            tasks=tasks,
+            clock=clock,
+            minter=minter,
+        )
+
+    def _make_services(self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, minter: Minter) -> Services:
+        kept, settings = self._stores, self.settings
+        tasks = TaskService(kept.tasks, self._bus, clock, minter)
+        folders = None
+        if kept.folders is not None:
+            folders = Folders.over(kept.folders, self._storage, kept.identities, tasks, clock, minter, settings.folders)
+        artifacts = None
+        if kept.artifacts is not None and self._depot is not None:
+            artifacts = Artifacts.over(
+                kept.artifacts, self._depot, self._reservoirs, tasks, settings.artifacts, clock, minter
+            )
+        images = self._images = self._make_images(tasks, finder, gateway, clock, minter)
+        state = ManagerState(kept.config, clock)
+        factory = SessionFactory(
+            kept.sessions,
+            kept.agents,
+            kept.identities,
+            self._slots,
+            settings.sessions,
+            clock,
+            minter,
+            SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
+            if folders is not None
+            else None,
+            self._defaults,
+            state,
+            images.catalogue if images is not None else None,
+        )
+        sessions = SessionService(
+            store=kept.sessions,
+            writer=self._writer,
+            factory=factory,
+            finder=finder,
+            identity=self._identity,
+            stats=self._stats,
+            bus=self._bus,
+            clock=clock,
+            settings=settings.sessions,
+        )
+        leaving = folders.leaving if folders is not None else None
+        return Services(
+            sessions=sessions,
+            defaults=self._defaults,
+            templates=TemplateService(kept.templates, kept.identities, self._identity, sessions, clock, minter),
+            state=state,
+            idle=self._idle,
+            errors=ErrorLogService(kept.errors),
+            clock=clock,
+            execution=ExecutionService(
+                store=kept.sessions,
+                finder=finder,
+                gateway=gateway,
+                stats=self._stats,
+                minter=minter,
+                files=settings.files,
+                sessions=settings.sessions,
+                activity=self._activity,
+            ),
+            service_ports=ServicePorts(finder, gateway),
+            tunnels=TunnelService(finder, gateway, settings.tunnels, self._activity),
+            identity=self._identity,
+            administration=AdministrationService(
+                kept.identities,
+                self._identity,
+                kept.sessions,
+                leaving,
+                clock,
+                minter,
+                (folders.quota_loop,) if folders is not None else (),
+            ),
+            equipment=EquipmentService(kept.agents, kept.identities, self._assignments),
+            people=PeopleService(
+                kept.identities,
+                self._identity,
+                sessions,
+                leaving,
+                clock,
+                minter,
+                self._hash_password,
+                self._owners,
+            ),
+            passwords=self._passwords,
+            resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
+            cluster=ClusterService(kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway),
+            events=EventService(kept.sessions, finder, self._bus),
+            tasks=tasks,
+            audit=AuditService(kept.audit, clock),
+            config=ConfigService(kept.config),
+            slots=self._slots,
+            client_tokens=ClientTokens(
+                kept.answers, window=timedelta(hours=settings.retention.tokens_hours), clock=clock.now
+            ),
+            folders=folders,
+            artifacts=artifacts,
+            images=images,
+        )
+
+    def _make_loops(self, gateway: AgentGateway, clock: Clock) -> None:
+        kept, settings = self._stores, self.settings
+        images = self._images
+        self._launch = LaunchLoop(
+            kept.sessions,
+            self._writer,
+            gateway,
+            clock,
+            settings.sessions,
+            self._defaults,
+            images.provision if images is not None else None,
+        )
+        self._schedule = ScheduleLoop(
+            kept.sessions,
+            kept.agents,
+            kept.identities,
+            self._writer,
+            self._launch,
+            clock,
+            settings.sessions,
+            kept.shares,
+            images=images.catalogue if images is not None else None,
+        )
+        self._services.resource_groups.after_change.append(self._schedule)
+        self._services.equipment.after_change.append(self._schedule)
+        self._terminate = TerminateLoop(
+            kept.sessions, kept.agents, self._writer, gateway, clock, settings.sessions, settings.agents
+        )
+        self._sweep = SweepLoop(
+            sessions=kept.sessions,
+            agents=kept.agents,
+            identities=kept.identities,
+            writer=self._writer,
+            reports=self._reports,
+            clock=clock,
+            session_settings=settings.sessions,
+            agent_settings=settings.agents,
+        )
+        self._idle_loop = IdleLoop(kept.sessions, self._idle, self._writer, clock)
+        self._callbacks = CallbackLoop(
+            kept.sessions,
+            HttpCallbackSender(
+                refused_networks=settings.callbacks.refused_networks, timeout_s=settings.callbacks.timeout_s
+            ),
+            clock,
+            settings.callbacks,
+        )
+        self._retention = RetentionLoop(kept.sessions, kept.answers, clock, settings.retention, kept.errors)
+
+    @property
+    def services(self) -> Services:
+        """Every use case, for the API."""
+        return self._services
+
+    @property
+    def reports(self) -> ReportsService:
+        """What agents report to; hand it to the link."""
+        return self._reports
+
+    @property
+    def loops(self) -> tuple[Loop, ...]:
+        """For tests and simulations, which run ``once`` by hand."""
+        kept = self._services.folders
+        folders = (kept.loop, kept.quota_loop) if kept is not None else ()
+        rest = (self._terminate, self._sweep, self._idle_loop, self._owners, self._callbacks, self._retention)
+        artifacts = (self._services.artifacts.loop,) if self._services.artifacts is not None else ()
+        return self._schedule, self._launch, *rest, *folders, *artifacts
+
+    async def migrate(self) -> None:
+        """Bring the schema up to date; nothing to do without a database."""
+        if self._database is not None:
+            await upgrade(self._database, MIGRATIONS, head=SCHEMA_HEAD)
+            await seal_rows(self._database, self._sealer)
+        if isinstance(self._stores.config, SQLiteConfigStore):
+            await self._stores.config.setup()
+
+    async def start(self) -> None:
+        """Migrate and run the loops, or wait for one's turn to. What a former life left half-way goes on at once."""
+        await self.migrate()
+        await self._slots.load()
+        side = [self._identity.run(), self._stats.run(), self._services.audit.run(), self._activity.run()]
+        if self._leadership is None:
+            await self._services.tasks.recover()
+            await self._begin()
+        else:
+            await self._leadership.announce()
+            side.append(self._leadership.run())
+        self._tasks = [asyncio.create_task(work) for work in side]
+        await asyncio.sleep(0)
+
+    async def _begin(self) -> None:
+        """Run the loops."""
+        self._reports.lead()
+        work = [self._listen(), *(loop.run() for loop in self.loops)]
+        if self._leadership is not None:
+            work.append(self._bury(self._leadership))
+        self._leading = [asyncio.create_task(loop) for loop in work]
+
+    async def _end(self) -> None:
+        """Run them no more; what is under way goes on where they run next."""
+        tasks, self._leading = self._leading, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._launch.stop()
+        await self._terminate.stop()
+        await self._callbacks.stop()
+        if self._services.folders is not None:
+            await self._services.folders.loop.stop()
+        if self._services.artifacts is not None:
+            await self._services.artifacts.loop.stop()
+
+    async def _bury(self, leadership: Leadership) -> None:
+        """Fail the background tasks of managers that are gone, from time to time."""
+        while True:
+            try:
+                await self._services.tasks.recover(but=await leadership.living())
+            except Exception:  # the next round does it
+                log.exception("background tasks of other managers could not be looked after")
+            await asyncio.sleep(_BURY_S)
+
+    async def stop(self) -> None:
+        """End the loops and write what is pending. Sessions run on. Safe without ``start`` and twice."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._end()
+        await self._services.tasks.stop()
+        if isinstance(self._storage, StorageProxies):
+            await self._storage.close()
+        for flush in (
+            self._identity.flush,
+            self._stats.flush,
+            self._services.audit.flush,
+            self._activity.flush,
+            self._resign,
+        ):
+            try:
+                await flush()
+            except Exception:  # the other writes must still be tried
+                log.exception("could not write what was pending")
+
+    async def _resign(self) -> None:
+        if self._leadership is not None:
+            await self._leadership.stop()
+
+    async def audit(self) -> SlotAudit:
+        """Recompute what the agents' books should say and compare."""
+        return await self._stores.sessions.audit()
+
+    async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
+        """What the scheduler would decide on now, and how."""
+        return await self._schedule.dump(resource_group)
+
+    async def _listen(self) -> None:
+        """Turn hints into work."""
+        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, CALLBACK, limit=10_000) as hints:
+            while True:
+                topic, payload = await hints.get()
+                self._dispatch(topic, payload)
+
+    def _dispatch(self, topic: str, payload: Any) -> None:
+        if topic == SCHEDULE:
+            self._schedule.wake()
+        elif topic == CALLBACK:
+            self._callbacks.wake()
+        elif topic == LAUNCH:
+            session = self._writer.written(payload) if payload is not None else None
+            if session is not None:
+                self._launch.push(session)
+            else:
+                self._launch.wake()
+        elif isinstance(payload, DestroyKernels):
+            self._terminate.push(payload)
+        else:
+            self._terminate.wake()
