@@ -23,7 +23,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.states import ClusterMode, SessionStatus, SessionType
 from ai.backend.manager.model.identity import ResourcePolicy
 from ai.backend.manager.model.session import CreateSession
-from ai.backend.manager.services.creation import parse_start
+from ai.backend.manager.services.request_checks import parse_start
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 
