@@ -20,7 +20,8 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 class Caller:
     """An authenticated requester: a keypair and the user who owns it.
 
-    ``role`` is the user's; ``is_admin`` of the keypair is what the published client calls so.
+    ``role`` is the user's; ``is_admin`` of the keypair is what the published client calls so. ``allowed_client_ip`` as
+    in :class:`User`.
     """
 
     user_id: UserId
@@ -32,6 +33,7 @@ class Caller:
     is_admin: bool
     resource_policy: str
     rate_limit: int
+    allowed_client_ip: tuple[str, ...] = ()
 
     @property
     def is_superadmin(self) -> bool:
@@ -59,6 +61,8 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
+    """``allowed_client_ip``: networks whence the user may sign and sign in, as text; empty is from anywhere."""
+
     uuid: UserId
     username: str
     email: str
@@ -73,6 +77,7 @@ class User:
     modified_at: datetime
     main_access_key: AccessKey | None = None
     resource_policy: str = "default"
+    allowed_client_ip: tuple[str, ...] = ()
     groups: tuple[GroupRef, ...] = ()
 
     @property
@@ -124,7 +129,10 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keypair:
-    """The public part of a keypair; the secret never leaves the store but for :class:`Credentials` and its creation."""
+    """The public part of a keypair; the secret never leaves the store but for :class:`Credentials` and its creation.
+
+    ``ssh_public_key``: who has its other half may log in to sessions of the keypair.
+    """
 
     access_key: AccessKey
     user_id: UserId
@@ -138,6 +146,7 @@ class Keypair:
     resource_policy: str = "default"
     rate_limit: int = 10_000
     num_queries: int = 0
+    ssh_public_key: str | None = None
     concurrency_used: int = 0
 
 

@@ -379,7 +379,8 @@ class SqlIdentityStore(SqlPeopleStore):
         rows = await self._rows(
             select(
                 k.access_key, k.secret_key, k.is_active, k.is_admin, k.resource_policy, k.rate_limit,
-                u.uuid, u.email, u.username, u.role, u.domain_name, u.status, d.is_active.label("is_domain_active"),
+                u.uuid, u.email, u.username, u.role, u.domain_name, u.status, u.allowed_client_ip,
+                d.is_active.label("is_domain_active"),
             )
             .join(t.users, u.uuid == k.user_id)
             .outerjoin(t.domains, d.name == u.domain_name)
@@ -398,6 +399,7 @@ class SqlIdentityStore(SqlPeopleStore):
             is_admin=row.is_admin,
             resource_policy=row.resource_policy,
             rate_limit=row.rate_limit,
+            allowed_client_ip=row.allowed_client_ip,
         )
         is_open = row.is_domain_active is not False or caller.is_superadmin
         is_active = bool(row.is_active) and row.status is UserStatus.ACTIVE and is_open

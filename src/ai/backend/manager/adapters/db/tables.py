@@ -101,6 +101,7 @@ users = Table(
     _required("modified_at", UTCDateTime),
     Column("main_access_key", String(20)),
     _required("resource_policy", String(256), server_default="default"),
+    _required("allowed_client_ip", JSONTuple(str), server_default="[]"),
 )
 
 memberships = Table(
@@ -124,6 +125,7 @@ keypairs = Table(
     _required("resource_policy", String(256)),
     _required("rate_limit", Whole),
     _required("num_queries", Whole),
+    Column("ssh_public_key", Text),
 )
 
 policies = Table(
@@ -302,6 +304,7 @@ kernels = Table(
     _required("created_at", UTCDateTime),
     Column("started_at", UTCDateTime),
     Column("terminated_at", UTCDateTime),
+    Index("ix_kernels_span", "terminated_at", "started_at"),
 )
 
 session_dependencies = Table(

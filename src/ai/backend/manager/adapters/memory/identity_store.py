@@ -240,6 +240,7 @@ class MemoryIdentityStore(MemoryPeopleStore):
             is_admin=keypair.is_admin,
             resource_policy=keypair.resource_policy,
             rate_limit=keypair.rate_limit,
+            allowed_client_ip=user.allowed_client_ip,
         )
         domain = self._domains.get(user.domain_name)
         is_open = domain is None or domain.is_active or caller.is_superadmin
