@@ -193,6 +193,36 @@ async def test_an_agent_of_containers_dies(
 
 
 @pytest.mark.needs("docker")
+async def test_kernels_that_lost_their_network_are_ended(
+    tmp_path: Path, docker_engine: DockerEngine, known_images: Path
+) -> None:
+    remember_images(tmp_path / "state", known_images)
+    settings = {**engine_settings(docker_engine), "reconcile_interval_s": 1.0}
+    async with running("docker", tmp_path / "state", **settings) as runtime:
+        network = await runtime.create_network(SessionId(uuid4()), HOSTS)
+        keys = {host: WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1) for host in ("alone", *HOSTS)}
+        for host, key in keys.items():
+            joined: dict[str, Any] = {"hostname": host, "network": network} if host in HOSTS else {}
+            await runtime.create(WorkloadSpec(key=key, session_id=network.session_id, image=PYTHON_IMAGE, **joined))
+        ends = aiter(runtime.events())
+        place = f"/networks/{network.network_id}"
+        for host in HOSTS:
+            view = await runtime.inspect(keys[host])
+            assert view is not None
+            body = json.dumps({"Container": view.workload_id, "Force": True}).encode()
+            assert docker_engine.call("POST", f"{place}/disconnect", body)[0] == 200
+            if host == HOSTS[-1]:
+                assert docker_engine.call("DELETE", place)[0] == 204
+            event = await asyncio.wait_for(anext(ends), 30)
+            assert (event.key, event.exit.reason) == (keys[host], "network-removed")
+        alive = await runtime.inspect(keys["alone"])
+        assert alive is not None
+        assert alive.exit is None
+        assert await runtime.list_networks() == ()
+        await runtime.remove_network(network.session_id)
+
+
+@pytest.mark.needs("docker")
 async def test_networks_of_an_engine_do_not_overlap(tmp_path: Path, docker_engine: DockerEngine) -> None:
     settings = {**engine_settings(docker_engine), "session_networks": "10.9.8.0/27"}
     async with running("docker", tmp_path / "state", **settings) as runtime:

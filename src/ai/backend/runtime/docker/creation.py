@@ -97,6 +97,7 @@ class Creation:
             home_bytes=spec.home_bytes or self.settings.home_bytes,
             labels=dict(spec.labels),
             made_home=not home.exists(),
+            network=spec.network.network_id if spec.network is not None else "",
         )
         folder.path.mkdir(mode=0o700)
         reach("create.directory")

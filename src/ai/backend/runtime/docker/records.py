@@ -35,7 +35,8 @@ class DockerRecord:
     """What a workload is, for an agent that knows nothing of it.
 
     ``begun``: its runner was told to start, so that programs of the user may have run. ``made_home``: the home is not
-    that of an earlier attempt. ``cgroups`` are those of the container, known once it runs.
+    that of an earlier attempt. ``cgroups`` are those of the container, known once it runs. ``network`` is
+    the session's.
     """
 
     key: WorkloadKey
@@ -52,6 +53,7 @@ class DockerRecord:
     cgroups: tuple[Mapping[str, Any], ...] = ()
     pid: int = 0
     writable: str = ""
+    network: str = ""
 
     def to_json(self) -> dict[str, Any]:
         plain = asdict(self)
@@ -73,6 +75,7 @@ class DockerRecord:
             session_id=SessionId(UUID(data["session_id"])),
             **{name: data[name] for name in (*own, "container_id", "pid", "writable")},
             cgroups=tuple(data["cgroups"]),
+            network=str(data.get("network", "")),
         )
 
 

@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 EVENT_QUEUE_LIMIT = 10_000
 EVENT_OVERLAP_S = 5.0
 ENGINE_RETURN_S = 10.0
+NETWORK_LOST = "network-removed"
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 5.0
 
 
@@ -85,8 +86,14 @@ class Workloads:
 
     async def _begun(self, record: DockerRecord, container: Container | None) -> None:
         handle = self.handles.get(record.key) or self.remember(record)
-        if handle.exit is None and (container is None or container.get("State") != "running"):
+        if handle.exit is not None:
+            return
+        if container is None or container.get("State") != "running":
             await self.settle(handle)
+        elif record.network and record.network not in _networks_of(container):
+            log.warning("somebody has taken %s out of its session's network; it is ended", record.key)
+            handle.reason = handle.reason or NETWORK_LOST
+            await self._engine.kill(record.container_id, "SIGKILL")
 
     async def settle(self, handle: Handle) -> WorkloadExit | None:
         """How the workload has ended, as the engine knows it now; None while it lives. Raises Unavailable."""
@@ -137,6 +144,12 @@ class Workloads:
                 log.exception("containers and records cannot be compared; trying again")
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
+
+
+def _networks_of(container: Container) -> frozenset[str]:
+    """The ids of the networks that a container of the engine's list is in."""
+    found = (container.get("NetworkSettings") or {}).get("Networks") or {}
+    return frozenset(str(endpoint.get("NetworkID")) for endpoint in found.values())
 
 
 def exit_of(container: Container | None, reason: str, *, engine_failed: bool = False) -> WorkloadExit:
