@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import shutil
 import subprocess
 from hashlib import sha256
 from pathlib import Path
@@ -68,3 +70,20 @@ async def test_where_it_cannot_be_made_services_say_so(tmp_path: Path) -> None:
     place.write_text("in the way")
     with pytest.raises(Unavailable, match="cannot be made"):
         await store.ensure()
+
+
+async def test_those_of_other_versions_go_once_nothing_runs_from_them(kit: Path, tmp_path: Path) -> None:
+    place = tmp_path / "kit"
+    store = KitStore(place)
+    await store.clean()
+    for name in (kit.name, "of-a-session", "of-nobody", ".unfinished.1"):
+        (place / name / "bin").mkdir(parents=True)
+    used = place / "of-a-session" / "bin" / "sleep"
+    used.symlink_to(shutil.which("sleep") or "/bin/sleep")
+    process = await asyncio.create_subprocess_exec(str(used), "1000")
+    await store.clean()
+    assert {path.name for path in place.iterdir()} == {kit.name, "of-a-session"}
+    process.kill()
+    await process.wait()
+    await store.clean()
+    assert {path.name for path in place.iterdir()} == {kit.name}

@@ -23,6 +23,7 @@ import pytest
 from ai.backend.common.errors import CreationDenied, Unavailable, WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
+from ai.backend.plugin.node import runner_copy
 from ai.backend.plugin.node.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.plugin.testing.runtime_contract import Talk
@@ -343,6 +344,33 @@ async def test_the_agent_dies(tmp_path: Path, docker_engine: DockerEngine, known
             await runtime.create(WorkloadSpec(key=key, session_id=SessionId(uuid4()), image=PYTHON_IMAGE))
         await runtime.remove(key)
         assert not traces(docker_engine, state, kernel_id)
+
+
+async def test_the_runner_of_a_living_container_stays(
+    tmp_path: Path, docker_engine: DockerEngine, known_images: Path
+) -> None:
+    state, newer = tmp_path / "state", tmp_path / "newer"
+    remember_images(state, known_images)
+    shutil.copytree(runner_copy.find_runner(), newer)
+    (newer / "added.py").touch()
+    spec = spec_of()
+    async with running(state, docker_engine) as runtime:
+        await runtime.create(spec)
+        (used,) = (state / "runner").iterdir()
+        (state / "runner" / "0123456789abcdef" / "__pycache__").mkdir(parents=True)
+        await runtime.shutdown()
+        async with running(state, docker_engine, runner_directory=str(newer)) as later:
+            left = {path.name for path in (state / "runner").iterdir()}
+            assert used.name in left
+            assert len(left) == 2
+            talk = await talk_to(later, spec)
+            await talk.run("print('lives')")
+            assert talk.text() == "lives\n"
+            await talk.close()
+            await later.remove(spec.key)
+        async with running(state, docker_engine, runner_directory=str(newer)):
+            assert {path.name for path in (state / "runner").iterdir()} == left - {used.name}
+            assert not list((state / "images").glob(f"*-{used.name}"))
 
 
 @pytest.mark.needs("crun")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.node import runner_copy
+from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
+from ai.backend.runtime.process.runtime import ProcessRuntime
+from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 
 VERSION = ".".join(map(str, sys.version_info[:3]))
 
@@ -68,14 +74,18 @@ def test_byte_code_of_the_installation_is_taken_where_it_is_current(source: Path
     assert runner_copy.needs_byte_code(runner_copy.copy_runner(source, state), VERSION)
 
 
-def test_another_version_leaves_the_first_alone_until_no_session_lives(source: Path, state: Path) -> None:
+def test_copies_of_other_versions_stay_as_long_as_a_workload_needs_them(source: Path, state: Path) -> None:
     first = runner_copy.copy_runner(source, state)
     (source / "more.py").write_text("x = 2\n")
     second = runner_copy.copy_runner(source, state)
-    assert first != second
+    (source / "more.py").write_text("x = 3\n")
+    third = runner_copy.copy_runner(source, state)
+    assert len({first, second, third}) == 3
+    runner_copy.remove_other_copies(third, [f'{{"bind": "{first}"}}'])
+    assert set((state / "runner").iterdir()) == {first, third}
     assert (first / "more.py").read_text() == "x = 1\n"
-    runner_copy.remove_other_copies(second)
-    assert list((state / "runner").iterdir()) == [second]
+    runner_copy.remove_other_copies(third, [])
+    assert list((state / "runner").iterdir()) == [third]
 
 
 async def test_python_that_does_not_work_is_passed_over(source: Path, state: Path) -> None:
@@ -83,3 +93,31 @@ async def test_python_that_does_not_work_is_passed_over(source: Path, state: Pat
     broken = [("/nonexistent/python", "3.9.1"), ("/bin/false", "3.10.1"), (sys.executable, VERSION)]
     await runner_copy.compile_runner(copy, broken)
     assert not runner_copy.needs_byte_code(copy, VERSION)
+
+
+@pytest.mark.needs("isolation")
+async def test_the_copy_of_a_living_session_stays(source: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(source)
+    shutil.copytree(runner_copy.find_runner(), source)
+    key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1)
+
+    async def copies_of_the_next_agent(*, last: bool) -> set[str]:
+        runtime = ProcessRuntime(ProcessRuntimeSettings(), state)
+        await runtime.setup()
+        try:
+            assert runtime._compiling is not None
+            await runtime._compiling
+            if not await runtime.list_workloads():
+                await runtime.create(WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="python"))
+            elif last:
+                await runtime.remove(key)
+        finally:
+            await runtime.shutdown()
+        return {path.name for path in (state / "runner").iterdir()}
+
+    monkeypatch.setattr(runner_copy, "find_runner", lambda: source)
+    (used,) = await copies_of_the_next_agent(last=False)
+    (source / "added.py").touch()
+    both = await copies_of_the_next_agent(last=True)
+    assert used in both
+    assert len(both) == 2

@@ -45,6 +45,7 @@ from ai.backend.plugin.loading import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime
 
 log = logging.getLogger(__name__)
+_KITS_S = 3600.0
 
 
 class Agent:
@@ -122,7 +123,8 @@ class Agent:
         observer = Observer(outbox, self._manager, agent_id=node.id, epoch=epoch)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
         ports = Ports(self._runtime, settings.services)
-        desk = ServiceDesk(self._runtime, ports, KitStore(self._directory.path / "kit"), settings.runs)
+        kits = KitStore(self._directory.path / "kit")
+        desk = ServiceDesk(self._runtime, ports, kits, settings.runs)
         around = Surroundings(
             settings=settings,
             epoch=epoch,
@@ -159,6 +161,7 @@ class Agent:
         await recovery.recover()
         self._recovered.set()
         self._run_loops(around, reporting, supervisor, recovery, statistics, observer)
+        self._spawn(Rhythm("kits", _KITS_S, kits.clean).run(), "kits")
 
     def _run_loops(
         self,

@@ -15,7 +15,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from ai.backend.plugin.node.trees import remove_tree
@@ -99,10 +99,15 @@ def _is_current(byte_code: Path, source: Path) -> bool:
     return header[4:] == struct.pack("<LLL", 0, int(found.st_mtime) & 0xFFFF_FFFF, found.st_size & 0xFFFF_FFFF)
 
 
-def remove_other_copies(copy: Path) -> None:
-    """Forget the copies of other versions. Call it only while no workload lives."""
+def remove_other_copies(copy: Path, in_use: Collection[str]) -> None:
+    """Forget the copies of other versions that no workload needs.
+
+    Args:
+        copy: of this version.
+        in_use: for each workload a text with the path of its copy.
+    """
     for other in copy.parent.iterdir():
-        if other.name != copy.name:
+        if other.name != copy.name and not any(other.name in text for text in in_use):
             remove_tree(other)
 
 

@@ -12,7 +12,7 @@ import platform
 import shutil
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -134,14 +134,17 @@ class Images:
 
     # -- what is remembered on disk
 
-    def clean(self, *, is_idle: bool) -> None:
-        """Remove what cut-off probes left and, while no workload lives, what other versions of the runner needed."""
+    def clean(self, in_use: Collection[str]) -> None:
+        """Remove what cut-off probes left, and what other versions of the runner needed and no container of ours does.
+
+        Args:
+            in_use: what containers of ours have mounted.
+        """
         for place in list(self._state.images.iterdir()):
-            is_other = not place.name.endswith(f"-{self.runner.name}")
-            if place.name.startswith(".probe-") or (is_idle and is_other):
+            is_ours = place.name.endswith(f"-{self.runner.name}") or any(place.name in source for source in in_use)
+            if place.name.startswith(".probe-") or not is_ours:
                 remove_tree(place)
-        if is_idle:
-            runner_copy.remove_other_copies(self.runner)
+        runner_copy.remove_other_copies(self.runner, in_use)
 
     def _place(self, image_id: str) -> Path:
         """Named by the runner too: another version of it is compiled anew."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,7 @@ from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
 from ai.backend.runtime.docker.networks import SessionNetworks
 from ai.backend.runtime.docker.pulls import Pulls
-from ai.backend.runtime.docker.records import DockerState
+from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.docker.workloads import Handle, Workloads
 
@@ -115,9 +115,14 @@ class DockerRuntime(AbstractRuntime):
         )
         await self._workloads.reconcile()
         await self._commits.clean()
-        await asyncio.to_thread(self._images.clean, is_idle=not self._workloads.handles)
+        await asyncio.to_thread(self._images.clean, await self._mounted())
         loops = {"follow": self._workloads.follow(), "guard": self._guard_loop(), "compare": self._compare_loop()}
         self._tasks = [asyncio.create_task(loop, name=f"docker-runtime-{name}") for name, loop in loops.items()]
+
+    async def _mounted(self) -> Collection[str]:
+        """Folders of this machine that containers of ours see."""
+        containers = await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"])
+        return {str(mount.get("Source")) for container in containers for mount in container.get("Mounts") or ()}
 
     async def _await_engine(self) -> Mapping[str, object]:
         """What the engine says of itself; one that starts beside us is waited for. Raises Unavailable."""

@@ -20,6 +20,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -153,3 +154,11 @@ class StateDirectory(StateFolder):
 
     def all_workloads(self) -> Iterator[WorkloadDirectory]:
         return (WorkloadDirectory(folder.path) for folder in self.all_folders())
+
+    def plans(self) -> list[str]:
+        """The text of each workload's plan."""
+        found: list[str] = []
+        for path in self.workloads.glob("*/plan.json"):
+            with suppress(OSError):  # removed meanwhile
+                found.append(path.read_text(encoding="utf-8"))
+        return found

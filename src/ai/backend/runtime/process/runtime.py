@@ -129,8 +129,7 @@ class ProcessRuntime(AbstractRuntime):
 
     async def _compile_runner(self, copy: Path) -> None:
         """In the background: sessions that start meanwhile only start slower."""
-        if not self._handles:
-            await asyncio.to_thread(runner_copy.remove_other_copies, copy)
+        await asyncio.to_thread(lambda: runner_copy.remove_other_copies(copy, self._state.plans()))
         pythons = {i.interpreter: i.version for i in self._images.values() if i.runtime == "python" and not i.rootfs}
         await runner_copy.compile_runner(copy, pythons.items())
 

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,28 @@ def build_kit(directory: Path) -> Path:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     return kit
+
+
+def remove_unused(directory: Path) -> None:
+    """Remove the kits of other versions that no process runs from. Blocks. Nobody else may be making one.
+
+    Raises:
+        KitFailed: which kit is ours cannot be found out.
+    """
+    others = {path.name for path in directory.iterdir()}
+    others -= {_digest(_ask())} if others else set()
+    if others:
+        commands = list(_commands())
+        for name in others:
+            if not any(f"/{name}/".encode() in command for command in commands):
+                shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def _commands() -> Iterator[bytes]:
+    """The command lines of all processes: a kit's interpreter is started by its path."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # it has ended
+            yield path.read_bytes()
 
 
 def _ask() -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import importlib.util
 from pathlib import Path
 
-from ai.backend.agent.adapters.kit.build import KitFailed, build_kit
+from ai.backend.agent.adapters.kit.build import KitFailed, build_kit, remove_unused
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.service_ports import SSHD, TTYD
 
@@ -28,6 +28,14 @@ class KitStore:
     def services(self) -> frozenset[str]:
         """``sshd`` where the extra ``ssh`` is installed."""
         return frozenset({TTYD, SSHD} if importlib.util.find_spec("asyncssh") is not None else {TTYD})
+
+    async def clean(self) -> None:
+        """Remove what earlier versions of the agent made, once nothing runs from it. Raises Unavailable."""
+        async with self._lock:
+            try:
+                await asyncio.to_thread(remove_unused, self._directory)
+            except (KitFailed, OSError) as e:
+                raise Unavailable(f"kits of other versions stay: {e}") from e
 
     async def ensure(self) -> str:
         async with self._lock:
