@@ -60,6 +60,23 @@ def tree(root: int) -> list[int]:
     return found
 
 
+def command_of(pid: int) -> str:
+    """Return the command line of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def busy_seconds(pids: Sequence[int]) -> float:
+    """Return the processor time of these processes, and of those that they have waited for."""
+    total = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += sum(map(int, fields[11:15]))
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def belonging_to(data_dir: Path) -> list[int]:
     """Return every process that was started for a cluster or sees its files, whoever its parent is now."""
     needle = str(data_dir).encode()
