@@ -60,6 +60,29 @@ class NetworkView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overlay:
+    """A session's part of a network over several nodes (VXLAN), as the manager has settled it once for all of them.
+
+    Attributes:
+        vni: the network's number, 1 to 16,777,215.
+        subnet: of all addresses in it, as ``10.214.0.0/28``.
+        addresses: the IPv4 address of each host name, on whichever node it is.
+        gateway: an address in the subnet for this node's own use, if it wants one.
+        mtu: the largest packet that may be sent in it.
+        local: this node's IPv4 address and UDP port, at which the peers reach it.
+        peers: those of the host names on other nodes.
+    """
+
+    vni: int
+    subnet: str
+    addresses: Mapping[str, str]
+    gateway: str
+    mtu: int
+    local: tuple[str, int]
+    peers: Mapping[str, tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
     """Everything that a runtime needs.
 
@@ -184,8 +207,9 @@ class RuntimeInfo:
     """What this runtime is on this node.
 
     ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is really
-    done. Of the capabilities ``session-networks`` promises networks of sessions; ``no_session_networks`` says why there
-    are none. ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine).
+    done. Of the capabilities ``session-networks`` promises networks of sessions, ``multi-node-networks`` such that
+    reach over several nodes; ``no_session_networks`` and ``no_multi_node_networks`` say why there are none.
+    ``runtime_classes`` are what can be asked for by name (OCI runtimes of an engine).
     """
 
     name: str
@@ -195,6 +219,7 @@ class RuntimeInfo:
     enforcement: Mapping[str, Enforcement] = field(default_factory=dict)
     capabilities: frozenset[str] = frozenset()
     no_session_networks: str = "this runtime has no networks of sessions"
+    no_multi_node_networks: str = "this runtime has no networks over several nodes"
     runtime_classes: tuple[str, ...] = ()
 
 
@@ -273,8 +298,13 @@ class AbstractRuntime(ABC):
             WorkloadError: it failed; nothing is left behind.
         """
 
-    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+    async def create_network(
+        self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
+    ) -> NetworkView:
         """A private network for the kernels of a session on this node, before its first workload. Idempotent.
+
+        With ``overlay`` it reaches those on other nodes as well, and addresses are as given there. One of the session
+        that was made with another ``overlay`` is replaced: it belongs to an earlier placement.
 
         Raises:
             CreationDenied: there can be none here, with the reason (``RuntimeInfo.no_session_networks``).

@@ -1,8 +1,9 @@
 """Network devices by the kernel's own protocol (rtnetlink), with the standard library alone; ``ip`` may be missing.
 
 Only what private networks of sessions need: a pair of devices, a device on top of another one that is born in a given
-network namespace, addresses, and states. A :class:`Route` acts in the namespace in which it was opened, for good.
-Source: rtnetlink(7), linux/if_link.h, linux/rtnetlink.h.
+network namespace, a VXLAN device with the places of its peers, addresses, and states. A :class:`Route` acts in the
+namespace in which it was opened, for good.
+Source: rtnetlink(7), linux/if_link.h, linux/rtnetlink.h, linux/neighbour.h.
 """
 
 from __future__ import annotations
@@ -15,14 +16,20 @@ from collections.abc import Iterator
 from typing import Self
 
 _NETLINK_ROUTE = 0
-_NEWLINK, _DELLINK, _GETLINK, _NEWADDR = 16, 17, 18, 20
+_NEWLINK, _DELLINK, _GETLINK, _NEWADDR, _GETADDR, _NEWNEIGH = 16, 17, 18, 20, 22, 28
 _ERROR, _DONE = 2, 3
-_REQUEST, _ACK, _ROOT, _CREATE, _EXCLUSIVE = 0x1, 0x4, 0x300, 0x400, 0x200
-_IFLA_IFNAME, _IFLA_LINK, _IFLA_LINKINFO, _IFLA_NET_NS_PID, _IFLA_IFALIAS = 3, 5, 18, 19, 20
+_REQUEST, _ACK, _ROOT, _CREATE, _EXCLUSIVE, _REPLACE, _APPEND = 0x1, 0x4, 0x300, 0x400, 0x200, 0x100, 0x800
+_IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 1, 3, 4, 5, 10
+_IFLA_LINKINFO, _IFLA_NET_NS_PID, _IFLA_IFALIAS = 18, 19, 20
 _INFO_KIND, _INFO_DATA, _VETH_PEER, _MACVLAN_MODE = 1, 2, 1, 1
 _MACVLAN_BRIDGE = 4
+_VXLAN_ID, _VXLAN_LOCAL, _VXLAN_LEARNING, _VXLAN_PORT = 1, 4, 7, 15
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_NDA_DST, _NDA_LLADDR, _NDA_PORT = 1, 2, 6
+_NUD_STATIC, _NTF_SELF = 0xC0, 0x02  # permanent, and never asked after
 IFF_UP, IFF_NOARP = 0x1, 0x80
+EVERYBODY = "00:00:00:00:00:00"
+"""Where a VXLAN device sends what has no place of its own, broadcasts included."""
 NAME_LIMIT = 15
 TIMEOUT_S = 10.0
 
@@ -38,6 +45,15 @@ def _text(kind: int, text: str) -> bytes:
 
 def _number(kind: int, number: int) -> bytes:
     return _attribute(kind, struct.pack("=I", number))
+
+
+def _hardware(address: str) -> bytes:
+    return bytes.fromhex(address.replace(":", ""))
+
+
+def mac_of(address: str) -> str:
+    """The hardware address of whoever has this IPv4 address in a session's network, so that peers need not ask."""
+    return ":".join(f"{byte:02x}" for byte in b"\x02\x42" + socket.inet_aton(address))
 
 
 def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
@@ -119,10 +135,47 @@ class Route:
         info = _text(_INFO_KIND, "veth") + _attribute(_INFO_DATA, other)
         body = _link(flags=IFF_NOARP, change=IFF_NOARP) + _text(_IFLA_IFNAME, name) + _attribute(_IFLA_LINKINFO, info)
         self._do(_NEWLINK, body, _CREATE | _EXCLUSIVE)
+        self.set_alias(name, alias)
+
+    def add_vxlan(self, name: str, vni: int, local: str, port: int, mtu: int) -> None:
+        """A tunnel that knows its peers by :meth:`add_place` alone, and answers no questions for addresses."""
+        data = _number(_VXLAN_ID, vni) + _attribute(_VXLAN_LOCAL, socket.inet_aton(local))
+        data += _attribute(_VXLAN_LEARNING, b"\0") + _attribute(_VXLAN_PORT, struct.pack("!H", port))
+        info = _text(_INFO_KIND, "vxlan") + _attribute(_INFO_DATA, data)
+        body = _link(flags=IFF_NOARP, change=IFF_NOARP) + _text(_IFLA_IFNAME, name) + _number(_IFLA_MTU, mtu)
+        self._do(_NEWLINK, body + _attribute(_IFLA_LINKINFO, info), _CREATE | _EXCLUSIVE)
+
+    def add_place(self, name: str, hardware: str, address: str, port: int) -> None:
+        """Tell a VXLAN device behind which peer a hardware address is; again is harmless. Of :data:`EVERYBODY` there
+        are as many as are added, of another address the last one."""
+        head = struct.pack("=BxHiHBB", socket.AF_BRIDGE, 0, self._index(name), _NUD_STATIC, _NTF_SELF, 0)
+        body = head + _attribute(_NDA_LLADDR, _hardware(hardware)) + _attribute(_NDA_DST, socket.inet_aton(address))
+        body += _attribute(_NDA_PORT, struct.pack("!H", port))
+        self._do(_NEWNEIGH, body, _CREATE | (_APPEND if hardware == EVERYBODY else _REPLACE))
+
+    def set_alias(self, name: str, alias: str) -> None:
         self._do(_NEWLINK, _link(self._index(name)) + _text(_IFLA_IFALIAS, alias))
 
-    def add_child(self, parent: str, name: str, pid: int) -> None:
-        """A device on top of ``parent`` in the network namespace of a process.
+    def set_master(self, name: str, bridge: str) -> None:
+        """Make a device a port of a bridge."""
+        self._do(_NEWLINK, _link(self._index(name)) + _number(_IFLA_MASTER, self._index(bridge)))
+
+    def mtu_at(self, address: str) -> int:
+        """The largest packet of the device that has an IPv4 address. Raises OSError if none has it."""
+        packed = socket.inet_aton(address)
+        for kind, content in self._ask(_GETADDR, _ROOT, struct.pack("=BBBBi", socket.AF_INET, 0, 0, 0, 0)):
+            if kind == _NEWADDR and dict(_attributes(content[8:])).get(_IFA_LOCAL) == packed:
+                return self._mtu(int(struct.unpack_from("=i", content, 4)[0]))
+        raise OSError(errno.EADDRNOTAVAIL, f"no network device here has the address {address}")
+
+    def _mtu(self, index: int) -> int:
+        for kind, content in self._ask(_GETLINK, _ACK, _link(index)):
+            if kind == _NEWLINK and (found := dict(_attributes(content[16:])).get(_IFLA_MTU)) is not None:
+                return int(struct.unpack("=I", found)[0])
+        raise OSError(errno.ENODEV, f"there is no network device {index}")
+
+    def add_child(self, parent: str, name: str, pid: int, hardware: str = "") -> None:
+        """A device on top of ``parent`` in the network namespace of a process, with a hardware address if one is given.
 
         Children of one parent reach each other, and neither the parent nor the host.
         """
@@ -130,6 +183,8 @@ class Route:
         info = _attribute(_IFLA_LINKINFO, _text(_INFO_KIND, "macvlan") + mode)
         index = self._index(parent)
         body = _link() + _text(_IFLA_IFNAME, name) + _number(_IFLA_LINK, index) + _number(_IFLA_NET_NS_PID, pid) + info
+        if hardware:
+            body += _attribute(_IFLA_ADDRESS, _hardware(hardware))
         self._do(_NEWLINK, body, _CREATE | _EXCLUSIVE)
 
     def set_up(self, name: str) -> None:

@@ -18,6 +18,7 @@ from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.node import seccomp
 from ai.backend.plugin.node.beneath import BENEATH
 from ai.backend.plugin.node.mounts import RUNNER, check_mount
+from ai.backend.plugin.node.netlink import mac_of
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.docker import interpreter
 from ai.backend.runtime.docker.images import ImageFacts
@@ -70,7 +71,8 @@ def compose(
     command += ["--replay-bytes", str(settings.replay_bytes), "--runtime", image.runtime, "--home", HOME]
     endpoint: dict[str, Any] = {} if networks[0] in ("none", "host", "bridge") else {"Aliases": [spec.hostname]}
     if spec.network is not None:
-        endpoint["IPAMConfig"] = {"IPv4Address": spec.network.addresses[spec.hostname]}
+        address = spec.network.addresses[spec.hostname]
+        endpoint |= {"IPAMConfig": {"IPv4Address": address}, "MacAddress": mac_of(address)}
     return {
         "Image": image.id,
         "Entrypoint": command,

@@ -46,8 +46,8 @@ def why_unfit(host: str, info: Mapping[str, Any]) -> str:
     return ""
 
 
-def describe(facts: EngineFacts, settings: DockerRuntimeSettings) -> RuntimeInfo:
-    """See docs/reference/docker-runtime."""
+def describe(facts: EngineFacts, settings: DockerRuntimeSettings, *, no_overlays: str = "") -> RuntimeInfo:
+    """See docs/reference/docker-runtime. ``no_overlays`` says why networks cannot reach over several nodes."""
     enforced, watched, none = Enforcement.ENFORCED, Enforcement.WATCHED, Enforcement.NONE
     is_root = os.geteuid() == 0
     network = settings.network if settings.network != "auto" else facts.network
@@ -66,12 +66,15 @@ def describe(facts: EngineFacts, settings: DockerRuntimeSettings) -> RuntimeInfo
             "network": none if network == "host" else enforced,
             "seccomp": enforced if filtered else none,
             "session-networks": enforced,
+            "multi-node-networks": none if no_overlays else enforced,
             "home-size": watched,
         },
         capabilities=frozenset(
             {
                 "exec", "files", "pty", "logs", "keep-home", "host-pids", "survives-agent", "mounts",
                 "isolated-filesystem", "extra-gids", "networks", "session-networks", "ports",
+                *(() if no_overlays else ("multi-node-networks",)),
             }
         ),
+        no_multi_node_networks=no_overlays,
     )  # fmt: skip

@@ -1,5 +1,8 @@
 """Private networks of sessions: a bridge of the engine each, found again by its labels, which say all that is known.
 
+One that reaches over several nodes has one more port, which leads to the bridges there (``plugin.node.overlay``). Each
+bridge has an address of its own in it, so that the containers of a node go out by their own one.
+
 Every kernel has its address before its container is made, so that each finds the others by name from its start, without
 a name server. Whether a network leads out is as it is for sessions of one kernel.
 """
@@ -9,25 +12,49 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import socket
+import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ai.backend.common.errors import CreationDenied
+from ai.backend.common.errors import CreationDeferred, CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
+from ai.backend.plugin.node import overlay
 from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.node.subnets import addresses_of, busy_networks, prefix_for
-from ai.backend.plugin.runtime import NetworkView
+from ai.backend.plugin.runtime import NetworkView, Overlay
 from ai.backend.runtime.docker.engine import Container, Engine, EngineRefusal
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerState
 
 log = logging.getLogger(__name__)
 SESSION_LABEL = "ai.backend.session-network"
 ADDRESSES_LABEL = "ai.backend.addresses"
+VNI_LABEL = "ai.backend.vni"
 _TRIES = 64
 _MARK = "bai-"
+
+
+def why_none_over_nodes(host: str, state: Path) -> str:
+    """Why the networks of the engine at ``unix://...`` cannot reach over several nodes; empty if they can."""
+    if os.geteuid() != 0:
+        return "networks over several nodes need root, and the agent runs as another user"
+    with socket.socket(socket.AF_UNIX) as line:
+        try:
+            line.connect(host.removeprefix("unix://"))
+            pid = struct.unpack("=iII", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            theirs, ours = (Path(f"/proc/{process}/ns/net").stat().st_ino for process in (pid, "self"))
+        except OSError as error:
+            return f"it cannot be told which network the engine is in: {error.strerror or error}"
+    if theirs != ours:
+        return "the agent is not in the network of the engine, and cannot lead its bridges to other nodes"
+    return overlay.why_none(overlay.device_name("probe ", f"{state} {os.getpid()}", "v"))
 
 
 class SessionNetworks:
@@ -40,6 +67,14 @@ class SessionNetworks:
         self._is_internal = is_internal
         self._choosing = asyncio.Lock()
 
+    @property
+    def _mark(self) -> str:
+        return f"backendai {self._state.instance[:16]} "
+
+    def _device(self, session_id: SessionId) -> str:
+        """What leads from the session's bridge to other nodes."""
+        return overlay.device_name(self._mark, str(session_id), "v")
+
     def _name(self, session_id: SessionId) -> str:
         return f"backendai-{self._state.instance[:8]}-net-{session_id}"
 
@@ -49,66 +84,95 @@ class SessionNetworks:
         found = await self._engine.networks(labels)
         return sorted(found, key=lambda network: str(network.get("Created")))
 
-    async def create(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
-        """Raises CreationDenied if no addresses are left, or the engine has no bridges."""
-        if (view := await self._kept(session_id, hosts)) is not None:
-            return view
-        reach("network.looked")
-        async with self._choosing:
-            return await self._create(session_id, hosts)
+    async def create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None = None) -> NetworkView:
+        """
+        Raises:
+            CreationDenied: no addresses are left, or the engine has no bridges. CreationDeferred: those that were given
+            are in use here. WorkloadError: the kernel does not do it.
+        """
+        view = await self._kept(session_id, hosts, over)
+        if view is None:
+            reach("network.looked")
+            async with self._choosing:
+                view = await self._create(session_id, hosts, over)
+        if over is not None:
+            bridge = _bridge(self._name(session_id))
+            try:
+                await asyncio.to_thread(
+                    overlay.set_up, self._device(session_id), f"{self._mark}{session_id}", over, bridge=bridge
+                )
+            except OSError as error:
+                what = error.strerror or error
+                raise WorkloadError(f"the session's network cannot be led to other nodes: {what}") from error
+        return view
 
-    async def _kept(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView | None:
+    async def _kept(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None) -> NetworkView | None:
         for network in await self._find(session_id):
             view = _view(network, session_id)
-            if set(view.addresses) == set(hosts):
+            vni = (network.get("Labels") or {}).get(VNI_LABEL)
+            if set(view.addresses) == set(hosts) and vni == (None if over is None else str(over.vni)):
                 return view
             await self._remove(network)  # of another life of the session, which had other kernels
         return None
 
-    async def _create(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+    async def _create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None) -> NetworkView:
         refusal: EngineRefusal | None = None
-        for subnet in await self._free_subnets(session_id, len(hosts)):
-            addresses = addresses_of(subnet, hosts)
-            body = self._body(session_id, subnet, addresses)
+        subnets = await self._free_subnets(session_id, len(hosts)) if over is None else [await self._given(over)]
+        for subnet in subnets:
+            addresses = addresses_of(subnet, hosts) if over is None else dict(over.addresses)
+            body = self._body(session_id, subnet, addresses, over)
             try:
                 network_id = await self._engine.create_network(body)
             except EngineRefusal as error:
                 refusal = error
-                if "exists" in error.message.lower() and (view := await self._kept(session_id, hosts)) is not None:
+                is_there = "exists" in error.message.lower()
+                if is_there and (view := await self._kept(session_id, hosts, over)) is not None:
                     return view  # a call that was cut off was carried out late
                 if "overlap" in error.message.lower() or "exists" in error.message.lower():
                     continue  # somebody else was faster
                 raise CreationDenied(f"the engine makes no network for the session: {error.message}") from error
             reach("network.made")
             return NetworkView(session_id=session_id, network_id=network_id, addresses=addresses)
+        if over is not None and refusal is not None:
+            raise CreationDeferred(f"the session's network cannot be {over.subnet} here: {refusal.message}")
         reason = refusal.message if refusal is not None else f"all of {self._pool} is in use"
         raise CreationDenied(f"no addresses are left for the session's network: {reason}")
 
-    def _body(self, session_id: SessionId, subnet: IPv4Network, addresses: dict[str, str]) -> dict[str, Any]:
+    async def _given(self, over: Overlay) -> IPv4Network:
+        """Raises CreationDeferred if somebody here uses these addresses: the manager then chooses others."""
+        subnet = IPv4Network(over.subnet)
+        for other in await self._taken():
+            if subnet.overlaps(other):
+                raise CreationDeferred(f"the session's network cannot be {subnet} here: {other} is in use")
+        return subnet
+
+    def _body(
+        self, session_id: SessionId, subnet: IPv4Network, addresses: dict[str, str], over: Overlay | None
+    ) -> dict[str, Any]:
         name = self._name(session_id)
-        bridge = _MARK + sha256(name.encode()).hexdigest()[:10]
+        gateway = str(subnet[1]) if over is None else over.gateway
         return {
             "Name": name,
             "CheckDuplicate": True,
             "Driver": "bridge",
             "Internal": self._is_internal,
             "EnableIPv6": False,
-            "IPAM": {"Driver": "default", "Config": [{"Subnet": str(subnet), "Gateway": str(subnet[1])}]},
-            "Options": {"com.docker.network.bridge.name": bridge},
+            "IPAM": {"Driver": "default", "Config": [{"Subnet": str(subnet), "Gateway": gateway}]},
+            "Options": {
+                "com.docker.network.bridge.name": _bridge(name),
+                **({} if over is None else {"com.docker.network.driver.mtu": str(over.mtu)}),
+            },
             "Labels": {
                 INSTANCE_LABEL: self._state.instance,
                 SESSION_LABEL: str(session_id),
                 ADDRESSES_LABEL: json.dumps(addresses),
+                **({} if over is None else {VNI_LABEL: str(over.vni)}),
             },
         }
 
     async def _free_subnets(self, session_id: SessionId, hosts: int) -> list[IPv4Network]:
         """Some that overlap neither a network of the engine nor a route of the host; where to begin is chance."""
-        taken = await asyncio.to_thread(busy_networks)
-        for network in await self._engine.networks():
-            for entry in (network.get("IPAM") or {}).get("Config") or ():
-                if "." in str(entry.get("Subnet")):
-                    taken.append(IPv4Network(entry["Subnet"], strict=False))
+        taken = await self._taken()
         prefix = prefix_for(hosts)
         if prefix < self._pool.prefixlen:
             raise CreationDenied(f"{self._pool} has no room for a network of {hosts} kernels")
@@ -120,9 +184,24 @@ class SessionNetworks:
                     break
         return free
 
+    async def _taken(self) -> list[IPv4Network]:
+        taken = await asyncio.to_thread(busy_networks)
+        for network in await self._engine.networks():
+            for entry in (network.get("IPAM") or {}).get("Config") or ():
+                if "." in str(entry.get("Subnet")):
+                    taken.append(IPv4Network(entry["Subnet"], strict=False))
+        return taken
+
     async def remove(self, session_id: SessionId) -> None:
+        """Raises OSError, or what the engine answers."""
+        if os.geteuid() == 0:
+            await asyncio.to_thread(self._cut, session_id)
         for network in await self._find(session_id):
             await self._remove(network)
+
+    def _cut(self, session_id: SessionId) -> None:
+        with Route() as route:
+            route.remove(self._device(session_id))
 
     async def _remove(self, network: Container) -> None:
         network_id = str(network["Id"])
@@ -135,7 +214,7 @@ class SessionNetworks:
 
     async def sessions(self) -> Sequence[SessionId]:
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", SESSION_LABEL]
-        found: list[SessionId] = []
+        found = await asyncio.to_thread(self._led_away)
         for network in await self._engine.networks(labels):
             try:
                 found.append(SessionId(UUID(network["Labels"][SESSION_LABEL])))
@@ -143,6 +222,19 @@ class SessionNetworks:
                 log.warning("the network %s names no session and is removed", network["Name"])
                 await self._remove(network)
         return tuple(dict.fromkeys(found))
+
+    def _led_away(self) -> list[SessionId]:
+        """Sessions by the devices that lead to other nodes, whose bridge may be gone with its engine."""
+        if os.geteuid() != 0:
+            return []
+        with suppress(OSError):
+            return [SessionId(UUID(name)) for name in overlay.marked(self._mark).values()]
+        return []
+
+
+def _bridge(name: str) -> str:
+    """What the bridge of a network is called on the host."""
+    return _MARK + sha256(name.encode()).hexdigest()[:10]
 
 
 def _rotated(pool: IPv4Network, prefix: int, start: int) -> Iterator[IPv4Network]:

@@ -39,6 +39,7 @@ from ai.backend.plugin.runtime import (
     CommittedImage,
     ImageRequest,
     NetworkView,
+    Overlay,
     PortExposure,
     ProcessView,
     RunnerChannel,
@@ -59,7 +60,7 @@ from ai.backend.runtime.docker.creation import Creation
 from ai.backend.runtime.docker.describing import describe, engine_facts, why_unfit
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
-from ai.backend.runtime.docker.networks import SessionNetworks
+from ai.backend.runtime.docker.networks import SessionNetworks, why_none_over_nodes
 from ai.backend.runtime.docker.pulls import Pulls
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
@@ -105,7 +106,8 @@ class DockerRuntime(AbstractRuntime):
             raise InvalidInput(problem, data={"docker-host": self._engine.host})
         networks = await self._engine.networks()
         self._facts = engine_facts(found, networks)
-        self._info = describe(self._facts, self.settings)
+        no_overlays = await asyncio.to_thread(why_none_over_nodes, self._engine.host, self._state.path)
+        self._info = describe(self._facts, self.settings, no_overlays=no_overlays)
         usual = self.settings.network if self.settings.network != "auto" else self._facts.network
         pool = self.settings.session_networks
         self._networks = SessionNetworks(self._engine, self._state, pool, is_internal=usual == "none")
@@ -183,8 +185,12 @@ class DockerRuntime(AbstractRuntime):
             raise Unavailable("the Docker runtime is not set up")
         return self._networks
 
-    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
-        return await self.networks.create(session_id, hosts)
+    async def create_network(
+        self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
+    ) -> NetworkView:
+        if overlay is not None and (why_not := self.info().no_multi_node_networks):
+            raise CreationDenied(why_not)
+        return await self.networks.create(session_id, hosts, overlay)
 
     async def remove_network(self, session_id: SessionId) -> None:
         await self.networks.remove(session_id)

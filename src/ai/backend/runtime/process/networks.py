@@ -1,10 +1,11 @@
-"""Private networks of sessions on one host, for root: network namespaces, joined where no rule of the host applies.
+"""Private networks of sessions, for root: network namespaces, joined where no rule of the host applies.
 
-On the host a network is a pair of devices without addresses; each kernel has a device on top of one of them (macvlan),
-in a namespace of its own (``supervisor.launch``). These devices reach each other, and neither the host nor what lies
-behind it. They go with the kernel's last process, so that only the pair has to be removed, and is found by its alias.
+On the host a network is a pair of devices without addresses, or over several hosts one device that leads to the others
+(``plugin.node.overlay``); each kernel has a device on top of that (macvlan), in a namespace of its own
+(``supervisor.launch``). These devices reach each other, and neither the host nor what lies behind it. They go with the
+kernel's last process, so that only the host's has to be removed, and is found by its alias.
 
-<state>/networks/<session id>.json   the addresses; written before the pair is made, removed after it
+<state>/networks/<session id>.json   the addresses; written before the device is made, removed after it
 """
 
 from __future__ import annotations
@@ -20,15 +21,12 @@ from uuid import UUID
 
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
+from ai.backend.plugin.node import overlay
 from ai.backend.plugin.node.crash_points import reach
-from ai.backend.plugin.node.netlink import Route
+from ai.backend.plugin.node.netlink import Route, mac_of
 from ai.backend.plugin.node.state import write_json
 from ai.backend.plugin.node.subnets import addresses_of, prefix_for
-from ai.backend.plugin.runtime import NetworkView
-
-_SYSCTL = Path("/proc/sys/net")
-_FENCES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
-"""Besides that neither device answers questions for addresses: the host listens to nothing that arrives there."""
+from ai.backend.plugin.runtime import NetworkView, Overlay
 
 
 def why_none(state: Path, *, has_sandbox: bool) -> str:
@@ -37,17 +35,26 @@ def why_none(state: Path, *, has_sandbox: bool) -> str:
         return "networks of sessions need root, and the agent runs as another user"
     if not has_sandbox:
         return "networks of sessions need bubblewrap, which does not work on this node"
-    name = "bai" + sha256(f"probe {state} {os.getpid()}".encode()).hexdigest()[:10]
+    name = _probe_device(state)
     try:
         with Route() as route:
             try:
-                route.add_pair(f"{name}a", f"{name}b", "")
-                route.add_child(f"{name}a", f"{name}c", os.getpid())
+                route.add_pair(name, f"{name[:-1]}b", "")
+                route.add_child(name, f"{name[:-1]}c", os.getpid())
             finally:
-                route.remove(f"{name}a")
+                route.remove(name)
     except OSError as error:
         return f"the kernel makes no network devices for sessions (veth, macvlan): {error.strerror or error}"
     return ""
+
+
+def why_none_over_nodes(state: Path, *, no_networks: str) -> str:
+    """Why they cannot reach over several nodes; ``no_networks`` is what :func:`why_none` said."""
+    return no_networks or overlay.why_none(_probe_device(state))
+
+
+def _probe_device(state: Path) -> str:
+    return overlay.device_name("probe ", f"{state} {os.getpid()}", "a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,31 +73,41 @@ class SessionNetworks:
         return f"backendai {sha256(str(self.state).encode()).hexdigest()[:16]} "
 
     def device(self, session_id: SessionId) -> str:
-        """What kernels have theirs on; its peer ends in ``b``."""
-        return "bai" + sha256(f"{self._mark}{session_id}".encode()).hexdigest()[:10] + "a"
+        """What kernels have theirs on; the peer of one of a pair ends in ``b``."""
+        return overlay.device_name(self._mark, str(session_id), "a")
 
-    def create(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+    def create(self, session_id: SessionId, hosts: Sequence[str], over: Overlay | None = None) -> NetworkView:
         """Raises WorkloadError if the kernel does not do it, CreationDenied if there is no room for so many."""
-        prefix = prefix_for(len(hosts))
-        if prefix < self.pool.prefixlen:
-            raise CreationDenied(f"{self.pool} has no room for a network of {len(hosts)} kernels")
-        addresses = addresses_of(IPv4Network((self.pool.network_address, prefix)), hosts)
+        subnet = self._subnet(len(hosts)) if over is None else IPv4Network(over.subnet)
+        addresses = addresses_of(subnet, hosts) if over is None else dict(over.addresses)
         name = self.device(session_id)
-        peer = name[:-1] + "b"
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
             write_json(self.directory / f"{session_id}.json", {"version": 1, "addresses": addresses})
             reach("network.recorded")
-            with Route() as route:
-                if name not in route.links():
-                    route.add_pair(name, peer, f"{self._mark}{session_id}")
-                    reach("network.made")
-                for one in (name, peer):
-                    _fence(one)
-                    route.set_up(one)
+            if over is None:
+                self._make_pair(name, session_id)
+            else:
+                overlay.set_up(name, f"{self._mark}{session_id}", over)
         except OSError as error:
             raise WorkloadError(f"the session's network could not be made: {error.strerror or error}") from error
-        return NetworkView(session_id=session_id, network_id=f"{name}/{prefix}", addresses=addresses)
+        return NetworkView(session_id=session_id, network_id=f"{name}/{subnet.prefixlen}", addresses=addresses)
+
+    def _subnet(self, hosts: int) -> IPv4Network:
+        prefix = prefix_for(hosts)
+        if prefix < self.pool.prefixlen:
+            raise CreationDenied(f"{self.pool} has no room for a network of {hosts} kernels")
+        return IPv4Network((self.pool.network_address, prefix))
+
+    def _make_pair(self, name: str, session_id: SessionId) -> None:
+        peer = name[:-1] + "b"
+        with Route() as route:
+            if name not in route.links():
+                route.add_pair(name, peer, f"{self._mark}{session_id}")
+                reach("network.made")
+            for one in (name, peer):
+                overlay.fence(one)
+                route.set_up(one)
 
     def remove(self, session_id: SessionId) -> None:
         """Raises OSError."""
@@ -104,20 +121,13 @@ class SessionNetworks:
         """By records, and by devices with our mark whose record is lost."""
         names = [path.stem for path in self.directory.glob("*.json")]
         if os.geteuid() == 0:
-            with suppress(OSError), Route() as route:
-                names += [a.removeprefix(self._mark) for a in route.links().values() if a.startswith(self._mark)]
+            with suppress(OSError):
+                names += overlay.marked(self._mark).values()
         found: list[SessionId] = []
         for name in dict.fromkeys(names):
             with suppress(ValueError):
                 found.append(SessionId(UUID(name)))
         return found
-
-
-def _fence(name: str) -> None:
-    """As far as we may write there: in a container we may not."""
-    for path in _FENCES:
-        with suppress(OSError):
-            (_SYSCTL / path.format(name)).write_text("1")
 
 
 def hosts_file(network: NetworkView) -> bytes:
@@ -130,4 +140,5 @@ def hosts_file(network: NetworkView) -> bytes:
 def plan_of(network: NetworkView, hostname: str) -> dict[str, object]:
     """What the leader of a workload does to be in the network (``supervisor.launch``)."""
     device, _, prefix = network.network_id.partition("/")
-    return {"parent": device, "address": network.addresses[hostname], "prefix": int(prefix)}
+    address = network.addresses[hostname]
+    return {"parent": device, "address": address, "prefix": int(prefix), "hardware": mac_of(address)}

@@ -25,7 +25,7 @@ from ai.backend.plugin.node.cgroups import CgroupDriver, Limits, NoCgroups
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, parse_mounts, parse_own
-from ai.backend.runtime.process.networks import why_none
+from ai.backend.runtime.process.networks import why_none, why_none_over_nodes
 from ai.backend.runtime.process.planning import Host
 from ai.backend.runtime.process.settings import MIB, ProcessRuntimeSettings
 
@@ -43,6 +43,7 @@ class Findings:
     host: Host
     capabilities: frozenset[str] = frozenset()
     no_session_networks: str = ""
+    no_multi_node_networks: str = ""
     notes: tuple[str, ...] = ()
 
 
@@ -80,17 +81,20 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> Findings:
         binds_home=is_root and bwrap is None and Path(HOME).parent.is_dir(),
     )
     no_networks = why_none(state, has_sandbox=bwrap is not None)
-    if no_networks:
-        notes.add(no_networks)
+    no_overlays = why_none_over_nodes(state, no_networks=no_networks)
+    for reason in dict.fromkeys(filter(None, (no_networks, no_overlays))):
+        notes.add(reason)
+    capabilities = {"session-networks": not no_networks, "multi-node-networks": not no_overlays}
     return Findings(
         tier=tier_of(bwrap is not None, cgroups.controllers),
         enforcement={
             **enforcement_of(host, settings),
-            "session-networks": Enforcement.NONE if no_networks else Enforcement.ENFORCED,
+            **{name: Enforcement.ENFORCED if there else Enforcement.NONE for name, there in capabilities.items()},
         },
         host=host,
-        capabilities=capabilities_of(host) | (frozenset() if no_networks else {"session-networks"}),
+        capabilities=capabilities_of(host) | {name for name, there in capabilities.items() if there},
         no_session_networks=no_networks,
+        no_multi_node_networks=no_overlays,
         notes=tuple(notes.lines),
     )
 

@@ -29,6 +29,7 @@ from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
     NetworkView,
+    Overlay,
     PortExposure,
     ProcessView,
     RunnerChannel,
@@ -154,6 +155,7 @@ class ProcessRuntime(AbstractRuntime):
             enforcement=findings.enforcement,
             capabilities=findings.capabilities,
             no_session_networks=findings.no_session_networks,
+            no_multi_node_networks=findings.no_multi_node_networks,
         )
 
     async def list_images(self) -> Sequence[RuntimeImage]:
@@ -168,10 +170,13 @@ class ProcessRuntime(AbstractRuntime):
 
     # -- networks
 
-    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
-        if self.findings.no_session_networks:
-            raise CreationDenied(self.findings.no_session_networks)
-        return await asyncio.to_thread(self._networks.create, session_id, hosts)
+    async def create_network(
+        self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
+    ) -> NetworkView:
+        why_not = self.findings.no_session_networks if overlay is None else self.findings.no_multi_node_networks
+        if why_not:
+            raise CreationDenied(why_not)
+        return await asyncio.to_thread(self._networks.create, session_id, hosts, overlay)
 
     async def remove_network(self, session_id: SessionId) -> None:
         if not self.findings.no_session_networks:

@@ -153,13 +153,13 @@ def _veil(veils: dict[str, list[list[str]]]) -> None:
         os.close(fd)
 
 
-def _join_network(parent: str, address: str, prefix: int) -> None:
+def _join_network(parent: str, address: str, prefix: int, hardware: str) -> None:
     """A network namespace of our own, with a device in the session's network. It ends with the last process in it."""
     from ai.backend.plugin.node.netlink import Route  # few workloads need it
 
     with Route() as host:  # stays where it was opened
         syscalls.unshare_network()
-        host.add_child(parent, "eth0", os.getpid())
+        host.add_child(parent, "eth0", os.getpid(), hardware)
     with Route() as own:
         own.set_up("lo")
         own.add_address("eth0", address, prefix)
