@@ -12,6 +12,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, fun
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import InvalidInput, Unavailable
+from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
 from tests.support.postgres import PostgresServer
 
@@ -123,7 +124,18 @@ async def test_kills_of_the_server_lose_nothing_and_repeat_nothing(server: Postg
             await database.run_write(add)
             done += 1
 
+    config = SQLiteConfigStore(database)
+    await config.setup()
+
+    async def configure() -> None:
+        told = 0
+        while goes_on:
+            told += 1
+            await config.put_many({"told": str(told)})
+            assert await config.get("told") == str(told)
+
     writers = [asyncio.create_task(write()) for _ in range(4)]
+    writers.append(asyncio.create_task(configure()))
     for _ in range(2):
         before = done
         async with asyncio.timeout(60):

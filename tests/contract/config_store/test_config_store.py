@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -16,18 +16,20 @@ from ai.backend.infra.config_store import (
     ConfigScope,
     ConfigStore,
     MemoryConfigStore,
+    RememberingConfigStore,
     ScopeKind,
     SQLiteConfigStore,
 )
 from ai.backend.infra.config_store.etcd import EtcdConfigStore
 from ai.backend.infra.database import Database
+from ai.backend.manager.adapters.backing import MANAGERS, stay_listed
 from tests.support.etcd_server import EtcdServer
 
 GROUP = ConfigScope(ScopeKind.RESOURCE_GROUP, "gpu")
 NODE = ConfigScope(ScopeKind.NODE, "i-1")
 
 
-ADAPTERS = ["memory", "sqlite", pytest.param("etcd", marks=pytest.mark.needs("etcd"))]
+ADAPTERS = ["memory", "remembering", "sqlite", pytest.param("etcd", marks=pytest.mark.needs("etcd"))]
 _namespaces = count()
 
 
@@ -43,6 +45,12 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ConfigStore]:
     if request.param == "memory":
         yield MemoryConfigStore()
+        return
+    if request.param == "remembering":
+        remembering = RememberingConfigStore(MemoryConfigStore())
+        await remembering.start()
+        yield remembering
+        await remembering.close()
         return
     if request.param == "etcd":
         server: EtcdServer = request.getfixturevalue("etcd")
@@ -135,6 +143,21 @@ async def test_many_keys_are_set_at_once(store: ConfigStore) -> None:
     assert await store.delete("many", prefix=True) == 200
 
 
+async def test_everything_is_told_with_its_revision(store: ConfigStore) -> None:
+    await store.put_many({"a": "1", "b/c": "2"})
+    await store.put_many({"a": "node"}, scope=NODE)
+    await store.put_many({"a": "3", "gone": "x"})
+    await store.delete("gone")
+    revision, values = await store.present()
+    assert revision == await store.revision()
+    assert [(c.scope, c.key, c.value) for c in values] == [
+        (GLOBAL, "b/c", "2"),
+        (NODE, "a", "node"),
+        (GLOBAL, "a", "3"),
+    ]
+    assert [c.revision for c in values] == sorted(c.revision for c in values)
+
+
 async def test_what_is_global_ends_without_the_rest(store: ConfigStore) -> None:
     await store.put_many({"a": "1", "b/c": "2"})
     await store.put_many({"a": "node"}, scope=NODE)
@@ -180,6 +203,127 @@ async def test_a_watch_outlives_restarts_of_etcd_and_compactions(tmp_path: Path)
         late = await asyncio.wait_for(collect(store, "w", 1, after=1), 30)
         assert [(change.key, change.value) for change in late] == [("w/a", "3")]
     finally:
+        await store.close()
+        await other.close()
+        server.stop()
+
+
+class _Away(MemoryConfigStore):
+    """Its server is away, or does not answer, when it is told so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there, self.asked = asyncio.Event(), 0
+        self.there.set()
+        self.hangs = False
+
+    async def _reach(self) -> None:
+        self.asked += 1
+        if self.hangs:
+            await self.there.wait()
+        if not self.there.is_set():
+            raise Unavailable("it is away")
+
+    async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
+        await self._reach()
+        return await super().get(key, scopes=scopes)
+
+    async def present(self) -> tuple[int, list[ConfigChange]]:
+        await self._reach()
+        return await super().present()
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_server_that_is_away_is_remembered(hangs: bool, caplog: pytest.LogCaptureFixture) -> None:
+    server = _Away()
+    await server.put_many({"a": "1", "b": "1"})
+    store = RememberingConfigStore(server, patience_s=0.01 if hangs else 30)
+    server.there.clear()
+    await store.start()
+    with pytest.raises(Unavailable):
+        await store.get("a")
+    server.there.set()
+    async with asyncio.timeout(30):
+        while store.stale_s or await store.get("a") != "1":  # noqa: ASYNC110  # it asks by itself
+            await asyncio.sleep(0.01)
+        await server.put_many({"a": "2", "c": "3"})
+        await server.delete("b")
+        while store._known is None or store._known.get("c", (GLOBAL,)) is None:  # noqa: ASYNC110  # the watch brings it
+            await asyncio.sleep(0.01)
+    caplog.clear()
+    server.hangs = hangs
+    server.there.clear()
+    assert [await store.get("a", scopes=(GLOBAL, NODE)), await store.get("b"), await store.get("x")] == [
+        "2",
+        None,
+        None,
+    ]
+    assert await store.get_prefix("a") == {"a": "2"}
+    asked = server.asked
+    for _ in range(100):
+        await store.get("a")
+    assert server.asked <= asked + 1, "nobody waits for a server that is known to be away"
+    assert store.stale_s > 0
+    with pytest.raises(InvalidInput):
+        await store.get("a//b")
+    assert sum("from memory" in record.message for record in caplog.records) == 1
+    server.there.set()
+    async with asyncio.timeout(30):
+        while store.stale_s:  # noqa: ASYNC110  # it asks by itself
+            await asyncio.sleep(0.01)
+    assert await store.get("a") == "2"
+    await store.close()
+
+
+async def test_what_is_too_large_is_not_remembered() -> None:
+    server = _Away()
+    store = RememberingConfigStore(server, limit=100)
+    await store.start()
+    await store.put_many({"a": "x" * 200})
+    server.there.clear()
+    with pytest.raises(Unavailable):
+        await store.get("a")
+    await store.close()
+
+
+@pytest.mark.needs("etcd")
+async def test_an_etcd_that_is_away_is_remembered_and_keys_are_kept_over_it(tmp_path: Path) -> None:
+    server = EtcdServer(tmp_path)
+    etcd, other = EtcdConfigStore([server.url]), EtcdConfigStore([server.url])
+    store = RememberingConfigStore(etcd)
+    listing = asyncio.create_task(stay_listed(etcd, {f"{MANAGERS}/one": "here"}))
+
+    async def until_listed(expected: dict[str, str]) -> None:
+        async with asyncio.timeout(30):
+            while await other.get_prefix(MANAGERS) != expected:  # noqa: ASYNC110  # of another process
+                await asyncio.sleep(0.05)
+
+    try:
+        await store.start()  # before there is an etcd
+        await asyncio.to_thread(server.start)
+        await until_listed({f"{MANAGERS}/one": "here"})
+        await store.put_many({"a/b": "1"})
+        server.kill()
+        assert await store.get_prefix("a", scopes=(GLOBAL, NODE)) == {"a/b": "1"}
+        assert (await store.get("a/b"), await store.get("a/c")) == ("1", None)
+        with pytest.raises(Unavailable):
+            await store.put_many({"a/b": "lost"})
+        await asyncio.to_thread(server.start)
+        await other.put_many({"a/b": "2"})
+        async with asyncio.timeout(30):
+            while await store.get("a/b") != "2":  # noqa: ASYNC110  # it comes back by itself
+                await asyncio.sleep(0.05)
+        await until_listed({f"{MANAGERS}/one": "here"})
+        await other.keep({f"{MANAGERS}/two": "there"}, ttl_s=1)
+        await other.keep({f"{MANAGERS}/two": "there"}, ttl_s=1)
+        await other.delete(f"{MANAGERS}/two")
+        await other.keep({f"{MANAGERS}/two": "there"}, ttl_s=1)
+        await until_listed({f"{MANAGERS}/one": "here", f"{MANAGERS}/two": "there"})
+        await until_listed({f"{MANAGERS}/one": "here"})  # nobody keeps the other
+        await other.keep({f"{MANAGERS}/two": "again"}, ttl_s=60)
+        await until_listed({f"{MANAGERS}/one": "here", f"{MANAGERS}/two": "again"})
+    finally:
+        listing.cancel()
         await store.close()
         await other.close()
         server.stop()

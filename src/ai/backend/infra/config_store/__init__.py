@@ -2,6 +2,7 @@
 
 from ai.backend.infra.config_store.memory import MemoryConfigStore
 from ai.backend.infra.config_store.port import GLOBAL, ConfigChange, ConfigScope, ConfigStore, ScopeKind
+from ai.backend.infra.config_store.remembering import RememberingConfigStore
 from ai.backend.infra.config_store.sqlite import SQLiteConfigStore
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "ConfigScope",
     "ConfigStore",
     "MemoryConfigStore",
+    "RememberingConfigStore",
     "SQLiteConfigStore",
     "ScopeKind",
 ]

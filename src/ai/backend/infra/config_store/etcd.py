@@ -75,6 +75,7 @@ class EtcdConfigStore:
         self._credentials = {"name": user, "password": password or ""} if user else None
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._token: str | None = None
+        self._lease: str | None = None
         self._http: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -151,6 +152,33 @@ class EtcdConfigStore:
         answer = await self._call("kv/range", {"key": _bytes(self._root), "count_only": True})
         return int(answer["header"]["revision"])
 
+    async def present(self) -> tuple[int, list[ConfigChange]]:
+        answer = await self._call("kv/range", {"key": _bytes(self._root), "range_end": _end(self._root)})
+        changes = [self._change({"kv": kv}) for kv in answer.get("kvs", ())]
+        return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
+
+    # ---- keys that vanish with who keeps them ----
+
+    async def keep(self, values: Mapping[str, str], *, ttl_s: int) -> None:
+        """Have these keys, in the global scope, until ``ttl_s`` seconds after the last such call.
+
+        Calls that follow say the same keys and values; what somebody else changed or removed meanwhile is put right.
+        """
+        if self._lease is not None and not await self._renewed(self._lease):
+            self._lease = None
+        if self._lease is None:
+            granted = await self._call("lease/grant", {"TTL": str(ttl_s)})
+            self._lease = str(granted["ID"])
+        paths = {_bytes(self._path(GLOBAL, check_key(key))): _bytes(value) for key, value in values.items()}
+        same: list[dict[str, Any]] = [{"key": k, "target": "VALUE", "value": v} for k, v in paths.items()]
+        same += [{"key": k, "target": "LEASE", "lease": self._lease} for k in paths]
+        puts = [{"request_put": {"key": k, "value": v, "lease": self._lease}} for k, v in paths.items()]
+        await self._call("kv/txn", {"compare": same, "failure": puts})
+
+    async def _renewed(self, lease: str) -> bool:
+        answer = await self._call("lease/keepalive", {"ID": lease})
+        return int(answer.get("result", {}).get("TTL", 0)) > 0
+
     # ---- keys ----
 
     def _folder(self, scope: ConfigScope) -> str:
@@ -196,7 +224,7 @@ class EtcdConfigStore:
                         raise Unavailable(f"etcd ended the watch: {str(message['error'])[:200]}")
                     result = message["result"]
                     if int(result.get("compact_revision", 0)) > 0:
-                        yield await self._present()
+                        yield await self.present()
                         return
                     if result.get("canceled"):
                         raise Unavailable(f"etcd refuses the watch: {str(result.get('cancel_reason'))[:200]}")
@@ -210,12 +238,6 @@ class EtcdConfigStore:
         scope, key = self._parse(_text(kv["key"]))
         value = None if event.get("type") == "DELETE" else _text(kv.get("value", ""))
         return ConfigChange(revision=int(kv["mod_revision"]), scope=scope, key=key, value=value)
-
-    async def _present(self) -> tuple[int, list[ConfigChange]]:
-        """Every value of now, oldest first, and the revision that they are of."""
-        answer = await self._call("kv/range", {"key": _bytes(self._root), "range_end": _end(self._root)})
-        changes = [self._change({"kv": kv}) for kv in answer.get("kvs", ())]
-        return int(answer["header"]["revision"]), sorted(changes, key=lambda change: change.revision)
 
     # ---- the gateway ----
 

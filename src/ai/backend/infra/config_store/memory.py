@@ -13,37 +13,58 @@ def covers(prefix: str, key: str) -> bool:
     return not prefix or key == prefix or key.startswith(prefix.rstrip("/") + "/")
 
 
-class MemoryConfigStore:
-    """Keeps its whole history."""
+class ConfigValues:
+    """Values by scope and key, with the reads of a store."""
 
     def __init__(self) -> None:
         self._data: dict[ConfigScope, dict[str, str]] = {}
-        self._history: list[ConfigChange] = []
-        self._changed = asyncio.Condition()
+        self.size = 0
+        """Characters of all keys and values."""
 
-    async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
-        check_key(key)
+    def get(self, key: str, scopes: Sequence[ConfigScope]) -> str | None:
         return next((v for s in reversed(scopes) if (v := self._data.get(s, {}).get(key)) is not None), None)
 
-    async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
+    def get_prefix(self, prefix: str, scopes: Sequence[ConfigScope]) -> dict[str, str]:
         merged: dict[str, str] = {}
         for scope in scopes:
             merged.update({k: v for k, v in self._data.get(scope, {}).items() if covers(prefix, k)})
         return dict(sorted(merged.items()))
 
+    def set(self, scope: ConfigScope, key: str, value: str | None) -> None:
+        """None removes it."""
+        data = self._data.setdefault(scope, {})
+        before = data.pop(key, None)
+        if before is not None:
+            self.size -= len(key) + len(before)
+        if value is not None:
+            data[key] = value
+            self.size += len(key) + len(value)
+
+
+class MemoryConfigStore:
+    """Keeps its whole history."""
+
+    def __init__(self) -> None:
+        self._values = ConfigValues()
+        self._history: list[ConfigChange] = []
+        self._changed = asyncio.Condition()
+
+    async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
+        return self._values.get(check_key(key), scopes)
+
+    async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
+        return self._values.get_prefix(prefix, scopes)
+
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
         checked = {check_key(k): check_value(v) for k, v in values.items()}
         for key, value in checked.items():
-            self._data.setdefault(scope, {})[key] = value
             self._record(scope, key, value)
         await self._notify()
         return len(self._history)
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
-        data = self._data.get(scope, {})
-        gone = [k for k in data if (covers(key, k) if prefix else k == key)]
+        gone = [k for k in self._values.get_prefix(key, (scope,)) if prefix or k == key]
         for name in gone:
-            del data[name]
             self._record(scope, name, None)
         await self._notify()
         return len(gone)
@@ -62,7 +83,13 @@ class MemoryConfigStore:
     async def revision(self) -> int:
         return len(self._history)
 
+    async def present(self) -> tuple[int, list[ConfigChange]]:
+        newest = {(change.scope, change.key): change for change in self._history}
+        values = [change for change in newest.values() if change.value is not None]
+        return len(self._history), sorted(values, key=lambda change: change.revision)
+
     def _record(self, scope: ConfigScope, key: str, value: str | None) -> None:
+        self._values.set(scope, key, value)
         self._history.append(ConfigChange(revision=len(self._history) + 1, scope=scope, key=key, value=value))
 
     async def _notify(self) -> None:

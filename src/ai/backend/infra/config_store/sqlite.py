@@ -1,11 +1,11 @@
-"""The configuration store of the embedded cluster: two tables beside the manager's in the same SQLite file."""
+"""The configuration store of installations without etcd: two tables beside the manager's in the same database."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Column, Integer, MetaData, String, Table, Text, delete, func, insert, select
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Column, Connection, Integer, MetaData, Row, String, Table, Text, delete, func, insert, select
 from sqlalchemy.sql import ColumnElement
 
 from ai.backend.infra.bus import Signal
@@ -50,8 +50,18 @@ def _below(column: Column[str], prefix: str) -> ColumnElement[bool]:
     return (column == prefix) | column.startswith(trimmed + "/", autoescape=True) if prefix else column != ""
 
 
+def _newest(s: Connection) -> int:
+    return s.execute(select(func.max(config_changes.c.revision))).scalar_one() or 0
+
+
+def _change(row: Row[Any]) -> ConfigChange:
+    return ConfigChange(revision=row.revision, scope=_scope(row.scope), key=row.key, value=row.value)
+
+
 class SQLiteConfigStore:
-    """Watches of this process wake at once; changes by other processes are seen within ``poll_interval_s``.
+    """On SQLite or PostgreSQL; a server that restarts is waited for as every other transaction waits for it.
+
+    Watches of this process wake at once; changes by other processes are seen within ``poll_interval_s``.
 
     ``history`` changes are kept for watches that resume.
     """
@@ -78,36 +88,40 @@ class SQLiteConfigStore:
         query = select(entries.scope, entries.key, entries.value).where(
             condition, entries.scope.in_([s.path for s in scopes])
         )
-        async with self._db.read() as session:
-            rows = (await session.execute(query)).all()
+        rows = await self._db.run_read(lambda s: s.execute(query).all())
         order = {scope.path: i for i, scope in enumerate(scopes)}
         return dict(sorted({r.key: r.value for r in sorted(rows, key=lambda r: order[r.scope])}.items()))
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
         checked = {check_key(k): check_value(v) for k, v in values.items()}
-        async with self._db.write() as session:
+
+        def work(s: Connection) -> int:
             for key, value in checked.items():
-                revision = await self._record(session, scope, key, value)
-                await session.execute(
+                revision = self._record(s, scope, key, value)
+                s.execute(
                     delete(config_entries).where(config_entries.c.scope == scope.path, config_entries.c.key == key)
                 )
-                await session.execute(
-                    insert(config_entries).values(scope=scope.path, key=key, value=value, revision=revision)
-                )
-            newest = await self._newest(session)
+                s.execute(insert(config_entries).values(scope=scope.path, key=key, value=value, revision=revision))
+            return _newest(s)
+
+        newest = await self._db.run_write(work)
         self._wake()
         return newest
 
     async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
         entries = config_entries.c
         match = (entries.scope == scope.path) & (_below(entries.key, key) if prefix else entries.key == key)
-        async with self._db.write() as session:
-            gone = (await session.execute(select(entries.key).where(match))).scalars().all()
+
+        def work(s: Connection) -> int:
+            gone = s.execute(select(entries.key).where(match)).scalars().all()
             for name in gone:
-                await self._record(session, scope, name, None)
-            await session.execute(delete(config_entries).where(match))
+                self._record(s, scope, name, None)
+            s.execute(delete(config_entries).where(match))
+            return len(gone)
+
+        gone = await self._db.run_write(work)
         self._wake()
-        return len(gone)
+        return gone
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         signal = Signal()
@@ -129,39 +143,33 @@ class SQLiteConfigStore:
             self._signals.discard(signal)
 
     async def revision(self) -> int:
-        async with self._db.read() as session:
-            return await self._newest(session)
+        return await self._db.run_read(_newest)
 
-    @staticmethod
-    async def _newest(session: AsyncSession) -> int:
-        return (await session.execute(select(func.max(config_changes.c.revision)))).scalar_one() or 0
+    async def present(self) -> tuple[int, list[ConfigChange]]:
+        query = select(config_entries).order_by(config_entries.c.revision)
+        return await self._db.run_read(lambda s: (_newest(s), [_change(row) for row in s.execute(query)]))
 
-    async def _record(self, session: AsyncSession, scope: ConfigScope, key: str, value: str | None) -> int:
+    def _record(self, s: Connection, scope: ConfigScope, key: str, value: str | None) -> int:
         statement = insert(config_changes).values(scope=scope.path, key=key, value=value)
-        revision: int = (await session.execute(statement.returning(config_changes.c.revision))).scalar_one()
-        await session.execute(delete(config_changes).where(config_changes.c.revision <= revision - self._history))
+        revision: int = s.execute(statement.returning(config_changes.c.revision)).scalar_one()
+        s.execute(delete(config_changes).where(config_changes.c.revision <= revision - self._history))
         return revision
 
     async def _changes(self, after: int) -> list[ConfigChange]:
         query = select(config_changes).where(config_changes.c.revision > after).order_by(config_changes.c.revision)
-        async with self._db.read() as session:
-            rows = (await session.execute(query.limit(1000))).all()
-        return [ConfigChange(revision=r.revision, scope=_scope(r.scope), key=r.key, value=r.value) for r in rows]
+        rows = await self._db.run_read(lambda s: s.execute(query.limit(1000)).all())
+        return [_change(row) for row in rows]
 
     async def _reset(self, prefix: str, after: int) -> list[ConfigChange]:
         """The present values, if changes behind ``after`` have already been forgotten."""
-        async with self._db.read() as session:
-            oldest = (await session.execute(select(func.min(config_changes.c.revision)))).scalar_one()
-            if oldest is None or oldest <= after + 1:
-                return []
-            rows = (
-                await session.execute(
-                    select(config_entries)
-                    .where(_below(config_entries.c.key, prefix))
-                    .order_by(config_entries.c.revision)
-                )
-            ).all()
-        return [ConfigChange(revision=r.revision, scope=_scope(r.scope), key=r.key, value=r.value) for r in rows]
+        entries = config_entries.c
+        present = select(config_entries).where(_below(entries.key, prefix)).order_by(entries.revision)
+
+        def work(s: Connection) -> list[ConfigChange]:
+            oldest = s.execute(select(func.min(config_changes.c.revision))).scalar_one()
+            return [] if oldest is None or oldest <= after + 1 else [_change(row) for row in s.execute(present)]
+
+        return await self._db.run_read(work)
 
     def _wake(self) -> None:
         for signal in self._signals:

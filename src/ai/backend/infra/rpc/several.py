@@ -29,6 +29,7 @@ class SeveralManagers:
     def __init__(self, make: Callable[[str, str], AgentEndpoint], managers: Mapping[str, str]) -> None:
         self._make = make
         self._ends = {address: (key, make(address, key)) for address, key in managers.items()}
+        self._unlisted: set[str] = set()
         self._commands: AgentCommands | None = None
         self._reports = _Reports(self)
 
@@ -51,20 +52,35 @@ class SeveralManagers:
         self._commands = None
 
     async def change(self, managers: Mapping[str, str]) -> None:
-        """Connect to exactly these from now on; links that stay are not touched. None at all changes nothing."""
+        """Connect to these from now on; links that stay are not touched. None at all changes nothing.
+
+        A manager that is not listed any more, and still takes heartbeats, has only lost its way to the list: it is kept
+        until it does not.
+        """
         if not managers:
             return
-        for address, (key, end) in list(self._ends.items()):
-            if managers.get(address) != key:
-                log.info("the manager at %s is not listed any more", address)
-                del self._ends[address]
-                await end.stop()
+        self._unlisted = {address for address in self._ends if address not in managers}
+        for address, (key, _) in list(self._ends.items()):
+            if managers.get(address, key) != key:
+                await self._drop(address)
         for address, key in managers.items():
             if address not in self._ends:
                 end = self._make(address, key)
                 self._ends[address] = (key, end)
                 if self._commands is not None:
                     await end.start(self._commands)
+
+    async def drop_unlisted(self, silent: set[str]) -> None:
+        """Leave those of ``silent`` that are not listed."""
+        for address in self._unlisted & silent:
+            await self._drop(address)
+
+    async def _drop(self, address: str) -> None:
+        self._unlisted.discard(address)
+        found = self._ends.pop(address, None)
+        if found is not None:
+            log.info("the manager at %s is not listed any more", address)
+            await found[1].stop()
 
 
 class _Reports:
@@ -75,8 +91,10 @@ class _Reports:
         self._last = ""
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        faces = list(self._ends.faces.values())
-        replies = await asyncio.gather(*(face.heartbeat(report) for face in faces), return_exceptions=True)
+        faces = self._ends.faces
+        replies = await asyncio.gather(*(f.heartbeat(report) for f in faces.values()), return_exceptions=True)
+        silent = {address for address, reply in zip(faces, replies, strict=True) if isinstance(reply, _AWAY)}
+        await self._ends.drop_unlisted(silent)
         good = [reply for reply in replies if isinstance(reply, HeartbeatReply)]
         if not good:
             worst = [reply for reply in replies if isinstance(reply, BaseException)]

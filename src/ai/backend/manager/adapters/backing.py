@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.bus import Bus
-from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
+from ai.backend.infra.config_store import ConfigStore, RememberingConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.ratelimit import Limiter
+from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.adapters.db.sealing import Sealer, load_or_make_keys, read_keys
 from ai.backend.manager.config.settings import ManagerSettings
+
+if TYPE_CHECKING:
+    from ai.backend.infra.config_store.etcd import EtcdConfigStore
 
 log = logging.getLogger(__name__)
 MANAGERS = "nodes/managers"
 """Where managers say in the shared configuration how agents reach them."""
+_LISTED_S = 60
+"""For so long a manager that is gone stays listed."""
+_RETRY_S, _RETRY_MAX_S = 0.5, 5.0
 
 
 def default_database(settings: ManagerSettings) -> Database:
@@ -61,16 +71,39 @@ def agent_keys_folder(settings: ManagerSettings) -> Path:
     return path
 
 
-def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
-    """Where the shared configuration is: etcd if the settings name one."""
+def etcd_store(settings: ManagerSettings) -> EtcdConfigStore | None:
+    """None where the settings name no etcd."""
     if settings.etcd is None:
-        return SQLiteConfigStore(database)
+        return None
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
 
     etcd = settings.etcd
     return EtcdConfigStore(
         etcd.endpoints, namespace=etcd.namespace, user=etcd.user or None, password=etcd.password.get_secret_value()
     )
+
+
+def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
+    """Where the shared configuration is: etcd if the settings name one."""
+    return etcd_store(settings) or SQLiteConfigStore(database)
+
+
+async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None:
+    """Keep these keys until cancelled, whether the server of the store is there now or comes later."""
+    pause, is_listed = _RETRY_S, False
+    while True:
+        try:
+            await store.keep(values, ttl_s=_LISTED_S)
+            if not is_listed:
+                log.info("agents are told of this manager")
+            pause, is_listed = _RETRY_S, True
+            await asyncio.sleep(_LISTED_S / 4)
+        except Exception as e:  # noqa: BLE001  # whatever etcd says, it is to be asked again
+            if is_listed or pause == _RETRY_S:
+                log.warning("agents are not told of this manager until the shared configuration is back: %s", e)
+            is_listed = False
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _RETRY_MAX_S)
 
 
 @dataclass(slots=True)
@@ -81,6 +114,9 @@ class Backing:
     config: ConfigStore
     bus: Bus
     limiter: Limiter | None
+    etcd: EtcdConfigStore | None = None
+    _listing: asyncio.Task[None] | None = field(default=None, init=False)
+    _listed: str | None = field(default=None, init=False)
 
     @classmethod
     def of(cls, settings: ManagerSettings) -> Backing:
@@ -92,28 +128,52 @@ class Backing:
             from ai.backend.infra.redis.ratelimit import RedisRateLimiter
 
             bus, limiter = RedisBus(settings.redis.url), RedisRateLimiter(settings.redis.url)
-        return cls(database, config_store(settings, database), bus, limiter)
+        etcd = etcd_store(settings)
+        config = SQLiteConfigStore(database) if etcd is None else RememberingConfigStore(etcd)
+        return cls(database, config, bus, limiter, etcd)
 
     async def start(self) -> None:
-        start = getattr(self.bus, "start", None)
-        if start is not None:
-            await start()
+        for part in (self.bus, self.config):
+            start = getattr(part, "start", None)
+            if start is not None:
+                await start()
+
+    def measure(self, metrics: Metrics) -> None:
+        """Show how old what is known of the shared configuration is."""
+        if isinstance(self.config, RememberingConfigStore):
+            told = "Seconds for which the shared configuration has been read from memory, its server being away."
+            store = self.config
+            metrics.gauge("shared_configuration_stale_seconds", told).set_function(lambda: store.stale_s)
 
     async def stop(self) -> None:
+        await self._leave_list()
         for part, method in ((self.bus, "stop"), (self.limiter, "close"), (self.config, "close")):
             end = getattr(part, method, None)
             if end is not None:
                 await end()
         await self.database.close()
 
-    async def tell_agents(self, name: str, address: str, public_key: str) -> None:
-        """Say in the shared configuration how agents reach this manager."""
-        if isinstance(self.config, SQLiteConfigStore):
+    def tell_agents(self, name: str, address: str, public_key: str) -> None:
+        """From now on say in the shared configuration how agents reach this manager; it ends with this process.
+
+        Where it lies in the database there is nobody to read it.
+        """
+        if self.etcd is not None:
+            self._listed = f"{MANAGERS}/{name}"
+            told = {self._listed: json.dumps({"addr": address, "key": public_key})}
+            self._listing = asyncio.create_task(stay_listed(self.etcd, told))
+
+    async def _leave_list(self) -> None:
+        if self._listing is None or self._listed is None:
             return
+        self._listing.cancel()
+        await asyncio.gather(self._listing, return_exceptions=True)
+        self._listing = None
         try:
-            await self.config.put_many({f"{MANAGERS}/{name}": json.dumps({"addr": address, "key": public_key})})
-        except BackendError as e:
-            log.warning("agents are not told of this manager: %s", e)
+            async with asyncio.timeout(1):
+                await self.config.delete(self._listed)
+        except (BackendError, TimeoutError) as e:
+            log.info("this manager stays listed for up to %d s: %s", _LISTED_S, e)
 
 
 def advertised(settings: ManagerSettings, bound: str) -> str:

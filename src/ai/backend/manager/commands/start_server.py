@@ -25,6 +25,7 @@ async def serve(settings: ManagerSettings, stop: asyncio.Event, *, ready: Callab
         OSError: an address cannot be bound. BackendError: the database cannot be used.
     """
     from ai.backend.infra.http.server import make_runner, serve_on
+    from ai.backend.infra.rpc.data_server import DataServer
     from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
     from ai.backend.manager.api.app import build_app
@@ -32,10 +33,17 @@ async def serve(settings: ManagerSettings, stop: asyncio.Event, *, ready: Callab
     backing = Backing.of(settings)
     keypair = load_or_generate_keypair(link_key_file(settings))
     endpoint = ZmqManagerEndpoint(
-        bind=settings.agent_link.bind, keypair=keypair, agent_keys=AgentKeyDirectory(agent_keys_folder(settings))
+        bind=settings.agent_link.bind,
+        keypair=keypair,
+        agent_keys=AgentKeyDirectory(agent_keys_folder(settings)),
+        data=DataServer(
+            settings.agent_link.data_port,
+            settings.data_dir.expanduser().absolute() / "link" / "data.sock",
+        ),
     )
     sealer = sealer_of(settings)
     manager = Manager(settings, backing.database, backing.bus, endpoint, sealer=sealer, config=backing.config)
+    backing.measure(manager.metrics)
     runner = make_runner(build_app(manager, limiter=backing.limiter))
     try:
         await backing.start()
@@ -43,7 +51,7 @@ async def serve(settings: ManagerSettings, stop: asyncio.Event, *, ready: Callab
         await endpoint.start(manager.reports)
         host, port = await serve_on(runner, (settings.listen.host, settings.listen.port))
         address = advertised(settings, endpoint.address)
-        await backing.tell_agents(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
+        backing.tell_agents(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
         ready(f"the manager listens on http://{host}:{port} and for agents on {endpoint.address}")
         await stop.wait()
     finally:
