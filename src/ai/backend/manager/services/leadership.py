@@ -57,11 +57,17 @@ class Leadership:
         while True:
             try:
                 await self._once()
+            except TimeoutError:
+                log.warning("nobody says in time who has the lease")
             except Exception:  # whatever it is, the lease must be asked for again
                 log.exception("the lease could not be taken or kept")
-            if self._lease is not None and self._clock.monotonic() >= self._until:
+            if self._lease is not None and self._left() <= 0:
                 await self._lose("it could not be renewed in time")
-            await asyncio.sleep(self._ttl_s / 4)
+            await asyncio.sleep(min(self._ttl_s / 4, self._left()))
+
+    def _left(self) -> float:
+        """Seconds that the lease is certainly ours; without one, as long as an answer about it means anything."""
+        return self._ttl_s if self._lease is None else max(0.0, self._until - self._clock.monotonic())
 
     async def stop(self) -> None:
         """End what was begun and let another begin at once."""
@@ -80,8 +86,9 @@ class Leadership:
 
     async def _once(self) -> None:
         asked = self._clock.monotonic()
-        await self.announce()
-        lease = await self._leases.acquire(LEADER, self.holder, ttl_s=self._ttl_s)
+        async with asyncio.timeout(self._left()):
+            await self.announce()
+            lease = await self._leases.acquire(LEADER, self.holder, ttl_s=self._ttl_s)
         if lease is None:
             if self._lease is not None:
                 await self._lose("another manager has it")
