@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from ai.backend.common.states import KernelEventReason, SessionStatus
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.states import KernelEventReason, SessionStatus, SessionType
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
 from ai.backend.core.scheduling.usage import prefixes
@@ -142,6 +143,75 @@ async def test_a_session_of_smaller_priority_makes_way(cluster: Cluster, agent: 
     assert ended is not None
     assert (ended.status, ended.reason) == (SessionStatus.TERMINATED, KernelEventReason.PREEMPTED)
     assert (await cluster.manager.audit()).is_clean
+
+
+async def as_batch(cluster: Cluster, name: str, priority: int | None = None, **options: str) -> Session:
+    request = CreateSession(
+        image="python",
+        name=name,
+        enqueue_only=True,
+        type=SessionType.BATCH,
+        startup_command="./train",
+        resources={"mem": "64m", "cpu": 8},
+        priority=priority,
+        resource_opts=options,
+    )
+    return (await cluster.manager.services.sessions.create(cluster.user, request)).session
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "expected"),
+    [
+        ("reschedule", {}, SessionStatus.RUNNING),
+        ("terminate", {"restartable": "yes"}, SessionStatus.RUNNING),
+        ("reschedule", {"restartable": "false"}, SessionStatus.TERMINATED),
+    ],
+)
+async def test_a_batch_session_that_made_way_starts_over(
+    cluster: Cluster, agent: FakeAgent, mode: str, options: dict[str, str], expected: SessionStatus
+) -> None:
+    await setting(cluster, "fifo", preemption={"enabled": True, "mode": mode})
+    victim = await as_batch(cluster, "victim", 1, **options)
+    await reaches(cluster, [victim], lambda seen: seen == {SessionStatus.RUNNING})
+    urgent = await enqueue(cluster, "urgent", cpu=8)
+    await reaches(cluster, [urgent], lambda seen: seen == {SessionStatus.RUNNING})
+    await reaches(cluster, [victim], lambda seen: seen <= {SessionStatus.PENDING, SessionStatus.TERMINATED})
+    await cluster.manager.services.sessions.destroy(cluster.user, "urgent")
+    await reaches(cluster, [victim], lambda seen: seen == {expected})
+    after = await cluster.manager._stores.sessions.get(victim.id)
+    assert after is not None
+    attempts = [spec.attempt for spec in agent.created if spec.kernel_id == str(victim.id)]
+    assert attempts == ([1, 2] if expected is SessionStatus.RUNNING else [1])
+    if expected is SessionStatus.RUNNING:
+        assert after.status_data["started_over"] == {"times": 1, "attempts": 1}
+    assert (await cluster.manager.audit()).is_clean
+
+
+async def test_only_batch_sessions_start_over_and_flags_are_true_or_false(cluster: Cluster, agent: FakeAgent) -> None:
+    with pytest.raises(InvalidInput, match="preemptible is true or false"):
+        await as_batch(cluster, "odd-one", preemptible="maybe")
+    request = CreateSession(image="python", name="never", resource_opts={"restartable": "true"})
+    with pytest.raises(InvalidInput, match="Only a batch session can start over"):
+        await cluster.manager.services.sessions.create(cluster.user, request)
+
+
+async def test_where_agents_are_and_how_many_kernels_they_take_reaches_the_scheduler(
+    cluster: Cluster, agent: FakeAgent
+) -> None:
+    assert agent.reports is not None
+    await agent.reports.heartbeat(agent.report(location=["zone-a", "rack-7"], kernel_limit=1))
+    first, second = [await enqueue(cluster, name, cpu=1) for name in ("first", "second")]
+    await reaches(cluster, [first], lambda seen: seen == {SessionStatus.RUNNING})
+    snapshot, _ = await cluster.manager._schedule.dump("default")
+    assert (snapshot.agents[0].location, snapshot.agents[0].kernel_limit) == (("zone-a", "rack-7"), 1)
+
+    told: str | None = None
+    async with asyncio.timeout(20):
+        while told is None:
+            await asyncio.sleep(0.02)
+            waiting = await cluster.manager._stores.sessions.get(second.id)
+            told = waiting.status_data.get("scheduler", {}).get("message") if waiting is not None else None
+    assert told == "needs room for another kernel; no agent may hold so many (agent-1 1 now)"
 
 
 class Later:

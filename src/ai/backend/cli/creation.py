@@ -70,6 +70,7 @@ class Creation:
     owner: str | None = None
     bootstrap_script: Path | None = None
     startup_command: str | None = None
+    batch_timeout: str | None = None
     starts_at: str | None = None
     depends: tuple[str, ...] = ()
     priority: int | None = None
@@ -101,6 +102,7 @@ class Creation:
             "owner_access_key": self.owner,
             "bootstrap_script": self.bootstrap_script.read_text() if self.bootstrap_script else None,
             "startup_command": self.startup_command,
+            "batch_timeout": self.batch_timeout,
             "starts_at": self.starts_at,
             "dependencies": self.depends,
             "priority": self.priority,
@@ -149,7 +151,12 @@ _OPTIONS: tuple[Callable[[F], F], ...] = (
         "`backend.ai resource variants` lists what there is.",
     ),
     click.option(
-        "--resource-opts", type=pair, multiple=True, callback=_mapping, metavar="K=V", help="Such as shmem=64m."
+        "--resource-opts",
+        type=pair,
+        multiple=True,
+        callback=_mapping,
+        metavar="K=V",
+        help="Such as shmem=64m, preemptible=false, or for batch sessions restartable=true.",
     ),
     click.option(
         "-e", "--env", type=pair, multiple=True, callback=_mapping, metavar="K=V", help="An environment variable."

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     help="What ends it.",
 )
 @click.option("-c", "--startup-command", metavar="CMD", help="The program of a batch session.")
+@click.option(
+    "--batch-timeout", metavar="TIME", help="End the program of a batch session after seconds, or 30m, 2h, 1d."
+)
 @click.option("--enqueue-only", is_flag=True, help="Return once the session is queued.")
 @click.option("-q", "--quiet", is_flag=True, help="Do not tell how it goes.")
 @click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
@@ -43,6 +46,8 @@ def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: A
     creation = take_creation(given)
     if creation.type_ == "batch" and not creation.startup_command:
         raise click.UsageError("a batch session needs --startup-command")
+    if creation.batch_timeout and creation.type_ != "batch":
+        raise click.UsageError("--batch-timeout is for batch sessions (--type batch)")
 
     async def work(api: AsyncSession) -> int:
         from ai.backend.cli.lifecycle import NotStarted, create_running, tell_start

@@ -162,6 +162,8 @@ class KernelEventReason(StrEnum):
     SIBLING_FAILED = "sibling-failed"
     DEPENDENCY_FAILED = "dependency-failed"
     PREEMPTED = "preempted"
+    RESCHEDULED = "rescheduled"
+    """Preempted, and waiting again once nothing of it is left."""
 
 
 class Enforcement(StrEnum):

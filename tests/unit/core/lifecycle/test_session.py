@@ -308,6 +308,50 @@ def test_the_destruction_of_a_kernel_on_a_lost_agent_ends_when_it_is_given_up() 
     assert state.status is SS.TERMINATED
 
 
+OVER = SessionDestroyRequested(reason=R.RESCHEDULED)
+
+
+def gone(n: int, reason: KernelEventReason = R.RESCHEDULED, **more: object) -> KernelObserved:
+    return seen(n, KS.TERMINATED, reason=reason, **more)
+
+
+def test_a_session_that_starts_over_waits_again_once_nothing_of_it_is_left() -> None:
+    state, effects = run(running(2, session_type=SessionType.BATCH), OVER)
+    assert (state.status, of(ReleaseSlots, effects)) == (SS.TERMINATING, [])
+    state, effects = run(state, gone(1, exit_code=143))
+    assert (state.status, [k.status for k in state.kernels]) == (SS.TERMINATING, [KS.TERMINATING, KS.PENDING])
+    assert len(of(ReleaseSlots, effects)) == 1
+    state, effects = run(state, gone(0, exit_code=143))
+    assert (state.status, state.result, state.reason) == (SS.PENDING, SessionResult.UNDEFINED, R.RESCHEDULED)
+    assert names(effects) == ["session_enqueued"]
+    state, _ = run(state, places(state), gone(0))
+    assert {(k.status, k.attempt) for k in state.kernels} == {(KS.SCHEDULED, 2)}, "the old attempt says nothing more"
+
+
+def test_the_user_may_end_a_session_that_was_to_start_over() -> None:
+    state, _ = run(running(2, session_type=SessionType.BATCH), OVER, gone(1), SessionDestroyRequested())
+    assert (state.status, [k.status for k in state.kernels]) == (SS.TERMINATING, [KS.TERMINATING, KS.CANCELLED])
+    state, _ = run(state, gone(0, exit_code=143))
+    assert (state.status, state.result, state.reason) == (SS.TERMINATED, SessionResult.UNDEFINED, R.USER_REQUESTED)
+
+
+@pytest.mark.parametrize(
+    ("reason", "code", "result"),
+    [(R.TASK_FINISHED, 0, SessionResult.SUCCESS), (R.TASK_FAILED, 3, SessionResult.FAILURE)],
+)
+def test_a_program_that_was_over_before_it_was_stopped_does_not_start_over(
+    reason: KernelEventReason, code: int, result: SessionResult
+) -> None:
+    state, _ = run(running(2, session_type=SessionType.BATCH), OVER, gone(1), gone(0, reason, exit_code=code))
+    assert (state.status, state.result) == (SS.TERMINATED, result)
+
+
+def test_a_session_on_a_lost_agent_starts_over_and_one_that_waits_already_goes_on_waiting() -> None:
+    state, _ = run(running(1, session_type=SessionType.BATCH), OVER, KernelsAbandoned(kernel_ids=frozenset({kid(0)})))
+    assert state.status is SS.PENDING
+    assert run(state, OVER) == (state, [])
+
+
 def test_nothing_adds_up_to_nothing() -> None:
     assert add_up([]) is None
 
@@ -322,7 +366,7 @@ EVENTS = st.one_of(
         retryable=st.booleans(),
     ),
     st.builds(SessionRestartRequested),
-    st.builds(SessionDestroyRequested, forced=st.booleans()),
+    st.builds(SessionDestroyRequested, reason=st.sampled_from([R.USER_REQUESTED, R.RESCHEDULED]), forced=st.booleans()),
     st.builds(SessionDegraded),
     st.builds(SessionRecovered),
     st.builds(
@@ -330,6 +374,7 @@ EVENTS = st.one_of(
         kernel_id=st.sampled_from([kid(0), kid(1)]),
         attempt=st.integers(0, 4),
         status=st.sampled_from(KernelStatus),
+        reason=st.sampled_from([R.UNKNOWN, R.TASK_FINISHED]),
         exit_code=st.none() | st.integers(0, 255),
     ),
     st.builds(KernelsAbandoned, kernel_ids=st.frozensets(st.sampled_from([kid(0), kid(1)]))),

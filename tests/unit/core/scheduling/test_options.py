@@ -57,7 +57,7 @@ def test_everything_said_is_read() -> None:
         ({"agent_selection_strategy": "nearest"}, "concentrated, dispersed"),
         ({"preemption": True}, "preemption must be an object"),
         ({"preemption": {"enabled": "yes"}}, "preemption.enabled must be true or false, not 'yes'"),
-        ({"preemption": {"mode": "reschedule"}}, "preemption.mode must be one of terminate, not 'reschedule'"),
+        ({"preemption": {"mode": "again"}}, "preemption.mode must be one of terminate, reschedule, not 'again'"),
         ({"preemption": {"mod": "terminate"}}, "did you mean mode?"),
         ({"config": 3}, "config must be an object"),
         ([], "scheduler_opts must be an object"),

@@ -101,3 +101,11 @@ def test_a_policy_may_end_the_oldest_of_equals() -> None:
     for oldest_first, victim in ((False, younger), (True, older)):
         policy = Policy(preempts=True, oldest_first=oldest_first)
         assert evicted(decide(snapshot, policy, now=NOW, rng=random.Random(1))) == [victim.session_id]
+
+
+def test_a_plan_says_who_waits_again() -> None:
+    one, first = runs(agent("i-1"), cpu=4)
+    two, second = runs(agent("i-2"), cpu=4)
+    urgent = [session(f"urgent-{n}", slots(cpu=4), priority=9) for n in (1, 2)]
+    made = plan([one, two], [replace(first, starts_over=True), second], *urgent)
+    assert {e.session_id: e.starts_over for e in made.evictions} == {first.session_id: True, second.session_id: False}

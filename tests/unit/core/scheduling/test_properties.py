@@ -37,7 +37,7 @@ requests_ = st.lists(
 def build(made: Sequence[tuple[int, int, int, int, int | None]]) -> tuple[AgentView, ...]:
     views = []
     for n, (cpu, mem, cuda, held, limit) in enumerate(made):
-        view = agent(f"i-{n}", cpu=cpu, mem=f"{mem}g", cuda=cuda, kernel_limit=limit)
+        view = agent(f"i-{n}", cpu=cpu, mem=f"{mem}g", cuda=cuda, kernel_limit=limit, location=("z", f"r{n % 2}"))
         views.append(holding(view, cpu=min(held, cpu)) if held else view)
     return tuple(views)
 

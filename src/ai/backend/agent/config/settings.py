@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import AliasChoices, Field, field_validator, model_validator
 
-from ai.backend.agent.config.published import Ignored, PublishedNode, WatcherSettings
-from ai.backend.common.slots import BinarySize
+from ai.backend.agent.config.published import PublishedNode, WatcherSettings
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import EtcdSettings, LoggingSettings
+from ai.backend.infra.settings.tables import EtcdSettings, Ignored, LoggingSettings, Size
 
 INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
 """Every node has these slots; they are loaded unless they are blocked."""
-
-Size = Annotated[int, BeforeValidator(lambda value: int(BinarySize.parse(value)))]
-"""Bytes, written as a number or with a binary suffix."""
 
 
 class NodeSettings(PublishedNode):
@@ -29,6 +26,18 @@ class NodeSettings(PublishedNode):
         validation_alias=AliasChoices("resource-group", "scaling-group", "resource_group"),
     )
     region: str = Field(default="local", description="Where the node is; for people.")
+    location: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = Field(
+        default=(),
+        max_length=8,
+        description="The places that the node is in, the widest first, as `['zone-a', 'rack-7']`: resource groups with"
+        " the strategy `topology` put the kernels of one session close together.",
+    )
+    max_kernels: int | None = Field(
+        default=None,
+        ge=1,
+        description="How many kernels this node takes at once; unset: as many as its resources allow.",
+        validation_alias=AliasChoices("max-kernels", "max-container-count", "max_kernels"),
+    )
     data_dir: Path = Field(
         default=Path("~/.local/share/backend.ai/agent"),
         description="Directory of records and of the outbox. One agent at a time uses it.",
@@ -97,6 +106,27 @@ class LinkSettings(Settings):
     )
     manager_key: str | None = Field(default=None, description="The manager's public key, 40 characters of Z85.")
     manager_key_file: Path | None = Field(default=None, description="File with the manager's public key.")
+
+
+class UnderlaySettings(Settings):
+    """How other agents reach this one, for the networks of sessions over several nodes."""
+
+    address: str = Field(
+        default="",
+        description="An IPv4 address of this node that the other nodes reach; unset: that of its route to the manager,"
+        " or of its default route where the manager is on this node.",
+    )
+    port: int = Field(
+        default=4789,
+        ge=1,
+        le=65535,
+        description="UDP port. Agents on one node need one each; a firewall must let it in from the other nodes.",
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _is_ipv4(cls, address: str) -> str:
+        return str(IPv4Address(address)) if address else ""
 
 
 class IntervalSettings(Settings):
@@ -179,6 +209,7 @@ class AgentSettings(Settings):
     agent: NodeSettings = NodeSettings()
     resource: ResourceSettings = ResourceSettings()
     link: LinkSettings = LinkSettings()
+    underlay: UnderlaySettings = UnderlaySettings()
     intervals: IntervalSettings = IntervalSettings()
     kernel_lifecycles: LifecycleSettings = LifecycleSettings()
     runs: RunSettings = RunSettings()

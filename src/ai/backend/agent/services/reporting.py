@@ -56,6 +56,8 @@ class Reporting:
             architecture=ARCHITECTURE,
             resource_group=node.resource_group,
             region=node.region,
+            location=list(node.location),
+            kernel_limit=node.max_kernels,
             addr=around.settings.link.manager_addr,
             runtime=info.name,
             tier=info.tier,
@@ -77,6 +79,7 @@ class Reporting:
             ],
             kernels=self._supervisor.presence(),
             runtime_classes=reports_of(around.settings.runtime_classes, info),
+            overlay=around.overlay,
         )
 
     def _devices(self) -> Iterator[ComputeDevice]:

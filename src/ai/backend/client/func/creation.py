@@ -24,6 +24,7 @@ class CreateOptions(TypedDict, total=False):
     client_token: str | None
     type_: str
     tag: str | None
+    batch_timeout: str | float | None
     starts_at: str | None
     enqueue_only: bool
     max_wait: int
@@ -69,7 +70,9 @@ def _creation_body(config: APIConfig, image: str, name: str, options: CreateOpti
     if options.get("assign_agent"):
         creation["agentList"] = list(options["assign_agent"] or ())
     chosen, priority = options.get("runtime_class"), options.get("priority")
+    timeout = options.get("batch_timeout")
     return {
+        **({"batchTimeout": timeout} if timeout is not None else {}),
         **({"runtimeClass": chosen} if chosen else {}),
         **({"priority": priority} if priority is not None else {}),
         "name": name,

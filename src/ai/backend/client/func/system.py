@@ -28,6 +28,8 @@ AGENT_FIELDS = (
     "runtime",
     "tier",
     "enforcement",
+    "location",
+    "max_kernels",
     "compute_plugins",
     "devices",
 )

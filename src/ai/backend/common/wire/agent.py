@@ -29,6 +29,41 @@ class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
 # ---- manager -> agent ------------------------------------------------------------------------------------------------
 
 
+class UnderlayPeer(Wire, frozen=True, kw_only=True):
+    """Where an agent is reached by others: its IPv4 address, a UDP port, and the keys for what goes there and comes
+    from there, both empty in a network that is not encrypted."""
+
+    address: str
+    port: int
+    key_out: bytes = b""
+    key_in: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"UnderlayPeer({self.address}:{self.port})"
+
+
+class OverlayInfo(Wire, frozen=True, kw_only=True):
+    """The network of a multi-node session as one of its agents needs to know it; settled when the session is scheduled.
+
+    ``vni`` is its number (VXLAN), ``gateway`` an address in ``subnet`` that this agent may use itself. ``addresses``
+    are those of all kernels by host name; ``peers`` are other agents, ``places`` tells behind which one a host is.
+    ``secret`` is the same for every kernel of the session, and what their SSH keys follow from.
+    """
+
+    vni: int
+    subnet: str
+    gateway: str
+    mtu: int
+    local: UnderlayPeer
+    addresses: dict[str, str]
+    peers: dict[str, UnderlayPeer] = {}
+    places: dict[str, str] = {}
+    secret: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"OverlayInfo(vni={self.vni}, subnet={self.subnet!r})"
+
+
 class ClusterInfo(Wire, frozen=True, kw_only=True):
     """The cluster that a kernel belongs to (spec 03-01, "Detection of clustered setups")."""
 
@@ -36,6 +71,7 @@ class ClusterInfo(Wire, frozen=True, kw_only=True):
     size: int = 1
     replicas: dict[str, int] = msgspec.field(default_factory=lambda: {"main": 1})
     hosts: list[str] = msgspec.field(default_factory=lambda: ["main1"])
+    overlay: OverlayInfo | None = None
 
 
 class MountSpec(Wire, frozen=True, kw_only=True):
@@ -406,12 +442,26 @@ class RuntimeClassReport(Wire, frozen=True, kw_only=True):
     max_devices: int | None = None
 
 
+class OverlayReport(Wire, frozen=True, kw_only=True):
+    """How an agent takes part in networks over several agents: its IPv4 address and UDP port for that, and the largest
+    packet between agents. ``why_not`` says why it takes no part, ``why_plain`` why not in encrypted ones; empty where it
+    does.
+    """
+
+    address: str = ""
+    port: int = 4789
+    mtu: int = 1500
+    why_not: str = ""
+    why_plain: str = ""
+
+
 class AgentReport(Wire, frozen=True, kw_only=True):
     """What a heartbeat carries.
 
     ``generation`` grows whenever devices or their health change. ``devices`` are
     :class:`~ai.backend.common.devices.ComputeDevice` as builtins. ``kernels`` lists ``(kernel id, attempt, status)`` of
     everything that the agent holds. ``enforcement`` maps a limit or isolation to what the runtime really does about it.
+    ``location`` are the places that it is in, the widest first. It takes ``kernel_limit`` kernels at once at most.
     """
 
     agent_id: str
@@ -431,6 +481,9 @@ class AgentReport(Wire, frozen=True, kw_only=True):
     images: list[ImageReport] = []
     kernels: list[KernelPresence] = []
     runtime_classes: list[RuntimeClassReport] = []
+    location: list[str] = []
+    kernel_limit: int | None = None
+    overlay: OverlayReport | None = None
 
 
 class KernelPresence(Wire, frozen=True, kw_only=True):

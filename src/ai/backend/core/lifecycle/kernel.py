@@ -5,7 +5,7 @@ Rules:
 1. A kernel moves forward only: PENDING < SCHEDULED < PREPARING < PULLING < BUILDING < PREPARED < CREATING < RUNNING
    < TERMINATING < a final status. An observation of something that lies behind is late and ignored. The ways back are
    two: RESTARTING -> RUNNING, and RETURNED (or an observed PENDING: the agent defers) -> PENDING before its session has
-   run; the session's machine knows when that is.
+   run, or once nothing is left of a session that starts over; the session's machine knows when that is.
 2. A final status never changes.
 3. ``attempt`` names the incarnation. It grows when the kernel is scheduled and when it is restarted; what is observed
    of any other attempt is ignored.
@@ -95,6 +95,7 @@ def _moves(status: KernelStatus) -> dict[KernelTrigger, KernelStatus]:
             T.OBSERVED_ERROR: S.ERROR,
             T.OBSERVED_CANCELLED: S.CANCELLED,
             T.ABANDONED: S.TERMINATED,
+            T.RETURNED: S.PENDING,
         }
     if status in PROGRESS:
         later = PROGRESS[PROGRESS.index(status) + 1 :]

@@ -11,7 +11,10 @@ Rules:
 5. RESTARTING is in place: every kernel keeps its agent and slots, gets the next attempt, and must come up again.
 6. RUNNING_DEGRADED means that an agent of a running session does not answer. Nothing is ended because of that alone;
    giving the agent up is a decision of its own (KernelsAbandoned).
-7. A batch session's result is that of its main kernel's program: SUCCESS for exit code 0, FAILURE for any other end,
+7. A session that ends with the reason RESCHEDULED starts over: each kernel of which nothing is left waits again, and
+   with the last of them the session is PENDING. If the user ends it meanwhile, or its program is over by itself before
+   it was stopped, it ends as any other.
+8. A batch session's result is that of its main kernel's program: SUCCESS for exit code 0, FAILURE for any other end,
    UNDEFINED if the user ended it.
 
 ``step`` is total over (status, trigger): TRANSITIONS names the next status, or that the pair is ignored or refused.
@@ -19,7 +22,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -105,7 +108,7 @@ def _moves(status: SessionStatus) -> dict[SessionTrigger, SessionStatus]:
     if status is S.RESTARTING:
         return {T.KERNELS_RUNNING: S.RUNNING, **_ENDING}
     if status is S.TERMINATING:
-        return dict(_ENDED)
+        return {**_ENDED, T.KERNEL_RETURNED: S.PENDING}
     return {}
 
 
@@ -171,7 +174,11 @@ _KERNEL_EVENTS = {
     KernelStatus.ERROR: "kernel_terminated",
     KernelStatus.CANCELLED: "kernel_cancelled",
 }
-_ENDED_BY_USER = frozenset({KernelEventReason.USER_REQUESTED, KernelEventReason.FORCE_TERMINATED})
+_STARTS_OVER = KernelEventReason.RESCHEDULED
+_WITHOUT_RESULT = frozenset({KernelEventReason.USER_REQUESTED, KernelEventReason.FORCE_TERMINATED, _STARTS_OVER})
+_PROGRAM_OVER = frozenset(
+    {KernelEventReason.TASK_FINISHED, KernelEventReason.TASK_FAILED, KernelEventReason.TASK_TIMEOUT}
+)
 
 
 def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
@@ -269,6 +276,23 @@ class _Step:
         self.destroy(holding, reason, forced=True)
         self.move(T.KERNEL_RETURNED, reason)
 
+    @property
+    def starts_over(self) -> bool:
+        return self.state.status is S.TERMINATING and self.state.reason is _STARTS_OVER
+
+    def wait_again(self, kernel_ids: Collection[KernelId]) -> None:
+        """Nothing is left of these kernels of a session that starts over."""
+        returned = KernelStep(trigger=KernelTrigger.RETURNED, reason=_STARTS_OVER)
+        self.move_kernels(lambda k: returned if k.kernel_id in kernel_ids else None)
+        if all(k.status is KernelStatus.PENDING for k in self.state.kernels):
+            self.move(T.KERNEL_RETURNED, _STARTS_OVER)
+
+    def end_for_good(self, reason: KernelEventReason) -> None:
+        """A session that was to start over does not."""
+        self.state = replace(self.state, reason=reason)
+        over = KernelStep(trigger=KernelTrigger.DESTROY_REQUESTED, reason=reason)
+        self.move_kernels(lambda k: over if k.status is KernelStatus.PENDING else None)
+
     def settle(self, reason: KernelEventReason) -> None:
         """Let the session follow its kernels."""
         trigger = add_up(k.status for k in self.state.kernels)
@@ -299,7 +323,7 @@ class _Step:
             or main is None
             or not main.status.is_final
             or main.status is KernelStatus.CANCELLED
-            or main.reason in _ENDED_BY_USER
+            or main.reason in _WITHOUT_RESULT
         ):
             return
         is_success = main.status is KernelStatus.TERMINATED and main.exit_code == 0
@@ -352,6 +376,10 @@ def _restart_requested(now: _Step, event: SessionRestartRequested) -> None:
 
 def _destroy_requested(now: _Step, event: SessionDestroyRequested) -> None:
     was = now.state.status
+    if event.reason is _STARTS_OVER and was is S.PENDING:
+        return
+    if event.reason is not _STARTS_OVER and now.starts_over:
+        now.end_for_good(event.reason)
     moved = now.move(T.DESTROY_REQUESTED, event.reason)
     if moved:
         request = KernelStep(trigger=KernelTrigger.DESTROY_REQUESTED, reason=event.reason)
@@ -375,6 +403,11 @@ def _observed(now: _Step, event: KernelObserved) -> None:
     if kernel is None or kernel.attempt != event.attempt:
         return
     status = event.status
+    if now.starts_over and (status.is_final or status is KernelStatus.PENDING):
+        if not (kernel.is_main and event.reason in _PROGRAM_OVER):
+            now.wait_again({event.kernel_id})
+            return
+        now.end_for_good(event.reason)
     if status is KernelStatus.PENDING:
         if now.state.status in _STARTING:
             ids, may_wait = frozenset({event.kernel_id}), kernel.status in PROGRESS
@@ -390,6 +423,9 @@ def _observed(now: _Step, event: KernelObserved) -> None:
 
 
 def _abandoned(now: _Step, event: KernelsAbandoned) -> None:
+    if now.starts_over:
+        now.wait_again(event.kernel_ids)
+        return
     lost = KernelStep(trigger=KernelTrigger.ABANDONED, reason=event.reason)
     if now.move_kernels(lambda k: lost if k.kernel_id in event.kernel_ids else None):
         now.settle(event.reason)
@@ -440,7 +476,8 @@ def check(state: SessionState) -> list[str]:
         broken.append(f"{state.status} although every kernel has ended")
     if state.status is S.PENDING and statuses != {KernelStatus.PENDING}:
         broken.append(f"PENDING with kernels {sorted(statuses)}")
-    if state.status not in (S.PENDING, S.CANCELLED) and KernelStatus.PENDING in statuses:
+    may_wait = state.status in (S.PENDING, S.CANCELLED) or _Step(state).starts_over
+    if KernelStatus.PENDING in statuses and not may_wait:
         broken.append(f"{state.status} with a PENDING kernel")
     if state.status in (S.RUNNING, S.RUNNING_DEGRADED) and not statuses <= UP:
         broken.append(f"{state.status} with kernels {sorted(statuses)}")

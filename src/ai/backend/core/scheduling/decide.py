@@ -128,6 +128,7 @@ class Pass:
     def __init__(self, board: Board, policy: Policy, *, now: datetime, rng: Rng) -> None:
         self._fleet = board.fleet
         self._choose = policy.choose
+        self._arrange = policy.arrange
         self._queue = ORDERS[policy.order](board.entries, board.snapshot, board.capacity)
         self._now = now
         self._rng = rng
@@ -221,19 +222,35 @@ class Pass:
         avoided = self._fleet.designated(session.avoided_agents) if session.avoided_agents else 0
         if shape.whole is not None:
             return self._seat(shape.whole, kernel_ids, avoided)
+        if self._arrange is None:
+            return self._gang(shape, kernel_ids, avoided, -1)
+        for here in (~avoided, -1) if avoided else (-1,):
+            for room in self._arrange.rooms(self._fleet, shape, here & ~self._reserved):
+                if (found := self._gang(shape, kernel_ids, 0, room)) is not None:
+                    return found
+        return None
+
+    def _gang(self, shape: Shape, kernel_ids: Sequence[KernelId], avoided: int, room: int) -> Sequence[Seat] | None:
+        """Seats for every kernel of a multi-node session on agents of a mask."""
         seats: list[Seat | None] = [None] * len(kernel_ids)
+        arrange = self._arrange
         for i in shape.hardest:
-            found = self._seat(shape.parts[i], kernel_ids[i : i + 1], avoided)
+            demand, ids = shape.parts[i], kernel_ids[i : i + 1]
+            taken = [seat.rank for seat in seats if seat is not None] if arrange else ()
+            masks = arrange.order(self._fleet, demand, room, taken) if arrange else (room,)
+            found = next((seat for mask in masks if (seat := self._seat(demand, ids, avoided, mask))), None)
             if found is None:
                 unseat(self._fleet, shape, kernel_ids, seats)
                 return None
             seats[i] = found[0]
         return [seat for seat in seats if seat is not None]
 
-    def _seat(self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int) -> list[Seat] | None:
-        """Seats on one agent, if any has room; those that just failed the session come last."""
+    def _seat(
+        self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int, within: int = -1
+    ) -> list[Seat] | None:
+        """Seats on one agent of a mask, if any has room; those that just failed the session come last."""
         fleet = self._fleet
-        scope = demand.open()
+        scope = demand.open() & within
         if self._reserved:
             scope &= ~self._reserved
         for here in (scope & ~avoided, scope & avoided) if avoided else (scope,):
@@ -275,7 +292,10 @@ class Pass:
 
     def _preempt(self, session: PendingSession, rank: int, victims: Sequence[RunningSession]) -> Verdict:
         """Let sessions end, and keep their place for the one that takes it in a later pass."""
-        self._evictions += [Eviction(session_id=v.session_id, in_favour_of=session.session_id) for v in victims]
+        self._evictions += [
+            Eviction(session_id=v.session_id, in_favour_of=session.session_id, starts_over=v.starts_over)
+            for v in victims
+        ]
         self._reserved |= 1 << rank
         self._holders[rank] = session
         agent_id = self._fleet.agents[rank].agent_id

@@ -27,6 +27,8 @@ K = TypeVar("K", bound=Hashable)
 Need = tuple[SlotIndex, int]
 _PLENTY = 10**9
 _FEW = 8
+_CHANGES = 4096
+"""So many changes are kept at least, else four for each agent."""
 _LAST = {"cpu": 1, "mem": 2}
 
 
@@ -116,7 +118,9 @@ class Fleet:
                     self.broken.append((view.agent_id, e.message))
         self.size = len(self.agents)
         self.changes: list[int] = []
-        """The ranks of agents in the order in which they changed."""
+        """The ranks of agents in the order in which they changed; now and then it begins anew, and with it every
+        gradient, so that what is kept for long does not grow."""
+        self._most_changes = max(_CHANGES, 4 * self.size)
         self._snapshot = snapshot
         self.everyone = (1 << self.size) - 1
         self.ranks = {a.agent_id: rank for rank, a in enumerate(self.agents)}
@@ -171,6 +175,15 @@ class Fleet:
             for slots in (*held, *pending):
                 known[slots] = known.get(slots, 0.0) + 1
         return usual(known.items())
+
+    @cached_property
+    def places(self) -> tuple[dict[tuple[str, ...], int], ...]:
+        """The agents of each place, by the path to it: the narrowest places first, and one table for each width."""
+        located = [(a.view.location, rank) for rank, a in enumerate(self.agents) if a.view.location]
+        depths = range(max((len(path) for path, _ in located), default=0), 0, -1)
+        return tuple(
+            self._group((path[:depth], rank) for path, rank in located if len(path) >= depth) for depth in depths
+        )
 
     # ---- demands
 
@@ -325,6 +338,10 @@ class Fleet:
     def _changed(self, rank: int, slots: Iterable[str]) -> None:
         agent = self.agents[rank]
         agent.version += 1
+        if len(self.changes) >= self._most_changes:
+            self.changes.clear()
+            for demand in self._demands.values():
+                demand.gradient = None
         self.changes.append(rank)
         books, grain = agent.books, self._grain
         for slot in slots if not agent.make.hides else books:

@@ -28,8 +28,7 @@ _PLACEMENT_SPELLINGS = {
     "fgd": "least-fragmentation",
 }
 VICTIM_ORDERS = ("newest", "oldest")
-PREEMPTION_MODES = ("terminate",)
-"""The published system also has ``reschedule``; a session here cannot start over on another agent, so it is refused."""
+PREEMPTION_MODES = ("terminate", "reschedule")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +37,8 @@ class Preemption:
 
     Attributes:
         enabled: whether anybody does.
-        mode: ``terminate``: victims end for good.
+        mode: ``terminate``: victims end for good, but for batch sessions that say ``restartable: true``.
+            ``reschedule``: batch sessions wait again and start over, but for those that say ``restartable: false``.
         order: which of the victims of one priority go first.
         min_runtime_s: a session that has run for less than this is spared.
     """

@@ -67,4 +67,7 @@ PLACEMENTS: Mapping[str, Placement] = {
     "dispersed": dispersed,
     "round-robin": round_robin,
     "least-fragmentation": least_fragmentation,
+    "topology": concentrated,
+    "topology-spread": dispersed,
 }
+"""``topology`` and ``topology-spread`` also say how the kernels of one session lie to each other, see topology.py."""

@@ -67,10 +67,11 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eviction:
-    """A running session to end so that another one fits."""
+    """A running session to end so that another one fits; if it ``starts_over``, it waits again afterwards."""
 
     session_id: SessionId
     in_favour_of: SessionId
+    starts_over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

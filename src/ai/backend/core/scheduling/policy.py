@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ai.backend.common.errors import InvalidInput
 from ai.backend.core.scheduling.placing import PLACEMENTS, Placement, Rng
 from ai.backend.core.scheduling.queues import ORDERS
+from ai.backend.core.scheduling.topology import ARRANGEMENTS, Arrangement
 
 __all__ = ["ORDERS", "PLACEMENTS", "SHARED_ORDERS", "Placement", "Policy", "Rng"]
 
@@ -32,6 +33,11 @@ class Policy:
     @property
     def choose(self) -> Placement:
         return self.plugged or PLACEMENTS[self.placement]
+
+    @property
+    def arrange(self) -> Arrangement | None:
+        """How the kernels of a session on several agents are to lie to each other, if that matters."""
+        return None if self.plugged else ARRANGEMENTS.get(self.placement)
 
     def check(self) -> None:
         """

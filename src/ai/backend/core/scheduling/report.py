@@ -21,6 +21,9 @@ def describe(snapshot: Snapshot, plan: Plan, *, only: SessionId | None = None) -
     chosen = [text for session_id, text in lines if only in (None, session_id)]
     if only is None:
         chosen += [f"reserved {agent_id} for {names[session_id]}" for agent_id, session_id in plan.reserved]
-        chosen += [f"ending   {e.session_id} in favour of {names[e.in_favour_of]}" for e in plan.evictions]
+        chosen += [
+            f"ending   {e.session_id} in favour of {names[e.in_favour_of]}{', to wait again' if e.starts_over else ''}"
+            for e in plan.evictions
+        ]
         chosen += [f"unusable {agent_id}: {why}" for agent_id, why in plan.broken_agents]
     return "\n".join(chosen)

@@ -44,6 +44,7 @@ class AgentView:
         images: canonical names of images that it can start; None if it can fetch any.
         kernel_limit: how many kernels it may hold at once; None for any number.
         features: words for what else it can do.
+        location: the places that it is in, the widest first: ``("zone-a", "rack-7")``; see topology.py.
     """
 
     agent_id: AgentId
@@ -55,6 +56,7 @@ class AgentView:
     images: frozenset[str] | None = None
     kernel_limit: int | None = None
     features: frozenset[str] = frozenset()
+    location: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +121,10 @@ class PendingSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSession:
-    """A session that may have to make way. ``kernels``: (agent, kernel) of those that hold anything."""
+    """A session that may have to make way. ``kernels``: (agent, kernel) of those that hold anything.
+
+    ``starts_over``: it waits again once it has made way, instead of ending for good.
+    """
 
     session_id: SessionId
     priority: int
@@ -127,6 +132,7 @@ class RunningSession:
     kernels: tuple[tuple[AgentId, KernelId], ...]
     is_preemptible: bool = True
     is_ending: bool = False
+    starts_over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

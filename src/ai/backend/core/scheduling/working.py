@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -154,9 +154,6 @@ class WorkingAgent:
         """How many more kernels it may hold; None for any number."""
         return None if self.view.kernel_limit is None else max(0, self.view.kernel_limit - self.count)
 
-    def has_room(self, kernels: int = 1) -> bool:
-        return self.room is None or kernels <= self.room
-
     def take(self, kernel_id: KernelId, recipe: Recipe) -> DeviceAllocation:
         """Raises one of :data:`REFUSALS`; then nothing has changed."""
         allocation = self.allocator.take(recipe)
@@ -168,7 +165,3 @@ class WorkingAgent:
         """Undo :meth:`take`, or end a kernel that was held before."""
         self.allocator.free(self._held.pop(kernel_id))
         self.count -= 1
-
-    def refusal_when_empty(self, wishes: Sequence[Wish]) -> BackendError | None:
-        """Why this agent could not hold all of these even if it held nothing else; None if it could."""
-        return self.make.refusal(tuple(wishes))

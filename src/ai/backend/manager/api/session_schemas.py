@@ -42,7 +42,7 @@ class SessionConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup"
     environ: Environ = msgspec.field(default_factory=dict)
     resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | None = None
     variant_requirements: Annotated[list[Variant], Meta(max_length=32)] = msgspec.field(default_factory=list)
-    resource_opts: Annotated[dict[str, Quantity], Meta(max_length=64)] = msgspec.field(default_factory=dict)
+    resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] = msgspec.field(default_factory=dict)
     scaling_group: Word | None = None
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] = msgspec.field(default_factory=list)
     agent_list: Annotated[list[Word], Meta(max_length=256)] = msgspec.field(default_factory=list)

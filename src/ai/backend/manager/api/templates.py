@@ -68,7 +68,7 @@ class FromTemplateConfig(Schema, frozen=True, rename={"scaling_group": "scalingG
     environ: Environ | UnsetType | None = UNSET
     resources: Annotated[dict[str, Quantity], Meta(max_length=64)] | UnsetType | None = UNSET
     variant_requirements: Annotated[list[Variant], Meta(max_length=32)] | UnsetType | None = UNSET
-    resource_opts: Annotated[dict[str, Quantity], Meta(max_length=64)] | UnsetType | None = UNSET
+    resource_opts: Annotated[dict[str, Quantity | bool], Meta(max_length=64)] | UnsetType | None = UNSET
     scaling_group: Word | UnsetType | None = UNSET
     preopen_ports: Annotated[list[Port | PortText], Meta(max_length=64)] | UnsetType | None = UNSET
     agent_list: Annotated[list[Word], Meta(max_length=256)] | UnsetType | None = UNSET

@@ -40,6 +40,8 @@ class Agent:
         generation: of the device inventory.
         devices: :class:`ai.backend.common.devices.ComputeDevice` as builtins, as they came.
         enforcement: limit or isolation -> what the runtime really does about it.
+        location: the places that it is in, the widest first.
+        kernel_limit: how many kernels it takes at once; None for any number.
         live_stat: ``{"node": {...}, "devices": {...}}``, latest in memory, filled at reads only.
     """
 
@@ -66,6 +68,8 @@ class Agent:
     plugins: tuple[PluginReport, ...] = ()
     images: tuple[ImageReport, ...] = ()
     runtime_classes: tuple[RuntimeClassReport, ...] = ()
+    location: tuple[str, ...] = ()
+    kernel_limit: int | None = None
     live_stat: Mapping[str, Any] | None = None
     version_id: int = 1
 

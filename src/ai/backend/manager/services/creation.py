@@ -35,6 +35,7 @@ from ai.backend.manager.services.placing import DEFAULT_SLOTS, Member, Place, Pl
 from ai.backend.manager.services.request_checks import (
     check_callback,
     check_environ,
+    check_flags,
     check_ports,
     check_requirements,
     check_shape,
@@ -45,7 +46,7 @@ from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.state import ManagerState
 
-_OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation"})
+_OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation", "preemptible", "restartable"})
 
 
 class SessionFactory:
@@ -252,7 +253,11 @@ class SessionFactory:
             raise InvalidInput(
                 "shmem exceeds the memory of the session", data={"config.resource_opts": "shmem: too large"}
             )
-        return {**options, "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem))))}
+        return {
+            **options,
+            **check_flags(request),
+            "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem)))),
+        }
 
     async def _dependencies(self, owner: Caller, refs: Sequence[str]) -> tuple[SessionId, ...]:
         found: list[SessionId] = []

@@ -170,6 +170,8 @@ class ReportsService:
                 plugins=tuple(report.plugins),
                 images=tuple(report.images),
                 runtime_classes=tuple(report.runtime_classes),
+                location=tuple(report.location),
+                kernel_limit=report.kernel_limit,
             )
         )
         if known is None:

@@ -69,6 +69,33 @@ def check_callback(url: str | None) -> str | None:
     return url
 
 
+_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def check_flags(request: CreateSession) -> dict[str, str]:
+    """The resource options that are true or false, in one spelling: whether the session may be ended for others, and
+    whether it starts over then.
+
+    Raises:
+        InvalidInput: neither true nor false; or an interactive session is to start over, which would lose what its user
+            has done.
+    """
+    found: dict[str, str] = {}
+    for name in ("preemptible", "restartable"):
+        if (value := request.resource_opts.get(name)) is None:
+            continue
+        said = _WORDS.get(str(value).strip().lower())
+        if said is None:
+            raise InvalidInput(f"{name} is true or false", data={"config.resource_opts": f"{name}: malformed"})
+        if said and name == "restartable" and request.type is not SessionType.BATCH:
+            raise InvalidInput(
+                "Only a batch session can start over.",
+                data={"config.resource_opts": "restartable: not a batch session"},
+            )
+        found[name] = str(said).lower()
+    return found
+
+
 def check_requirements(texts: Sequence[str]) -> tuple[str, ...]:
     """Requirements in their canonical form, each once. Whether any device meets them is the scheduler's word.
 

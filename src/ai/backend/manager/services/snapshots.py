@@ -21,9 +21,10 @@ from ai.backend.common.devices import (
 )
 from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import AgentStatus, SessionStatus, SlotType
+from ai.backend.common.states import AgentStatus, SessionStatus, SessionType, SlotType
 from ai.backend.common.wire.agent import PluginReport
 from ai.backend.core.allocation.node import PluginDevices
+from ai.backend.core.scheduling.options import Preemption
 from ai.backend.core.scheduling.snapshot import (
     AgentView,
     Dependency,
@@ -138,6 +139,8 @@ def agent_view(agent: Agent, holdings: Iterable[Holding]) -> AgentView:
         is_schedulable=agent.status is AgentStatus.ALIVE and agent.schedulable,
         images=frozenset(image.name for image in agent.images),
         features=features_of(agent),
+        location=agent.location,
+        kernel_limit=agent.kernel_limit,
     )
 
 
@@ -146,9 +149,13 @@ def scope_of(session: Session) -> tuple[str, str, str]:
     return session.domain_name, str(session.group_id), str(session.user_id)
 
 
-def running_sessions(sessions: Iterable[Session], *, since: datetime) -> tuple[RunningSession, ...]:
-    """What holds slots, for preemption. A session may be preempted if it runs since a time or longer, unless it says so
-    in its resource options: ``preemptible: false``."""
+def running_sessions(
+    sessions: Iterable[Session], *, since: datetime, preemption: Preemption
+) -> tuple[RunningSession, ...]:
+    """What holds slots, for preemption. A session may be preempted if it runs since a time or longer, unless it says
+    ``preemptible: false`` in its resource options. Only a batch session can start over, since its program is all that
+    it is; see :class:`Preemption`."""
+    by_default = "true" if preemption.mode == "reschedule" else "false"
     return tuple(
         RunningSession(
             session_id=s.id,
@@ -157,8 +164,9 @@ def running_sessions(sessions: Iterable[Session], *, since: datetime) -> tuple[R
             kernels=tuple((k.agent, k.id) for k in s.kernels if k.agent is not None and len(k.holds)),
             is_preemptible=s.status is SessionStatus.RUNNING
             and (s.started_at or s.created_at) <= since
-            and str(s.resource_opts.get("preemptible", "true")).lower() not in ("false", "no", "0"),
+            and s.resource_opts.get("preemptible") != "false",
             is_ending=s.status is SessionStatus.TERMINATING,
+            starts_over=s.type is SessionType.BATCH and s.resource_opts.get("restartable", by_default) == "true",
         )
         for s in sessions
     )

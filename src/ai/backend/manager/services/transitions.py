@@ -30,6 +30,9 @@ MAX_RETRY_AFTER_S = 3600.0
 """How long a plugin may ask a session to wait, see :func:`deferred`."""
 RELOCATED_FROM = "relocated_from"
 """Key of a kernel's ``status_data``: the agent of the attempt before, where that was another one."""
+STARTED_OVER = "started_over"
+"""Key of a session's ``status_data``: how often it had to make way and started over, and how many attempts it had been
+placed in by then."""
 _PASSED = {
     "session_scheduled": SessionStatus.SCHEDULED,
     "session_preparing": SessionStatus.PREPARING,
@@ -66,7 +69,26 @@ def session_state(session: Session) -> SessionState:
         status=session.status,
         result=session.result,
         reason=session.reason,
-        max_attempts=MAX_ATTEMPTS,
+        max_attempts=MAX_ATTEMPTS + _spent(session),
+    )
+
+
+def _spent(session: Session) -> int:
+    """The attempts before the session started over: those that count are the ones since."""
+    return int(session.status_data.get(STARTED_OVER, {}).get("attempts", 0))
+
+
+def _start_over(session: Session) -> Session:
+    """A session that made way, as it waits again: as if it had not started."""
+    times = int(session.status_data.get(STARTED_OVER, {}).get("times", 0)) + 1
+    told = {"times": times, "attempts": max(k.attempt for k in session.kernels)}
+    kernels = tuple(replace(k, started_at=None, exit_code=None) for k in session.kernels)
+    return replace(
+        session,
+        kernels=kernels,
+        started_at=None,
+        not_before=None,
+        status_data={**session.status_data, STARTED_OVER: told},
     )
 
 
@@ -151,13 +173,17 @@ def _merge_session(session: Session, state: SessionState, kernels: tuple[Kernel,
         status_changed=now if moved else session.status_changed,
     )
     if state.status is SessionStatus.SCHEDULED and moved:
-        after = replace(after, scheduled_at=now, status_info=None, status_data={})
+        kept = {name: value for name, value in session.status_data.items() if name == STARTED_OVER}
+        after = replace(after, scheduled_at=now, status_info=None, status_data=kept)
     if state.status is SessionStatus.RUNNING and session.started_at is None:
         after = replace(after, started_at=now, status_info=None)
     if state.status is SessionStatus.PENDING and moved:
         after = replace(after, status_data=_without_devices(after.status_data))
-        tried = max(k.attempt for k in kernels)
-        after = replace(after, not_before=now + RETRY_BACKOFF * 2 ** (tried - 1))
+        if session.status is SessionStatus.TERMINATING:
+            after = _start_over(after)
+        else:
+            tried = max(k.attempt for k in kernels) - _spent(session)
+            after = replace(after, not_before=now + RETRY_BACKOFF * 2 ** (tried - 1))
     if state.status.is_final and moved:
         after = replace(after, terminated_at=now)
     return after

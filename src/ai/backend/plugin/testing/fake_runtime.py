@@ -113,11 +113,6 @@ class FakeNode:
         for queue in self.listeners:
             queue.put_nowait(WorkloadExited(key=workload.spec.key, exit=how))
 
-    def kill_all(self) -> None:
-        """The power fails: every workload is gone at once."""
-        for workload in self.workloads.values():
-            self.end(workload, WorkloadExit(signal=9, reason="node lost"))
-
 
 class FakeChannel(RunnerChannel):
     """See :class:`RunnerChannel`."""

@@ -207,6 +207,8 @@ agents = Table(
     _required("plugins", JSONTuple(PluginReport)),
     _required("images", JSONTuple(ImageReport)),
     _required("runtime_classes", JSONTuple(RuntimeClassReport), server_default="[]"),
+    _required("location", JSONTuple(str), server_default="[]"),
+    Column("kernel_limit", Whole),
     _required("version_id", Whole),
 )
 

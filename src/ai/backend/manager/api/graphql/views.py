@@ -377,6 +377,8 @@ def agent_view(agent: Agent) -> View:
         "runtime": agent.runtime,
         "tier": agent.tier,
         "runtime_classes": json.dumps([to_builtins(one) for one in agent.runtime_classes]),
+        "location": agent.location,
+        "max_kernels": agent.kernel_limit,
         "enforcement": json.dumps({name: str(word) for name, word in agent.enforcement.items()}),
         "compute_plugins": json.dumps({name: dict(info) for name, info in agent.compute_plugins.items()}, default=str),
         "hardware_metadata": json.dumps(

@@ -158,7 +158,9 @@ class ScheduleLoop(Loop):
         return replace(
             made,
             last_agent=memory.last_agent,
-            running=running_sessions(owners.values(), since=now - spared) if policy.preempts else (),
+            running=running_sessions(owners.values(), since=now - spared, preemption=options.preemption)
+            if policy.preempts
+            else (),
             occupied=now_used,
             used_lately=await self._shares.used_lately(group, now_used, now),
             weights=options.weights,
@@ -207,9 +209,12 @@ class ScheduleLoop(Loop):
 
     async def _evict(self, plan: Plan, now: datetime) -> None:
         """End the sessions that make way; their place is kept for those in whose favour they end."""
-        victims = await self._sessions.get_many([e.session_id for e in plan.evictions]) if plan.evictions else []
+        evictions = {e.session_id: e for e in plan.evictions}
+        victims = await self._sessions.get_many(list(evictions)) if evictions else []
         for session in victims:
-            change, _ = advance(session, SessionDestroyRequested(reason=KernelEventReason.PREEMPTED), now=now)
+            over = evictions[session.id].starts_over
+            reason = KernelEventReason.RESCHEDULED if over else KernelEventReason.PREEMPTED
+            change, _ = advance(session, SessionDestroyRequested(reason=reason), now=now)
             if change is not None:
                 try:
                     await self._writer.commit([change], point="commit-schedule")

@@ -28,7 +28,7 @@ from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.ages import Ages
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.reports import ReportsService
-from ai.backend.manager.services.transitions import advance
+from ai.backend.manager.services.transitions import STARTED_OVER, advance
 from ai.backend.manager.services.writer import SessionWriter
 
 log = logging.getLogger(__name__)
@@ -120,6 +120,8 @@ class SweepLoop(Loop):
         age = self._ages.of(session.id, session.status_changed)
         if session.status is S.PENDING:
             since = max(session.created_at, session.starts_at or session.created_at)
+            if STARTED_OVER in session.status_data:
+                since = max(since, session.status_changed)
             limit = pending.get(session.scaling_group)
             if limit is not None and self._ages.of(session.id, since) > limit:
                 return SessionDestroyRequested(reason=KernelEventReason.PENDING_TIMEOUT)
