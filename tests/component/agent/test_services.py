@@ -176,13 +176,17 @@ async def check_terminal(bench: RealBench, agent: Agent, spec: KernelSpec) -> No
             await page.type("echo still-$X\n")
             await page.wait("still-kept")
             async with web.ws_connect(address) as other:
-                assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
-                assert socket.close_code == 4001
+                assert await closed(socket) == 4001
                 await Page(other).type("exit\n")
-                async with asyncio.timeout(30):
-                    while (await other.receive()).type is aiohttp.WSMsgType.BINARY:
-                        pass
-                assert other.close_code == 4000
+                assert await closed(other) == 4000
+
+
+async def closed(socket: aiohttp.ClientWebSocketResponse) -> int | None:
+    """Read what is still to come; return the code that the other side closed with."""
+    async with asyncio.timeout(30):
+        while (await socket.receive()).type is aiohttp.WSMsgType.BINARY:
+            pass
+    return socket.close_code
 
 
 async def page_of(agent: Agent, spec: KernelSpec, port: int, path: str) -> str:
