@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, FileLeftovers, FileOutbox
 from ai.backend.agent.adapters.host import HostMeter
 from ai.backend.agent.adapters.kit.store import KitStore
+from ai.backend.agent.adapters.underlay import overlay_report
 from ai.backend.agent.api.commands import Commands
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.services.device_operations import DeviceOperations
@@ -41,6 +41,7 @@ from ai.backend.agent.services.survey import SurveyedPlugin as SurveyedPlugin  #
 from ai.backend.agent.services.survey import survey
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
 from ai.backend.plugin.loading import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime
 
@@ -153,6 +154,7 @@ class Agent:
             supervisor, self._runtime, processes, devices, self._images, ports, desk, settings.runs, self._recovered
         )
         await self._runtime.setup()
+        reporting.overlay = await asyncio.to_thread(overlay_report, settings, self._runtime.info())
         await reporting.refresh(asyncio.get_running_loop().time())
         with suppress(BackendError):  # the loop says so, and tries again
             await reporting.refresh_images()
@@ -368,25 +370,21 @@ def main() -> None:
 
 
 @main.command("start-server")
-@click.option("-f", "--config", "config", type=click.Path(path_type=Path), help="agent.toml; searched if not given.")
-@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
-def start_server(config: Path | None, log_level: str) -> None:
+@config_option("agent")
+@log_level_option
+def start_server(config: Path | None, log_level: str | None) -> None:
     """Serve a manager with the devices of this node."""
     from ai.backend.infra.heap import share_one_heap
+    from ai.backend.infra.pid_file import PidFile
     from ai.backend.infra.settings import load_settings
-    from ai.backend.infra.telemetry import configure_logging
+    from ai.backend.infra.telemetry import log_as_configured
 
     share_one_heap()
-    configure_logging("agent", level=log_level.upper())
 
-    async def run() -> None:
+    async def work(stop: asyncio.Event) -> None:
         settings = load_settings(AgentSettings, name="agent", path=config, env_prefix="BACKEND_AGENT_")
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        await serve(settings, stop)
+        log_as_configured("agent", settings.logging, level=log_level)
+        with PidFile(settings.agent.pid_file):
+            await serve(settings, stop)
 
-    try:
-        asyncio.run(run())
-    except (BackendError, OSError) as e:
-        raise click.ClickException(str(e)) from e
+    run_daemon(work)

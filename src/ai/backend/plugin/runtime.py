@@ -310,7 +310,8 @@ class AbstractRuntime(ABC):
             CreationDenied: there can be none here, with the reason (``RuntimeInfo.no_session_networks``).
             WorkloadError, Unavailable: it failed; what is half made is found by ``remove_network``.
         """
-        raise CreationDenied(self.info().no_session_networks)
+        info = self.info()
+        raise CreationDenied(info.no_session_networks if overlay is None else info.no_multi_node_networks)
 
     async def remove_network(self, session_id: SessionId) -> None:
         """Remove it, whatever is still in it. Safe when there is none."""

@@ -14,10 +14,12 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.endpoints import AgentEndpoint
 from ai.backend.standalone.agent_files import merged, own_settings
 from ai.backend.standalone.layout import Layout
-from ai.backend.standalone.options import DEFAULT_MOCK
+from ai.backend.standalone.options import DEFAULT_MOCK, agent_place
 
 PLUGIN_CONFIGURATION = "config/plugins/accelerator"
 DEFAULT_RESOURCE_GROUP = "default"
+VXLAN_PORT = 4789
+"""Of the first agent. They are on one node, so each has its own, and they reach each other on its loopback."""
 
 
 class AgentDaemon:
@@ -109,6 +111,7 @@ def agent_settings(
             "runtime": runtime,
             "allow-compute-plugins": allowed,
         },
+        "underlay": {"address": "127.0.0.1", "port": VXLAN_PORT + agent_place(agent_id)},
         "plugins": plugins,
     }
 

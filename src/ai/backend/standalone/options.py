@@ -75,3 +75,9 @@ def _place(given: str | None, words: tuple[str, ...], what: str) -> str | None:
 def agent_ids(count: int) -> list[str]:
     """Stable names, so that the next ``up`` finds the same agents."""
     return ["i-local"] if count == 1 else ["i-local", *(f"i-local-{n}" for n in range(2, count + 1))]
+
+
+def agent_place(agent_id: str) -> int:
+    """Which of :func:`agent_ids` it is, from 0; 0 for any other."""
+    number = agent_id.removeprefix("i-local-")
+    return int(number) - 1 if number.isdecimal() else 0

@@ -1,7 +1,8 @@
 """The key pair with which the kernels of a session log in to each other (spec 03-01, "Detection of clustered setups").
 
-It follows from a secret of this agent and the session's id: every kernel of the session here has the same one, also
-after a restart of either, and nothing has to be kept or removed. It opens nothing but this session's kernels.
+It follows from a secret of this agent, or for a session over several agents from one that the manager told them, and
+the session's id: every kernel of the session has the same one, also after a restart of either, and nothing has to be
+kept or removed. It opens nothing but this session's kernels.
 """
 
 from __future__ import annotations

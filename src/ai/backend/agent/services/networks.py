@@ -1,5 +1,7 @@
 """The private networks of cluster sessions: there while a kernel of the session is here, and gone with the last.
 
+Those over several nodes are as the manager has settled them; what it told is kept in the kernels' records.
+
 Who holds a network is known from the kernels' records alone, so that an agent that was killed at any step knows it
 again. One operation at a time works on the network of a session.
 """
@@ -13,15 +15,29 @@ from weakref import WeakValueDictionary
 from ai.backend.agent.model.kernel import KernelRecord
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode
-from ai.backend.plugin.runtime import AbstractRuntime, NetworkView
+from ai.backend.common.wire.agent import OverlayInfo
+from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, Overlay
 
 log = logging.getLogger(__name__)
 
 
 def needs_network(record: KernelRecord) -> bool:
-    """Whether the kernel is one of several on this node. Those of several nodes are not in a network of one."""
+    """Whether the kernel is one of several: on this node, or on several where the manager gave them a network."""
     cluster = record.spec.cluster
-    return cluster.size > 1 and cluster.mode is ClusterMode.SINGLE_NODE
+    return cluster.size > 1 and (cluster.mode is ClusterMode.SINGLE_NODE or cluster.overlay is not None)
+
+
+def overlay_of(told: OverlayInfo) -> Overlay:
+    """What the runtime needs to know of it."""
+    return Overlay(
+        vni=told.vni,
+        subnet=told.subnet,
+        addresses=told.addresses,
+        gateway=told.gateway,
+        mtu=told.mtu,
+        local=(told.local.address, told.local.port),
+        peers={host: (told.peers[place].address, told.peers[place].port) for host, place in told.places.items()},
+    )
 
 
 class Networks:
@@ -50,7 +66,18 @@ class Networks:
             return None
         async with self._lock(record.session_id):
             self.hold(record)
-            return await self._runtime.create_network(record.session_id, record.spec.cluster.hosts)
+            cluster = record.spec.cluster
+            if cluster.overlay is None:
+                return await self._runtime.create_network(record.session_id, cluster.hosts)
+            return await self._runtime.create_network(record.session_id, cluster.hosts, overlay_of(cluster.overlay))
+
+    async def rejoin(self, record: KernelRecord) -> None:
+        """After a restart of the agent: what leads to other nodes is as it was told, whoever changed it meanwhile.
+
+        Raises as :meth:`join`.
+        """
+        if record.spec.cluster.overlay is not None:
+            await self.join(record)
 
     async def leave(self, record: KernelRecord) -> None:
         """A kernel is over. Idempotent; raises what the runtime raises, to be tried again."""

@@ -15,7 +15,7 @@ from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.runtime_classes import reports_of
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.slots import format_quantity
-from ai.backend.common.wire.agent import AgentReport, ImageReport, PluginReport, SlotReport
+from ai.backend.common.wire.agent import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport
 from ai.backend.plugin.runtime import RuntimeImage
 
 try:
@@ -32,6 +32,8 @@ class Reporting:
         self._around = around
         self._supervisor = supervisor
         self._images: Sequence[RuntimeImage] = ()
+        self.overlay: OverlayReport | None = None
+        """How this node takes part in networks over several; told once it is known."""
 
     async def refresh(self, now: float) -> bool:
         """Returns whether the inventory changed."""
@@ -79,7 +81,7 @@ class Reporting:
             ],
             kernels=self._supervisor.presence(),
             runtime_classes=reports_of(around.settings.runtime_classes, info),
-            overlay=around.overlay,
+            overlay=self.overlay,
         )
 
     def _devices(self) -> Iterator[ComputeDevice]:

@@ -444,8 +444,8 @@ class RuntimeClassReport(Wire, frozen=True, kw_only=True):
 
 class OverlayReport(Wire, frozen=True, kw_only=True):
     """How an agent takes part in networks over several agents: its IPv4 address and UDP port for that, and the largest
-    packet between agents. ``why_not`` says why it takes no part, ``why_plain`` why not in encrypted ones; empty where it
-    does.
+    packet between agents. ``why_not`` says why it takes no part, ``why_plain`` why not in encrypted ones; empty where
+    it does.
     """
 
     address: str = ""

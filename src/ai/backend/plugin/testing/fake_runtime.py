@@ -19,6 +19,7 @@ from ai.backend.plugin.accelerator import Measurement, MetricKind
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
     NetworkView,
+    Overlay,
     RunnerChannel,
     RuntimeImage,
     RuntimeInfo,
@@ -226,7 +227,11 @@ class FakeRuntime(AbstractRuntime):
             workload.timer = loop.call_later(behaviour.dies_after_s, self.node.end, workload, behaviour.dies_with)
         return workload.view()
 
-    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+    async def create_network(
+        self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
+    ) -> NetworkView:
+        if overlay is not None:
+            return await super().create_network(session_id, hosts, overlay)
         addresses = {host: f"10.213.0.{number}" for number, host in enumerate(hosts, 2)}
         view = NetworkView(session_id=session_id, network_id=f"fake-{session_id}", addresses=addresses)
         return self.node.networks.setdefault(session_id, view)

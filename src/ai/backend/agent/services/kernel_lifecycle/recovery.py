@@ -10,6 +10,7 @@ from ai.backend.agent.model.kernel import Phase
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
+from ai.backend.common.errors import BackendError
 from ai.backend.plugin.runtime import WorkloadView
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Recovery:
         await self.remove_strangers(await self._around.runtime.list_workloads())
         await self._sweep_networks()
         for kernel in self._supervisor.live():
+            await self._rejoin(kernel)
             self._supervisor.resume(kernel)
 
     async def remove_strangers(self, views: Iterable[WorkloadView]) -> None:
@@ -58,6 +60,14 @@ class Recovery:
             await self._around.networks.sweep()
         except Exception:
             log.exception("networks of sessions that are gone cannot be removed; the next look tries again")
+
+    async def _rejoin(self, kernel: Kernel) -> None:
+        if kernel.record.phase is not Phase.RUNNING:
+            return
+        try:
+            await self._around.networks.rejoin(kernel.record)
+        except BackendError as e:
+            log.warning("kernel %s may not reach the kernels on other nodes: %s", kernel.id, e)
 
     async def sync(self) -> None:
         """Compare the records with what the runtime holds; forget kernels that ended long ago."""

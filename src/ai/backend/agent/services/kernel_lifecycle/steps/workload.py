@@ -58,7 +58,9 @@ class CreateWorkload:
         )
 
     def _cluster_keys(self, spec: KernelSpec) -> dict[str, bytes]:
-        return cluster_key_files(self._around.secret, spec.session_id, spec.cluster.hosts)
+        overlay = spec.cluster.overlay
+        secret = self._around.secret if overlay is None else overlay.secret
+        return cluster_key_files(secret, spec.session_id, spec.cluster.hosts)
 
     async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
         if kernel.record.workload_id:  # resumed
