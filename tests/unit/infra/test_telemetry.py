@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ai.backend.infra.telemetry import Metrics, bind_log_context, configure_logging
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.settings.tables import LoggingSettings
+from ai.backend.infra.telemetry import Metrics, bind_log_context, configure_logging, log_as_configured
 
 
 @pytest.fixture(autouse=True)
@@ -50,3 +54,50 @@ def test_the_same_metric_is_made_once_and_keeps_its_kind() -> None:
     assert b'backendai_storage_proxy_requests_total{status="2xx"} 2.0' in metrics.exposition()
     with pytest.raises(ValueError, match="already"):
         metrics.gauge("requests_total", "Requests.")
+
+
+def _settings(**tables: Any) -> LoggingSettings:
+    return LoggingSettings.model_validate(tables)
+
+
+def test_the_log_goes_where_the_settings_say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = {"path": str(tmp_path / "logs"), "rotation-size": "1k", "backup-count": 2}
+    for number in (0, 1):
+        log_as_configured("manager", _settings(drivers=["file"], file=place), number=number)
+        for n in range(100):
+            logging.getLogger("ai.backend.test").info("line %d", n)
+    assert capsys.readouterr().err == ""
+    names = [f"manager{worker}.log{old}" for worker in ("", "-1") for old in ("", ".1", ".2")]
+    assert sorted(p.name for p in (tmp_path / "logs").iterdir()) == sorted(names)
+    last = (tmp_path / "logs/manager.log").read_text().splitlines()[-1]
+    assert (json.loads(last)["msg"], json.loads(last)["process"]) == ("line 99", os.getpid())
+    log_as_configured("manager", _settings(drivers=["console"], console={"format": "simple"}))
+    logging.getLogger("ai.backend.test").warning("to people")
+    assert capsys.readouterr().err == "WARNING to people\n"
+
+
+def test_a_record_must_pass_the_level_of_its_logger_and_of_all(capsys: pytest.CaptureFixture[str]) -> None:
+    packages = {"": "INFO", "ai.backend": "DEBUG", "quiet": "ERROR"}
+    wanted = _settings(level="INFO", **{"pkg-ns": packages}, console={"format": "simple"})
+
+    def said(level: str | None = None) -> list[str]:
+        log_as_configured("manager", wanted, level=level)
+        for name in ("ai.backend.test", "other", "quiet"):
+            for number in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR):
+                logging.getLogger(name).log(number, name)
+        return [" ".join(line.split()) for line in capsys.readouterr().err.splitlines()]
+
+    ours, other = "ai.backend.test", "other"
+    errors = [f"ERROR {name}" for name in (ours, other, "quiet")]
+    usual = [f"{level} {name}" for name in (ours, other) for level in ("INFO", "WARNING")]
+    assert sorted(said()) == sorted([*usual, *errors])
+    assert "DEBUG ai.backend.test" in said("DEBUG")
+    assert said("ERROR") == errors
+
+
+def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InvalidInput, match=r"file/manager\.log cannot be written"):
+        log_as_configured("manager", _settings(drivers=["file"], file={"path": str(tmp_path / "file")}))
+    with pytest.raises(ValueError, match="filename"):
+        _settings(file={"filename": "../passwd"})

@@ -98,7 +98,7 @@ def test_the_example_of_the_spec_is_read() -> None:
         ("asyncio = false", "asynchio = false"),
         ('level = "INFO"', 'level = "LOUD"'),
         ('"aiohttp" = "INFO"', '"aiohttp" = "LOUD"'),
-        ('drivers = ["console", "file"]', 'drivers = ["logstash"]'),
+        ('drivers = ["console", "file"]', 'drivers = ["logstahs"]'),
         ("backup-count = 10", "backups = 10"),
         ('event-loop = "uvloop"', 'event-loop = "gevent"'),
         ("group = 1100", "groups = 1100"),

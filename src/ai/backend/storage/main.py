@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import socket
 import ssl
 import sys
@@ -19,16 +18,20 @@ from aiohttp import web
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.volume_paths import VFolderId
 from ai.backend.infra.crash_points import crash_point
+from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
 from ai.backend.infra.http.server import HttpServer, make_runner, serve_on
-from ai.backend.infra.telemetry import Metrics
+from ai.backend.infra.http.tls import tls_of
+from ai.backend.infra.pid_file import PidFile
+from ai.backend.infra.settings import load_settings
+from ai.backend.infra.telemetry import Metrics, log_as_configured
+from ai.backend.infra.workers import Workers, first_has_ended
 from ai.backend.storage.api.artifacts import ArtifactApi, ArtifactClientApi
 from ai.backend.storage.api.client import ClientApi, allow_all_origins
 from ai.backend.storage.api.manager import FileApi, FolderApi, VolumeApi
 from ai.backend.storage.api.secret import SecretGate
 from ai.backend.storage.config.settings import (
-    AddressSettings,
     ClientApiSettings,
     ManagerApiSettings,
     StorageSettings,
@@ -41,7 +44,6 @@ from ai.backend.storage.services.tasks import Tasks
 from ai.backend.storage.services.tokens import Tokens
 from ai.backend.storage.services.uploads import Uploads
 from ai.backend.storage.services.volumes import Volumes
-from ai.backend.storage.services.workers import Workers, first_has_ended
 
 log = logging.getLogger(__name__)
 MIN_SECRET = 32
@@ -119,8 +121,8 @@ class StorageProxy:
         await self.volumes.start()
         await self._artifacts.start()
         shares = self.settings.storage_proxy.num_proc > 1
-        where = client or _bound(api.client.service_addr, shares=shares)
-        self.client_url = await _serve(self._client_runner, where, client_tls)
+        where = client or (api.client.service_addr.host, api.client.service_addr.port)
+        self.client_url = await _serve(self._client_runner, where, client_tls, shares=shares)
         if self._is_worker:
             return
         await self._folders.take_up()
@@ -128,7 +130,7 @@ class StorageProxy:
         self._loops.append(asyncio.create_task(expire_uploads(self.volumes, self._uploads, after_s=expiry)))
         self._files.client_url = (api.client.public_url or self.client_url).rstrip("/")
         self._artifact_api.client_url = self._files.client_url
-        where = manager or _bound(api.manager.service_addr, shares=False)
+        where = manager or (api.manager.service_addr.host, api.manager.service_addr.port)
         self.manager_url = await _serve(self._manager_runner, where, manager_tls)
 
     async def _readiness(self) -> Mapping[str, bool]:
@@ -149,33 +151,15 @@ class StorageProxy:
         await self.volumes.stop()
 
 
-def _bound(address: AddressSettings, *, shares: bool) -> socket.socket:
-    """Args: shares: with the other processes of this proxy; the kernel deals connections out to them."""
-    host, port = address.host, address.port
-    if shares and port == 0:
-        raise InvalidInput("With num-proc above 1, api.client.service-addr needs a port.")
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((host, port), family=family, reuse_port=shares)
-    except OSError as e:
-        raise InvalidInput(f"Cannot listen on {host}, port {port}: {e.strerror}.") from None
-
-
 def _tls(api: ClientApiSettings | ManagerApiSettings) -> ssl.SSLContext | None:
-    if not api.ssl_enabled or api.ssl_cert is None:
+    if api.ssl_cert is None or api.ssl_privkey is None or not api.ssl_enabled:
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(api.ssl_cert, api.ssl_privkey, password=lambda: "")
-    except (OSError, ssl.SSLError) as e:
-        why = e.reason if isinstance(e, ssl.SSLError) else e.strerror
-        raise InvalidInput(f"The certificate {api.ssl_cert} or its key cannot be used: {why}.") from None
-    return context
+    return tls_of(api.ssl_cert, api.ssl_privkey)
 
 
-async def _serve(runner: web.AppRunner, where: Where, tls: ssl.SSLContext | None) -> str:
+async def _serve(runner: web.AppRunner, where: Where, tls: ssl.SSLContext | None, *, shares: bool = False) -> str:
     try:
-        host, port = await serve_on(runner, where, tls=tls)
+        host, port = await serve_on(runner, where, tls=tls, shares=shares)
     except OSError as e:
         raise InvalidInput(f"Cannot listen on {where}: {e.strerror}.") from None
     return f"http{'s' if tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -203,36 +187,35 @@ def main() -> None:
 
 
 @main.command("start-server")
-@click.option("-f", "--config", type=click.Path(path_type=Path), help="storage-proxy.toml; searched if not given.")
-@click.option("--log-level", help="debug, info, warning or error; else as `logging.level` says.")
-@click.option("--worker", is_flag=True, hidden=True, help="One of several processes, which the first one starts.")
-def start_server(config: Path | None, log_level: str | None, worker: bool) -> None:
+@config_option("storage-proxy")
+@log_level_option
+@click.option("--worker", type=int, default=0, hidden=True, help="The number of a process that the first one starts.")
+def start_server(config: Path | None, log_level: str | None, worker: int) -> None:
     """Serve folders to managers and clients."""
-    from ai.backend.infra.settings import load_settings
-    from ai.backend.infra.telemetry import configure_logging
-
-    configure_logging("storage-proxy", level=(log_level or "INFO").upper())
+    settings = _load(config)
+    level = log_level or ("DEBUG" if settings.debug.enabled else None)
     try:
-        settings = load_settings(StorageSettings, name="storage-proxy", path=config, env_prefix="BACKEND_STORAGE_")
-        wanted = settings.logging
-        configure_logging(
-            "storage-proxy",
-            level=log_level.upper() if log_level else "DEBUG" if settings.debug.enabled else wanted.level,
-            file=wanted.file.path / wanted.file.filename if "file" in wanted.drivers else None,
-        )
-        for name, level in wanted.pkg_ns.items():
-            logging.getLogger(name).setLevel(level)
-        if worker:
-            _run_worker(settings)
-        else:
-            options = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]
-            _run(settings, [sys.executable, "-c", _COMMAND, "start-server", *options, "--worker"])
-    except (BackendError, OSError) as e:
+        log_as_configured("storage-proxy", settings.logging, level=level, number=worker)
+    except BackendError as e:
+        raise click.ClickException(str(e)) from e
+    again = [*(("-f", str(config)) if config else ()), *(("--log-level", log_level) if log_level else ())]
+    command = [sys.executable, "-c", _COMMAND, "start-server", *again, "--worker"]
+    run_daemon(
+        lambda stop: _transfer(settings) if worker else _lead(settings, stop, lambda number: [*command, str(number)]),
+        debug=settings.debug.asyncio or None,
+        loop_factory=_loop_factory(settings.storage_proxy.event_loop),
+    )
+
+
+def _load(config: Path | None) -> StorageSettings:
+    try:
+        return load_settings(StorageSettings, name="storage-proxy", path=config, env_prefix="BACKEND_STORAGE_")
+    except BackendError as e:
         raise click.ClickException(str(e)) from e
 
 
 @main.command("migrate-volume")
-@click.option("-f", "--config", type=click.Path(path_type=Path), help="storage-proxy.toml; searched if not given.")
+@config_option("storage-proxy")
 @click.argument("name")
 @click.argument("folders", type=click.File())
 def migrate_volume(config: Path | None, name: str, folders: TextIO) -> None:
@@ -241,10 +224,8 @@ def migrate_volume(config: Path | None, name: str, folders: TextIO) -> None:
     NAME is the volume's, as in the settings; no storage proxy may use it meanwhile. FOLDERS is a file with one folder a
     line, as `user:<uuid>/<folder id>` or `project:<uuid>/<folder id>`.
     """
-    from ai.backend.infra.settings import load_settings
-
+    settings = _load(config)
     try:
-        settings = load_settings(StorageSettings, name="storage-proxy", path=config, env_prefix="BACKEND_STORAGE_")
         wanted = [VFolderId.parse(line.strip()) for line in folders if line.strip()]
         left = asyncio.run(_migrate(settings, name, wanted))
     except (BackendError, OSError) as e:
@@ -263,13 +244,9 @@ async def _migrate(settings: StorageSettings, name: str, folders: Sequence[VFold
         await volume.stop()
 
 
-def _run(settings: StorageSettings, worker: Sequence[str]) -> None:
+async def _lead(settings: StorageSettings, stop: asyncio.Event, worker: Callable[[int], Sequence[str]]) -> None:
     own = settings.storage_proxy
-
-    async def run() -> None:
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    with PidFile(own.pid_file):
         workers = Workers(worker, own.num_proc - 1)
         workers.start()
         try:
@@ -277,35 +254,15 @@ def _run(settings: StorageSettings, worker: Sequence[str]) -> None:
         finally:
             await workers.stop()
 
-    if own.pid_file is not None:
-        own.pid_file.write_text(f"{os.getpid()}\n")
+
+async def _transfer(settings: StorageSettings) -> None:
+    """A worker. Signals are those of a terminal: the first process says when to end."""
+    proxy = StorageProxy(settings, is_worker=True)
     try:
-        with _runner(settings) as runner:
-            runner.run(run())
+        await proxy.start()
+        await first_has_ended()
     finally:
-        if own.pid_file is not None:
-            own.pid_file.unlink(missing_ok=True)
-
-
-def _run_worker(settings: StorageSettings) -> None:
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):  # those of a terminal: the first process says when to end
-            loop.add_signal_handler(number, lambda: None)
-        proxy = StorageProxy(settings, is_worker=True)
-        try:
-            await proxy.start()
-            await first_has_ended()
-        finally:
-            await proxy.stop()
-
-    with _runner(settings) as runner:
-        runner.run(run())
-
-
-def _runner(settings: StorageSettings) -> asyncio.Runner:
-    factory = _loop_factory(settings.storage_proxy.event_loop)
-    return asyncio.Runner(debug=settings.debug.asyncio or None, loop_factory=factory)
+        await proxy.stop()
 
 
 def _loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from aiohttp import web
 from ai.backend.agent.config.published import WatcherSettings
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, Unavailable
+from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.http.errors import problem_response
 from ai.backend.infra.http.server import make_runner, serve_on
 
@@ -110,23 +110,18 @@ async def serve(settings: WatcherSettings, stop: asyncio.Event) -> None:
 
 
 @click.command("watcher")
-@click.option("-f", "--config", "config", type=click.Path(path_type=Path), help="agent.toml; searched if not given.")
-@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
-def watcher(config: Path | None, log_level: str) -> None:
+@config_option("agent")
+@log_level_option
+def watcher(config: Path | None, log_level: str | None) -> None:
     """Start, stop and restart the agent of this node on request."""
     from ai.backend.infra.settings import load_settings
-    from ai.backend.infra.telemetry import configure_logging
+    from ai.backend.infra.telemetry import log_as_configured
 
-    configure_logging("watcher", level=log_level.upper())
-
-    async def run() -> None:
+    async def work(stop: asyncio.Event) -> None:
         settings = load_settings(AgentSettings, name="agent", path=config, env_prefix="BACKEND_AGENT_")
-        stop = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        own_file = settings.logging.file.model_copy(update={"filename": "watcher.log"})
+        logs = settings.logging.model_copy(update={"file": own_file})
+        log_as_configured("watcher", logs, level=log_level)
         await serve(settings.watcher, stop)
 
-    try:
-        asyncio.run(run())
-    except (BackendError, OSError) as e:
-        raise click.ClickException(str(e)) from e
+    run_daemon(work)

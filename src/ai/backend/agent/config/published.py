@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.tables import Address, HostPort
@@ -25,12 +25,6 @@ class WatcherSettings(Settings):
         default_factory=list,
         description="Run instead of `systemctl ACTION UNIT`, with the action (start, stop, restart) as its last word.",
     )
-
-
-class Ignored(Settings):
-    """A table of the published file that says nothing here."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 class PublishedNode(Settings):

@@ -23,7 +23,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter, Histogram
 
-from ai.backend.common.errors import AuthenticationFailed, BackendError, InternalError, RateLimitExceeded
+from ai.backend.common.errors import AuthenticationFailed, BackendError, InternalError, InvalidInput, RateLimitExceeded
 from ai.backend.common.signing import media_type
 from ai.backend.infra.http.client_tokens import TOKEN_HEADER, ClientTokens
 from ai.backend.infra.http.decode import (
@@ -340,21 +340,28 @@ def make_runner(app: web.Application) -> web.AppRunner:
 
 
 async def serve_on(
-    runner: web.AppRunner, where: socket.socket | tuple[str, int], *, tls: ssl.SSLContext | None = None
+    runner: web.AppRunner,
+    where: socket.socket | tuple[str, int],
+    *,
+    tls: ssl.SSLContext | None = None,
+    shares: bool = False,
 ) -> tuple[str, int]:
     """Serve on a bound socket, or on a host and port (0 is any), and tell which host and port that is.
 
     Args:
         tls: speaks TLS; None: plain HTTP.
+        shares: the port, with the other processes of this daemon; the kernel deals connections out to them.
 
     Raises:
-        OSError: the address cannot be bound.
+        OSError: the address cannot be bound. InvalidInput: a port is to be shared that is not named.
     """
+    if shares and not isinstance(where, socket.socket) and where[1] == 0:
+        raise InvalidInput("With num-proc above 1, service-addr needs a port.", data={"service-addr": "no port"})
     await runner.setup()
     if isinstance(where, socket.socket):
         await web.SockSite(runner, where, backlog=_BACKLOG, ssl_context=tls).start()
     else:
-        await web.TCPSite(runner, *where, backlog=_BACKLOG, ssl_context=tls).start()
+        await web.TCPSite(runner, *where, backlog=_BACKLOG, ssl_context=tls, reuse_port=shares or None).start()
     host, port = runner.addresses[0][:2]
     return str(host), int(port)
 

@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import Annotated, Literal, Self
 from urllib.parse import quote
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from ai.backend.common.errors import InvalidQuantity
+from ai.backend.common.slots import BinarySize
 from ai.backend.infra.settings.load import Settings
+
+
+class Ignored(Settings):
+    """A table of a published file that says nothing here."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+def _bytes(value: object) -> object:
+    try:
+        return int(BinarySize.parse(value)) if isinstance(value, str) else value
+    except InvalidQuantity as e:
+        raise ValueError(e.message) from None
+
+
+Size = Annotated[int, BeforeValidator(_bytes)]
+"""Bytes, as a number or with a binary suffix: 100g."""
 
 
 class HostPort(Settings):
@@ -66,13 +86,55 @@ class RedisSettings(Settings):
 Level = Literal["NOTSET", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
+class ConsoleLogSettings(Settings):
+    """The table ``[logging.console]``."""
+
+    colored: bool = Field(True, description="Colours, where standard error is a terminal and NO_COLOR is not set.")
+    format: Literal["simple", "verbose"] = Field(
+        "verbose", description="simple: level and message; verbose: time, process and logger too."
+    )
+
+
+class FileLogSettings(Settings):
+    """The table ``[logging.file]``: one JSON object a line. Further processes of a daemon add their number."""
+
+    path: Path = Field(Path("./logs"), description="Its directory; made if it is not there.")
+    filename: str = Field("", pattern=r"^[^/\x00]*$", description="Its name; if unset, the daemon's with `.log`.")
+    backup_count: int = Field(10, ge=0, le=1000, description="Old files that are kept.")
+    rotation_size: Size = Field(
+        10 << 20, gt=0, description="How large a file becomes before the next, in bytes or as 10M."
+    )
+
+
 class LoggingSettings(Settings):
-    """The table ``[logging]``. ``--log-level`` wins over ``level``."""
+    """The table ``[logging]``. ``--log-level`` wins over ``level``. A record is logged if both its logger's level in
+    ``pkg-ns`` and ``level`` let it pass."""
 
     level: Level = Field("INFO", description="From which level on is logged.")
     drivers: list[Literal["console", "file", "logstash", "graylog"]] = Field(
-        ["console"], description="Read and not used: logs go to standard error, where the service manager keeps them."
+        ["console"],
+        description="Where to: console (standard error) and file. The others are read and not used: have the console or"
+        " the file collected.",
     )
-    pkg_ns: dict[str, Level] = Field(default_factory=dict, description="Levels of single loggers.")
-    console: dict[str, Any] = Field(default_factory=dict, description="Read and not used.")
-    file: dict[str, Any] = Field(default_factory=dict, description="Read and not used.")
+    pkg_ns: dict[str, Level] = Field(
+        default_factory=dict,
+        description='Levels of single loggers, by package; `""` is all others, which log from WARNING on if unset.',
+    )
+    console: ConsoleLogSettings = Field(ConsoleLogSettings(), description="Standard error.")
+    file: FileLogSettings = Field(FileLogSettings(), description="A file.")
+    logstash: Ignored = Field(Ignored(), description="Read and not used.")
+    graylog: Ignored = Field(Ignored(), description="Read and not used.")
+
+
+class TlsSettings(Settings):
+    """Keys of a table of something that listens."""
+
+    ssl_enabled: bool = Field(False, description="Whether it speaks TLS itself; see `ssl-cert`.")
+    ssl_cert: Path | None = Field(None, description="The certificate and those that vouch for it, in PEM.")
+    ssl_privkey: Path | None = Field(None, description="The key of the certificate, in PEM, without a passphrase.")
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.ssl_enabled and (self.ssl_cert is None or self.ssl_privkey is None):
+            raise ValueError("ssl-enabled needs ssl-cert and ssl-privkey")
+        return self

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from pathlib import Path
@@ -14,8 +15,20 @@ from typing import Literal
 
 import msgspec
 
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.settings.tables import LoggingSettings
+
+log = logging.getLogger(__name__)
 _context: ContextVar[Mapping[str, str]] = ContextVar("log_context", default={})  # noqa: B039  # never mutated: replaced
 _MAX_MESSAGE = 8192
+_OURS = "ai.backend"
+_COLORS = {
+    logging.DEBUG: "\x1b[2m",
+    logging.WARNING: "\x1b[33m",
+    logging.ERROR: "\x1b[31m",
+    logging.CRITICAL: "\x1b[1;31m",
+}
+_PLAIN = "\x1b[0m"
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 
 
@@ -62,6 +75,7 @@ class _JSONFormatter(logging.Formatter):
             "ts": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "daemon": self._daemon,
+            "process": record.process,
             "logger": record.name,
             "msg": record.getMessage()[:_MAX_MESSAGE],
             **getattr(record, "ids", {}),
@@ -72,21 +86,27 @@ class _JSONFormatter(logging.Formatter):
 
 
 class _ConsoleFormatter(logging.Formatter):
+    def __init__(self, *, is_simple: bool = False, colored: bool = False) -> None:
+        super().__init__()
+        self._is_simple = is_simple
+        self._colors = _COLORS if colored else {}
+
     def format(self, record: logging.LogRecord) -> str:
         ids = " ".join(f"{k}={v}" for k, v in getattr(record, "ids", {}).items())
         # A message may hold what a user wrote: one record stays one line, and no terminal that shows it obeys.
         message = _CONTROL.sub(lambda found: repr(found[0])[1:-1], record.getMessage()[:_MAX_MESSAGE])
+        message += f"  {ids}" if ids else ""
+        level = f"{self._colors.get(record.levelno, '')}{record.levelname:<7}{_PLAIN if self._colors else ''}"
         clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        line = (
-            f"{clock}.{int(record.msecs):03d} {record.levelname:<7} {record.name}: {message}{'  ' + ids if ids else ''}"
-        )
+        where = f"{clock}.{int(record.msecs):03d} {record.process} "
+        line = f"{level} {message}" if self._is_simple else f"{where}{level} {record.name}: {message}"
         return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
 def configure_logging(
     daemon: str, *, level: str = "INFO", style: Literal["console", "json"] = "console", file: Path | None = None
 ) -> None:
-    """Set up the root logger of this process.
+    """Set up the root logger of this process, without settings.
 
     Args:
         daemon: named in every JSON record.
@@ -94,18 +114,61 @@ def configure_logging(
         style: ``console`` for people, ``json`` for collectors.
         file: write there (rotated at 10 MiB, 3 kept) instead of to standard error.
     """
-    handler: logging.Handler
-    if file is None:
-        handler = logging.StreamHandler(sys.stderr)
-    else:
-        from logging.handlers import RotatingFileHandler
-
-        handler = RotatingFileHandler(file, maxBytes=10 << 20, backupCount=3, encoding="utf-8", delay=True)
+    big = 10 << 20
+    handler = _rotating(file, size=big, count=3, delay=True) if file is not None else logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JSONFormatter(daemon) if style == "json" else _ConsoleFormatter())
-    handler.addFilter(_ContextFilter())
+    _install([handler], {"": "WARNING", _OURS: level})
+
+
+def log_as_configured(daemon: str, settings: LoggingSettings, *, level: str | None = None, number: int = 0) -> None:
+    """Set up the root logger of this process as its settings say (spec 03-02, ``[logging]``).
+
+    Args:
+        level: of our own loggers, instead of what the settings say.
+        number: of a further process of the daemon, which has a file of its own: nobody rotates another's.
+
+    Raises:
+        InvalidInput: the log file cannot be written.
+    """
+    handlers: list[logging.Handler] = []
+    if "file" in settings.drivers:
+        name = Path(settings.file.filename or f"{daemon}.log")
+        place = settings.file.path.expanduser() / (f"{name.stem}-{number}{name.suffix}" if number else name)
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file = _rotating(place, size=settings.file.rotation_size, count=settings.file.backup_count)
+        except OSError as e:
+            raise InvalidInput(f"The log file {place} cannot be written: {e.strerror}.") from None
+        file.setFormatter(_JSONFormatter(daemon))
+        handlers.append(file)
+    if "console" in settings.drivers or not handlers:
+        console = logging.StreamHandler(sys.stderr)
+        colored = settings.console.colored and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        console.setFormatter(_ConsoleFormatter(is_simple=settings.console.format == "simple", colored=colored))
+        handlers.append(console)
+    for handler in handlers:
+        handler.setLevel(level or settings.level)
+    ours = {_OURS: level} if level else {}
+    _install(handlers, {"": "WARNING", _OURS: settings.level, **settings.pkg_ns, **ours})
+    for driver in settings.drivers:
+        if driver not in ("console", "file"):
+            log.warning("logs do not go to %s: have standard error or the log file collected", driver)
+
+
+def _rotating(file: Path, *, size: int, count: int, delay: bool = False) -> logging.Handler:
+    from logging.handlers import RotatingFileHandler
+
+    return RotatingFileHandler(file, maxBytes=size, backupCount=count, encoding="utf-8", delay=delay)
+
+
+def _install(handlers: Iterable[logging.Handler], levels: Mapping[str, str]) -> None:
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
-    root.addHandler(handler)
-    root.setLevel(logging.WARNING)
-    logging.getLogger("ai.backend").setLevel(level)
+        if isinstance(old.formatter, (_JSONFormatter, _ConsoleFormatter)):
+            old.close()
+    for handler in handlers:
+        handler.addFilter(_ContextFilter())
+        root.addHandler(handler)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)

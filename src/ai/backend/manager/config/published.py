@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-from pydantic import ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 
 from ai.backend.infra.settings import Settings
 from ai.backend.infra.settings.tables import Address
@@ -59,12 +59,6 @@ class ManagerProcessSettings(Settings):
     use_sokovan: bool = Field(True, alias="use_sokovan", description="Read and not used: there is one scheduler.")
     user: str | int | None = Field(None, description="Read and not used: start the daemon as that user.")
     group: str | int | None = Field(None, description="As user.")
-
-
-class Ignored(Settings):
-    """A table of the published file that says nothing here."""
-
-    model_config = ConfigDict(extra="allow")
 
 
 def translated(data: Any) -> Any:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import EtcdSettings, LoggingSettings, RedisSettings
-from ai.backend.manager.config.published import DbSettings, Ignored, ManagerProcessSettings, translated
+from ai.backend.infra.settings.tables import EtcdSettings, Ignored, LoggingSettings, RedisSettings
+from ai.backend.manager.config.published import DbSettings, ManagerProcessSettings, translated
 
 
 class ListenSettings(Settings):

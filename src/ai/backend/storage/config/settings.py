@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr
 
-from ai.backend.common.errors import InvalidQuantity
-from ai.backend.common.slots import BinarySize
 from ai.backend.infra.settings import Settings
+from ai.backend.infra.settings.tables import LoggingSettings, Size, TlsSettings
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -20,20 +19,8 @@ def _seconds(value: object) -> object:
     return float(match[1]) * _UNITS[match[2]] if match else value
 
 
-def _bytes(value: object) -> object:
-    try:
-        return int(BinarySize.parse(value)) if isinstance(value, str) else value
-    except InvalidQuantity as e:
-        raise ValueError(e.message) from None
-
-
 Duration = Annotated[float, BeforeValidator(_seconds)]
 """Seconds, as a number or with a unit: 1d."""
-Size = Annotated[int, BeforeValidator(_bytes)]
-"""Bytes, as a number or with a binary suffix: 100g."""
-
-
-Level = Literal["NOTSET", "DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 
 
 class ProxySettings(Settings):
@@ -76,26 +63,14 @@ class AddressSettings(Settings):
     port: int = Field(ge=0, le=65535, description="Port; 0 lets the system choose.")
 
 
-class _ApiSettings(Settings):
-    ssl_enabled: bool = Field(False, description="Whether this API speaks TLS itself; see `ssl-cert`.")
-    ssl_cert: Path | None = Field(None, description="The certificate and those that vouch for it, in PEM.")
-    ssl_privkey: Path | None = Field(None, description="The key of the certificate, in PEM, without a passphrase.")
-
-    @model_validator(mode="after")
-    def _is_complete(self) -> Self:
-        if self.ssl_enabled and (self.ssl_cert is None or self.ssl_privkey is None):
-            raise ValueError("ssl-enabled needs ssl-cert and ssl-privkey")
-        return self
-
-
-class ClientApiSettings(_ApiSettings):
+class ClientApiSettings(TlsSettings):
     service_addr: AddressSettings = AddressSettings(host="127.0.0.1", port=6021)
     public_url: str | None = Field(
         None, description="Where clients reach this API, without a last slash; http(s)://HOST:PORT if unset."
     )
 
 
-class ManagerApiSettings(_ApiSettings):
+class ManagerApiSettings(TlsSettings):
     service_addr: AddressSettings = AddressSettings(host="127.0.0.1", port=6022)
     secret: SecretStr = Field(description="What managers send in X-BackendAI-Storage-Auth-Token.")
 
@@ -156,34 +131,6 @@ class DebugSettings(Settings):
     enabled: bool = Field(False, description="Logs at level DEBUG.")
     asyncio: bool = Field(False, description="Debug mode of asyncio: slow callbacks are logged.")
     enhanced_aiomonitor_task_info: bool = Field(False, description="Not used.")
-
-
-class ConsoleLogSettings(Settings):
-    """The table ``[logging.console]``."""
-
-    colored: bool | None = Field(None, description="Not used: no colours.")
-    format: Literal["simple", "verbose"] = Field("simple", description="Not used.")
-
-
-class FileLogSettings(Settings):
-    """The table ``[logging.file]``; the file is rotated at 10 MiB, and three old ones are kept."""
-
-    path: Path = Field(Path("./logs"), description="Its directory, which is there already.")
-    filename: str = Field("storage-proxy.log", description="Its name.")
-    backup_count: int = Field(3, ge=0, description="Not used.")
-    rotation_size: Size = Field(10 << 20, gt=0, description="Not used.")
-
-
-class LoggingSettings(Settings):
-    """The table ``[logging]``. ``--log-level`` wins over ``level``."""
-
-    level: Level = Field("INFO", description="From which level on is logged.")
-    drivers: list[Literal["console", "file"]] = Field(
-        ["console"], description="Where to: with `file` to the file, else to standard error."
-    )
-    pkg_ns: dict[str, Level] = Field(default_factory=dict, description="Levels of single loggers.")
-    console: ConsoleLogSettings = ConsoleLogSettings()
-    file: FileLogSettings = FileLogSettings()
 
 
 class StorageSettings(Settings):

@@ -1,0 +1,52 @@
+"""What the commands of all daemons have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ai.backend.common.errors import BackendError
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+log_level_option: Decorator = click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING", "ERROR"], case_sensitive=False),
+    help="From which level on is logged; else as `logging.level` says.",
+)
+
+
+def config_option(name: str) -> Decorator:
+    """Args: name: of the file, which is searched if the option is not given."""
+    return click.option(
+        "-f", "--config", "config", type=click.Path(path_type=Path), help=f"{name}.toml; searched if not given."
+    )
+
+
+def run_daemon(
+    work: Callable[[asyncio.Event], Awaitable[None]],
+    *,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
+    debug: bool | None = None,
+) -> None:
+    """Run ``work`` with an event that SIGINT and SIGTERM set.
+
+    Raises:
+        ClickException: what ``work`` raises, in one line.
+    """
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await work(stop)
+
+    try:
+        with asyncio.Runner(debug=debug, loop_factory=loop_factory) as runner:
+            runner.run(main())
+    except (BackendError, OSError) as e:
+        raise click.ClickException(str(e)) from e

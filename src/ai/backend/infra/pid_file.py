@@ -1,0 +1,69 @@
+"""The file in which a daemon says its process id (spec 03-02, ``pid-file``)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from types import TracebackType
+
+from ai.backend.common.errors import Conflict, InvalidInput
+
+
+class PidFile:
+    """A block in which the file names this process. One process at a time has it; what a killed one left is replaced.
+
+    The lock is one of ``fcntl``, which no child inherits: a daemon's workloads may outlive it.
+
+    Args:
+        path: None: nothing is written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = None if path is None else path.expanduser()
+        self._fd: int | None = None
+
+    def __enter__(self) -> None:
+        """Raises Conflict if another process has it, InvalidInput if the file cannot be written."""
+        if self._path is None:
+            return
+        try:
+            self._fd = _locked(self._path)
+            os.truncate(self._fd, 0)
+            os.write(self._fd, f"{os.getpid()}\n".encode())
+        except BlockingIOError:
+            holder = self._path.read_text(errors="replace").strip()[:20]
+            raise Conflict(
+                f"Another process ({holder or '?'}) runs with the pid-file {self._path}.", data={"pid-file": "in use"}
+            ) from None
+        except OSError as e:
+            raise InvalidInput(
+                f"The pid-file {self._path} cannot be written: {e.strerror}.", data={"pid-file": "not writable"}
+            ) from None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._fd is not None and self._path is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd = None
+
+
+def _locked(path: Path) -> int:
+    """Raises BlockingIOError if another process has locked it."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(fd, path):
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # its holder has removed it between the two
+
+
+def _is_at(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
