@@ -49,9 +49,15 @@ class Keys:
         self.lookups += 1
         return self.keys.get(access_key)
 
-    def put(self, access_key: str = ACCESS, *, active: bool = True, limit: int | None = None) -> None:
+    def put(
+        self, access_key: str = ACCESS, *, active: bool = True, limit: int | None = None, networks: tuple[str, ...] = ()
+    ) -> None:
         self.keys[access_key] = SigningKey(
-            secret_key=SECRET, is_active=active, rate_limit=limit, identity={"who": access_key}
+            secret_key=SECRET,
+            is_active=active,
+            rate_limit=limit,
+            identity={"who": access_key},
+            networks=networks,
         )
 
 

@@ -68,6 +68,22 @@ async def test_a_trusted_proxy_tells_the_authority(demo: Demo) -> None:
     assert (await client.request("GET", "/things/a")).status == 401
 
 
+async def test_a_key_signs_from_its_networks_only(demo: Demo) -> None:
+    """The demo trusts its neighbour: the last hop that is no trusted proxy is the client."""
+    demo.keys.put("AKNEAR", networks=("198.51.100.0/24",))
+    client = demo.client(access_key="AKNEAR")
+
+    async def status(forwarded: str | None) -> int:
+        headers = {"X-Forwarded-For": forwarded} if forwarded else {}
+        return (await client.request("GET", "/things/a", headers=headers)).status
+
+    assert await status("198.51.100.7") == 200
+    assert await status("203.0.113.9, 198.51.100.7, 127.0.0.1") == 200
+    assert await status("198.51.100.7, 203.0.113.9") == 403, "what a client adds itself does not count"
+    assert await status("nonsense") == 403
+    assert await status(None) == 403
+
+
 @pytest.mark.parametrize("content_type", ["text/plain", "application/json; charset=UTF-8", "Application/JSON", None])
 async def test_content_types_are_signed_bare_and_default_to_octet_stream(demo: Demo, content_type: str | None) -> None:
     assert (await demo.client().request("GET", "/things/a", content_type=content_type)).status == 200

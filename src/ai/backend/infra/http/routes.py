@@ -56,6 +56,7 @@ class Call(Generic[B, Q]):
         request: the request underneath, for streams.
         endpoint: what was called.
         method: as it is after an override.
+        address: of the client, the nearest hop that is no trusted proxy; no address where a socket has none.
         params: the variable parts of the path, decoded.
         access_key: the one that signed the request; None if anonymous.
         identity: whoever signed the request, as the daemon's own key store knows them; None if anonymous.
@@ -67,6 +68,7 @@ class Call(Generic[B, Q]):
 
     __slots__ = (
         "access_key",
+        "address",
         "body",
         "endpoint",
         "held",
@@ -92,6 +94,7 @@ class Call(Generic[B, Q]):
         self.raw_query = raw_query
         self.request_id = request_id
         self.method = request.method
+        self.address = ""
         self.access_key: str | None = None
         self.identity: Any = None
         self.is_replayed = False

@@ -23,8 +23,16 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter, Histogram
 
-from ai.backend.common.errors import AuthenticationFailed, BackendError, InternalError, InvalidInput, RateLimitExceeded
+from ai.backend.common.errors import (
+    AuthenticationFailed,
+    BackendError,
+    Forbidden,
+    InternalError,
+    InvalidInput,
+    RateLimitExceeded,
+)
 from ai.backend.common.signing import media_type
+from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.infra.http.client_tokens import TOKEN_HEADER, ClientTokens
 from ai.backend.infra.http.decode import (
     QuerySchema,
@@ -233,6 +241,7 @@ class HttpServer:
             raise RouteNotFound from None
         call: Call[Any, Any] = Call(request, endpoint, params, query, request_id)
         call.method = method
+        call.address = self._address(request)
         call.pot = self._unverified
         return call
 
@@ -242,7 +251,7 @@ class HttpServer:
             if not endpoint.limited:
                 return None
             limit = self._options.anonymous_rate_limit
-            return await self._limiter.count(self._address(call.request), limit)
+            return await self._limiter.count(f"ip:{call.address}", limit)
         if self._authenticator is None:
             raise AuthenticationFailed("Nobody can sign in here.")
         access_key, key = await self._authenticator.authenticate(
@@ -250,6 +259,8 @@ class HttpServer:
             method=call.method,
             read_body=call.read_body,
         )
+        if not may_come_from(call.address, key.networks):
+            raise Forbidden("This keypair may not be used from where you are.")
         call.access_key, call.identity = access_key, key.identity
         call.give_back()
         call.pot = self._verified
@@ -281,7 +292,7 @@ class HttpServer:
             anonymous = call is not None and not call.endpoint.auth
             if not anonymous:  # an anonymous endpoint has been counted already
                 try:
-                    await self._limiter.count(self._address(request), self._options.anonymous_rate_limit)
+                    await self._limiter.count(f"ip:{self._address(request)}", self._options.anonymous_rate_limit)
                 except RateLimitExceeded as limited:
                     error = limited
         if status_of(error) >= 500:
@@ -300,7 +311,7 @@ class HttpServer:
                 peer = hop[:64]
                 if peer not in self._options.trusted_proxies:
                     break
-        return f"ip:{peer}"
+        return peer
 
     def _count(self, route: str, status: int, took_s: float) -> None:
         counter = self._counters.get((route, status))

@@ -44,12 +44,14 @@ class SigningKey:
     Attributes:
         rate_limit: requests per window; None is unlimited.
         identity: the daemon's own view of whose key it is.
+        networks: whence it may sign; empty is from anywhere.
     """
 
     secret_key: str = field(repr=False)
     is_active: bool
     rate_limit: int | None
     identity: Any
+    networks: tuple[str, ...] = ()
 
 
 class KeyStore(Protocol):

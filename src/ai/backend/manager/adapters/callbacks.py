@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from ai.backend.infra.http.addresses import Network, is_within
 from ai.backend.manager.ports.world import CallbackFailed
 
 ID_HEADER = "X-BackendAI-Callback-Id"
-_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class _Refused(OSError):
@@ -24,7 +24,7 @@ class _Refused(OSError):
 class CheckingResolver(AbstractResolver):
     """Checks what a name resolves to at the moment of connecting, so that a name cannot change its mind in between."""
 
-    def __init__(self, refused: tuple[_Network, ...]) -> None:
+    def __init__(self, refused: tuple[Network, ...]) -> None:
         self._refused = refused
         self._resolver = aiohttp.ThreadedResolver()
 
@@ -32,20 +32,12 @@ class CheckingResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         found = await self._resolver.resolve(host, port, family)
-        if any(is_refused(one["host"], self._refused) for one in found):
+        if any(is_within(one["host"], self._refused) for one in found):
             raise _Refused
         return found
 
     async def close(self) -> None:
         await self._resolver.close()
-
-
-def is_refused(address: str, refused: Iterable[_Network]) -> bool:
-    """Whether an address is in one of the networks; an IPv4 address in an IPv6 coat counts as what it is."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped
-    return any(ip.version == network.version and ip in network for network in refused)
 
 
 class HttpCallbackSender:
@@ -77,7 +69,7 @@ class HttpCallbackSender:
         """aiohttp asks no resolver for an address."""
         host = urlsplit(url).hostname or ""
         try:
-            refused = is_refused(host, self._refused)
+            refused = is_within(host, self._refused)
         except ValueError:
             return
         if refused:

@@ -23,7 +23,8 @@ from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from ai.backend.common.errors import AddressRefused, InvalidInput, NotFound, RegistryRefused, RegistryUnavailable
-from ai.backend.manager.adapters.callbacks import CheckingResolver, is_refused
+from ai.backend.infra.http.addresses import is_within
+from ai.backend.manager.adapters.callbacks import CheckingResolver
 from ai.backend.manager.model.image import ContainerRegistry
 
 CONCURRENCY = 8
@@ -186,7 +187,7 @@ class RegistryHttp:
     def _check(self, url: URL) -> None:
         """aiohttp asks no resolver for an address. Raises AddressRefused."""
         try:
-            refused = is_refused(url.host or "", self._refused)
+            refused = is_within(url.host or "", self._refused)
         except ValueError:
             return
         if refused and url.host != self.base.host:
@@ -274,6 +275,6 @@ def _is_loopback(url: URL) -> bool:
     if url.host == "localhost":
         return True
     try:
-        return is_refused(url.host or "", _LOOPBACK)
+        return is_within(url.host or "", _LOOPBACK)
     except ValueError:
         return False

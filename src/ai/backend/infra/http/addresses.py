@@ -1,0 +1,46 @@
+"""Networks that addresses are in or not."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+from functools import lru_cache
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@lru_cache(maxsize=4_096)
+def parse_network(text: str) -> Network:
+    """A network such as ``10.1.0.0/16``, or one address.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    found = ipaddress.ip_network(text.strip(), strict=False)
+    if isinstance(found, ipaddress.IPv6Network) and found.network_address.ipv4_mapped and found.prefixlen >= 96:
+        return ipaddress.IPv4Network((found.network_address.ipv4_mapped, found.prefixlen - 96))
+    return found
+
+
+def is_within(address: str, networks: Iterable[Network]) -> bool:
+    """Whether an address is in one of the networks; an IPv4 address in an IPv6 coat counts as what it is.
+
+    Raises:
+        ValueError: it is no address.
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return any(ip.version == network.version and ip in network for network in networks)
+
+
+def may_come_from(address: str, networks: Iterable[str]) -> bool:
+    """Whether who may come from these networks may come from there; an empty list is from anywhere. What is no
+    address, such as the end of a socket in the file system, is in no network."""
+    wanted = tuple(networks)
+    if not wanted:
+        return True
+    try:
+        return is_within(address, map(parse_network, wanted))
+    except ValueError:
+        return False
