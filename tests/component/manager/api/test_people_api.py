@@ -83,7 +83,8 @@ BAD_USERS: list[tuple[dict[str, Any], str]] = [
     ({"username": "-"}, "username"),
     ({"resource_policy": "nothing"}, "policy"),
     ({"totp_activated": True}, "totp"),
-    ({"allowed_client_ip": ["10.0.0.1"]}, "allowed_client_ip"),
+    ({"allowed_client_ip": ["10.0.0"]}, "allowed_client_ip"),
+    ({"allowed_client_ip": ["10.0.0.1"] * 65}, "networks"),
 ]
 
 
@@ -94,6 +95,29 @@ async def test_bad_users_are_refused(api: Api) -> None:
         assert said.lower() in answer["msg"].lower()
     for email in ("new", "@x", "a b@x", "a@b@c", "a@" + "b" * 300):
         assert not (await ask(api, CREATE, e=email, p={"password": PASSWORD}))["ok"]
+
+
+async def test_a_user_comes_from_allowed_networks_only(api: Api) -> None:
+    user = await new_user(api, "ann@local", allowed_client_ip=["10.1.2.3/8", "2001:db8::/32"])
+    ann = await new_client(api, "ann@local")
+    refused = await ann.request("POST", "/admin/gql", json={"query": WHO})
+    assert (refused.status, refused.json()["type"].rpartition("/")[2]) == (403, "forbidden")
+    sign_in = {"type": "keypair", "domain": "default", "username": "ann@local", "password": PASSWORD}
+    assert (await ann.request("POST", "/auth/authorize", json=sign_in)).status == 403
+    shown = '{ user(email: "ann@local") { allowed_client_ip } }'
+    assert (await ask(api, shown))["allowed_client_ip"] == ["10.0.0.0/8", "2001:db8::/32"]
+    assert (await ask(api, MODIFY, e="ann@local", p={"allowed_client_ip": ["127.0.0.1", "::1"]}))["ok"]
+    assert await signs(ann), "at once"
+    assert (await ann.request("POST", "/auth/authorize", json=sign_in)).status == 200
+    assert user["email"] == "ann@local"
+    assert (await ask(api, MODIFY, e="ann@local", p={"allowed_client_ip": ["192.0.2.1"]}))["ok"]
+    assert not await signs(ann)
+    assert (await ask(api, MODIFY, e="ann@local", p={"allowed_client_ip": []}))["ok"]
+    assert await signs(ann)
+    assert (await ask(api, shown))["allowed_client_ip"] is None
+    locked_out = await ask(api, MODIFY, e="admin@local", p={"allowed_client_ip": ["192.0.2.1"]})
+    assert "where you are" in locked_out["msg"]
+    assert (await ask(api, MODIFY, e="admin@local", p={"allowed_client_ip": ["127.0.0.0/8"]}))["ok"]
 
 
 async def test_the_last_superadmin_stays(api: Api) -> None:

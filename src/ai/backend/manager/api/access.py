@@ -27,6 +27,7 @@ class KeypairStore:
             is_active=credentials.is_active,
             rate_limit=credentials.caller.rate_limit or None,
             identity=credentials.caller,
+            networks=credentials.caller.allowed_client_ip,
         )
 
 

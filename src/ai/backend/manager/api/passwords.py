@@ -47,7 +47,9 @@ class PasswordsApi:
     async def authorize(self, call: Call[AuthorizeBody]) -> dict[str, Any]:
         """The main keypair of a user, for an address and a password."""
         body = call.body
-        found = await self._passwords.sign_in(body.username, body.password, domain_name=body.domain or None)
+        found = await self._passwords.sign_in(
+            body.username, body.password, address=call.address, domain_name=body.domain or None
+        )
         return {
             "data": {
                 "response_type": "success",
@@ -71,5 +73,7 @@ class PasswordsApi:
     async def update_password_unsigned(self, call: Call[UpdatePasswordUnsignedBody]) -> dict[str, Any]:
         """Change a password that must be changed before its user signs in."""
         body = call.body
-        await self._passwords.change_when_asked(body.username, body.current_password, body.new_password)
+        await self._passwords.change_when_asked(
+            body.username, body.current_password, body.new_password, address=call.address
+        )
         return {"error_msg": None}

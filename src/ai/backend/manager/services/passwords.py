@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, RateLimitExceeded
 from ai.backend.common.states import UserStatus
+from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.manager.model.identity import Caller, NewKeypair, User
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.world import Clock
@@ -56,15 +57,18 @@ class PasswordService:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="passwords")
         self._waiting = 0
 
-    async def sign_in(self, email: str, password: str, *, domain_name: str | None = None) -> SignedIn:
-        """
+    async def sign_in(self, email: str, password: str, *, address: str, domain_name: str | None = None) -> SignedIn:
+        """``address`` is the client's.
+
         Raises:
             AuthenticationFailed: nobody active has this address and password, or the password must be changed first.
+            Forbidden: the user may not come from there.
             RateLimitExceeded: too many wrong ones lately.
         """
         user = await self._checked(email, password)
         if domain_name not in (None, user.domain_name):
             raise _wrong()
+        _check_address(user, address)
         if user.need_password_change:
             raise AuthenticationFailed("The password must be changed first.", data={"password": "must be changed"})
         credentials = await self._identity.credentials(user.main_access_key or "")
@@ -78,10 +82,11 @@ class PasswordService:
         user = await self._checked(caller.email, old)
         await self._change(user, old, new)
 
-    async def change_when_asked(self, email: str, old: str, new: str) -> None:
+    async def change_when_asked(self, email: str, old: str, new: str, *, address: str) -> None:
         """Without a signature, for those who must change their password before they sign in. Raises Forbidden for
         others."""
         user = await self._checked(email, old)
+        _check_address(user, address)
         if not user.need_password_change:
             raise Forbidden("You need not change your password here; sign in.")
         await self._change(user, old, new)
@@ -163,6 +168,11 @@ def check_password(password: str) -> str:
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
         raise InvalidInput(f"A password has {MIN_LENGTH} characters or more.", data={"password": "its length"})
     return password
+
+
+def _check_address(user: User, address: str) -> None:
+    if not may_come_from(address, user.allowed_client_ip):
+        raise Forbidden("You may not sign in from where you are.")
 
 
 def _wrong() -> AuthenticationFailed:

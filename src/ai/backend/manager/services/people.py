@@ -16,6 +16,7 @@ from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.common.names import check_slug
 from ai.backend.common.states import FINAL_SESSION_STATUSES, SessionStatus, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.manager.model.identity import Caller, Keypair, NewKeypair, User
 from ai.backend.manager.model.query import Condition, ListQuery, SessionQuery
 from ai.backend.manager.ports.identity_store import IdentityStore, KeypairSecret
@@ -30,7 +31,17 @@ T = TypeVar("T")
 ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 _LIVE = tuple(status for status in SessionStatus if status not in FINAL_SESSION_STATUSES)
 _FOR_DOMAIN_ADMINS = frozenset(
-    {"username", "full_name", "description", "need_password_change", "status", "domain_name", "role", "group_ids"}
+    {
+        "username",
+        "full_name",
+        "description",
+        "need_password_change",
+        "status",
+        "domain_name",
+        "role",
+        "group_ids",
+        "allowed_client_ip",
+    }
 )
 
 
@@ -89,12 +100,26 @@ class PeopleService:
         )
 
     async def modify_user(
-        self, caller: Caller, email: str, values: Mapping[str, Any], *, password: str | None = None
+        self,
+        caller: Caller,
+        email: str,
+        values: Mapping[str, Any],
+        *,
+        password: str | None = None,
+        address: str | None = None,
     ) -> User:
         """``status`` ``deleted`` does what :meth:`delete_user` does; who moves to another domain leaves the groups of
-        the old one."""
+        the old one. ``address``: whence the caller comes, where that is known.
+
+        Raises:
+            Conflict: also where the caller could not come from there any more.
+        """
         user = await self._user(caller, email)
         given = _given(values)
+        if user.uuid == caller.user_id and not may_come_from(address or "", given.get("allowed_client_ip", ())):
+            raise Conflict(
+                "You could not come from where you are any more.", data={"allowed_client_ip": "without your own"}
+            )
         domain = DomainName(given.get("domain_name", user.domain_name))
         role = given.get("role", user.role)
         _check_rights(caller, user.domain_name, user.role, given)

@@ -41,7 +41,7 @@ class GraphQLApi:
         from ai.backend.manager.api.graphql.resolvers import Context
 
         executor = await self._get_executor()
-        context = Context(caller_of(call), self._services, request_id=call.request_id)
+        context = Context(caller_of(call), self._services, request_id=call.request_id, address=call.address)
         context.variables = call.body.variables
         return await executor.execute(call.body.query, call.body.variables, call.body.operation_name, context)
 

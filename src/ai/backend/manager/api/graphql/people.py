@@ -12,6 +12,7 @@ from ariadne import MutationType
 from ai.backend.common.errors import InvalidInput, NotSupported
 from ai.backend.common.ids import AccessKey, GroupId, UserId
 from ai.backend.common.states import UserRole, UserStatus
+from ai.backend.infra.http.addresses import parse_network
 from ai.backend.manager.api.graphql import views
 from ai.backend.manager.api.graphql.administration import answer
 from ai.backend.manager.api.graphql.resolvers import Context, Info, context_of
@@ -28,7 +29,8 @@ _USER_FIELDS = (
     "main_access_key",
 )
 _KEYPAIR_FIELDS = ("is_active", "is_admin", "resource_policy", "rate_limit")
-_NOT_KEPT = ("totp_activated", "sudo_session_enabled", "allowed_client_ip")
+_NOT_KEPT = ("totp_activated", "sudo_session_enabled")
+_MAX_NETWORKS = 64
 
 
 def _member(kind: type[E], field: str, given: Any) -> E:
@@ -51,9 +53,21 @@ def _user_values(props: Mapping[str, Any]) -> dict[str, Any]:
         values["status"] = _member(UserStatus, "status", props["status"])
     elif props.get("is_active") is not None:
         values["status"] = UserStatus.ACTIVE if props["is_active"] else UserStatus.INACTIVE
+    if props.get("allowed_client_ip") is not None:
+        values["allowed_client_ip"] = _networks(props["allowed_client_ip"])
     if props.get("group_ids") is not None:
         values["group_ids"] = [GroupId(_uuid(text)) for text in props["group_ids"]]
     return values
+
+
+def _networks(given: list[Any]) -> tuple[str, ...]:
+    """Networks and addresses, each as its network is written; of none, the user comes from anywhere."""
+    if len(given) > _MAX_NETWORKS:
+        raise InvalidInput(f"At most {_MAX_NETWORKS} networks are kept.", data={"allowed_client_ip": "too many"})
+    try:
+        return tuple(dict.fromkeys(str(parse_network(str(text))) for text in given if str(text or "").strip()))
+    except ValueError as e:
+        raise InvalidInput(f"allowed_client_ip: {e}"[:200], data={"allowed_client_ip": "malformed"}) from None
 
 
 def _uuid(text: Any) -> UUID:
@@ -82,7 +96,9 @@ async def modify_user(_: Any, info: Info, email: str, props: views.View) -> view
 
     async def work() -> Any:
         password = props.get("password")
-        return await service.modify_user(context.caller, email, _user_values(props), password=password or None)
+        return await service.modify_user(
+            context.caller, email, _user_values(props), password=password or None, address=context.address
+        )
 
     return await answer(info, "user", email, work, views.user_view)
 

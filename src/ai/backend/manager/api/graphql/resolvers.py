@@ -38,8 +38,9 @@ Info: TypeAlias = "GraphQLResolveInfo[Any]"
 class Context:
     """One request: who asks, and what has been loaded for it."""
 
-    def __init__(self, caller: Caller, services: Services, *, request_id: str = "") -> None:
+    def __init__(self, caller: Caller, services: Services, *, request_id: str = "", address: str = "") -> None:
         self.caller = caller
+        self.address = address
         self.services = services
         self._request_id = request_id
         self.variables: Mapping[str, Any] = {}

@@ -238,7 +238,7 @@ def user_view(user: User) -> View:
         "domain_name": user.domain_name,
         "role": user.role.value,
         "groups": [{"id": group.id, "name": group.name} for group in user.groups],
-        "allowed_client_ip": None,
+        "allowed_client_ip": list(user.allowed_client_ip) or None,
         "totp_activated": False,
         "sudo_session_enabled": False,
         "main_access_key": user.main_access_key,
