@@ -75,6 +75,7 @@ from ai.backend.manager.services.state import ManagerState
 from ai.backend.manager.services.statistics import StatBoard
 from ai.backend.manager.services.templates.service import TemplateService
 from ai.backend.manager.services.tunnels import TunnelService
+from ai.backend.manager.services.usage import UsageService
 from ai.backend.manager.services.writer import CALLBACK, LAUNCH, SCHEDULE, TERMINATE, SessionWriter
 
 log = logging.getLogger(__name__)
@@ -291,6 +292,7 @@ class Manager:
             folders=folders,
             artifacts=artifacts,
             images=images,
+            usage=UsageService(kept.usage, self._identity, clock) if kept.usage is not None else None,
         )
 
     def _make_loops(self, gateway: AgentGateway, clock: Clock) -> None:

@@ -18,6 +18,7 @@ from ai.backend.manager.adapters.db.sealing import Sealer
 from ai.backend.manager.adapters.db.session_default_store import SqlDotfileStore, SqlTemplateStore
 from ai.backend.manager.adapters.db.session_store import SqlSessionStore
 from ai.backend.manager.adapters.db.share_store import SqlShareStore
+from ai.backend.manager.adapters.db.usage_store import SqlUsageStore
 from ai.backend.manager.adapters.memory.answer_store import MemoryAnswerStore
 from ai.backend.manager.adapters.memory.session_default_store import (
     MemoryActivityStore,
@@ -36,6 +37,7 @@ from ai.backend.manager.ports.leases import LeaseStore
 from ai.backend.manager.ports.session_defaults import DotfileStore, TemplateStore
 from ai.backend.manager.ports.share_store import ShareStore
 from ai.backend.manager.ports.stores import AgentStore, AnswerStore, AuditStore, SessionStore, TaskStore
+from ai.backend.manager.ports.usage_store import UsageStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,7 @@ class Stores:
     folders: FolderStore | None = None
     artifacts: ArtifactStore | None = None
     images: ImageStore | None = None
+    usage: UsageStore | None = None
     leases: LeaseStore | None = None
     """Where several managers share the stores, and one of them runs the loops."""
 
@@ -80,4 +83,5 @@ class Stores:
             folders=SqlFolderStore(database),
             artifacts=SqlArtifactStore(database, sealer),
             images=SqlImageStore(database),
+            usage=SqlUsageStore(database),
         )

@@ -36,6 +36,7 @@ from ai.backend.manager.api.sessions import SessionsApi
 from ai.backend.manager.api.streams import StreamsApi
 from ai.backend.manager.api.templates import TemplatesApi
 from ai.backend.manager.api.tunnels import TunnelsApi
+from ai.backend.manager.api.usage import UsageApi
 from ai.backend.manager.config.settings import GraphQLSettings, ManagerSettings
 from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.bundle import Services
@@ -115,6 +116,7 @@ def api_endpoints(
         *_folder_endpoints(services.folders),
         *_artifact_endpoints(services.artifacts),
         *(endpoints_of(ImagesApi(services.images), tag="images") if services.images is not None else ()),
+        *(endpoints_of(UsageApi(services.usage), tag="usage") if services.usage is not None else ()),
         *endpoints_of(PasswordsApi(services.passwords), tag="auth"),
         *endpoints_of(GraphQLApi(services, options.graphql), tag="graphql"),
         *endpoints_of(HealthApi(metrics, readiness or _always_ready, services.cluster.gauges), tag="health"),

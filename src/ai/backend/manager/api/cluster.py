@@ -148,6 +148,16 @@ class ClusterApi:
             self._presets = (now + PRESETS_TTL_S, told)
         return told
 
+    @route("POST", "/resource/recalculate-usage", repeatable=True)
+    async def recount(self, call: Call) -> dict[str, Any]:
+        """Count again what kernels hold: ``drift`` names agents whose record differs, and should be empty."""
+        found = await self._cluster.recount(caller_of(call))
+        drift = {
+            agent: {"recorded": recorded.to_json(), "counted": counted.to_json()}
+            for agent, (recorded, counted) in found.drift.items()
+        }
+        return {"drift": drift, "orphans": [str(kernel) for kernel in found.orphans]}
+
     @route("POST", "/resource/check-presets", body=CheckPresetsBody, audited=False)
     async def check_presets(self, call: Call[CheckPresetsBody]) -> dict[str, Any]:
         """The presets with whether each could be had now, and what is left to the caller."""

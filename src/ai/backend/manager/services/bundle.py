@@ -28,6 +28,7 @@ from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.state import ManagerState
 from ai.backend.manager.services.templates.service import TemplateService
 from ai.backend.manager.services.tunnels import TunnelService
+from ai.backend.manager.services.usage import UsageService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +62,5 @@ class Services:
     """None where nothing keeps them."""
     images: Images | None = None
     """None where nothing keeps them: then there are those of agents."""
+    usage: UsageService | None = None
+    """None where no history is kept."""

@@ -25,7 +25,7 @@ from ai.backend.manager.model.cluster import (
 )
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.query import ListQuery, Page
-from ai.backend.manager.model.session import Holding
+from ai.backend.manager.model.session import Holding, SlotAudit
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.identity import IdentityService
@@ -133,6 +133,15 @@ class ClusterService:
                 raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"args": "unknown agent"})
         for agent_id in agent_ids:
             await self._agents.set_schedulable(AgentId(agent_id), schedulable)
+
+    async def recount(self, caller: Caller) -> SlotAudit:
+        """Count again what kernels hold and compare it with what is recorded of the agents.
+
+        There is nothing to correct: slots are recorded in the transactions that give and take them. Raises Forbidden.
+        """
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins count again what is used.")
+        return await self._sessions.audit()
 
     def slot_types(self) -> Sequence[SlotTypeInfo]:
         """Every slot that was ever reported (``/config/resource-slots``), by name."""

@@ -1,0 +1,102 @@
+"""Reports of what was used, kernel by kernel."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, KernelId, SessionId, UserId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import KernelStatus
+from ai.backend.manager.model.usage import BIN, BINS, GroupUsage, Timeline, UsageQuery, UsedKernel
+
+NOW = datetime(2026, 2, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+STAT = {
+    "cpu_used": {"current": "2500.5"},
+    "mem": {"current": "10", "stats.max": "64"},
+    "io_read": {"current": "NaN"},
+    "io_write": {"current": None},
+    "io_scratch_size": "nonsense",
+}
+
+
+def kernel(begin: datetime, end: datetime | None, **changes: Any) -> UsedKernel:
+    values: dict[str, Any] = {
+        "kernel_id": KernelId(uuid4()),
+        "session_id": SessionId(uuid4()),
+        "is_main": True,
+        "name": "s",
+        "access_key": AccessKey("AKIA"),
+        "user_id": UserId(UUID(int=1)),
+        "email": "a@b",
+        "domain_name": DomainName("default"),
+        "group_id": GroupId(UUID(int=2)),
+        "group_name": "g",
+        "image": "python",
+        "agent": None,
+        "container_id": None,
+        "status": KernelStatus.TERMINATED,
+        "status_info": None,
+        "cluster_mode": "single-node",
+        "slots": ResourceSlot.parse({"cpu": "2", "mem": "1024", "cuda.shares": "0.5"}),
+        "mounts": (),
+        "last_stat": STAT,
+        "created_at": begin,
+        "started_at": begin,
+        "terminated_at": end,
+    }
+    return UsedKernel(**{**values, **changes})
+
+
+def test_a_group_is_told_what_was_held_within_the_period_only() -> None:
+    query = UsageQuery(start=NOW - 10 * DAY, end=NOW)
+    usage = GroupUsage(group_id=GroupId(UUID(int=2)), group_name="g", domain_name=DomainName("default"))
+    usage.add(kernel(NOW - 20 * DAY, NOW - 9 * DAY), query, NOW, is_listed=True)
+    usage.add(kernel(NOW - DAY, None), query, NOW - DAY / 2, is_listed=False)
+    assert (usage.count, len(usage.kernels)) == (2, 1)
+    assert usage.slots == ResourceSlot.parse({"cpu": "4", "mem": "2048", "cuda.shares": "1"})
+    assert usage.slot_seconds["cpu"] == 2 * Decimal((DAY + DAY / 2).total_seconds())
+    assert usage.slot_seconds["cuda.shares"] == Decimal((DAY + DAY / 2).total_seconds()) / 2
+    assert usage.metrics == {
+        "cpu_used": Decimal("5001.0"),
+        "mem_used": 128,
+        "io_read": 0,
+        "io_write": 0,
+        "disk_used": 0,
+    }
+    assert usage.device_types == ["cuda"]
+
+
+def test_a_period_that_a_kernel_did_not_reach_holds_nothing() -> None:
+    assert kernel(NOW, None).seconds_within(NOW - DAY, NOW + DAY, NOW - DAY / 2) == 0
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "bins"),
+    [
+        (NOW - 40 * DAY, NOW - 30 * DAY + BIN / 2, range(1)),
+        (NOW - BIN, NOW - BIN, range(BINS - 1, BINS)),
+        (NOW - 2 * BIN, None, range(BINS - 2, BINS)),
+        (NOW - 40 * DAY, None, range(BINS)),
+        (NOW - 40 * DAY, NOW - 31 * DAY, range(0)),
+        (NOW - 10 * BIN, NOW - 9 * BIN, range(BINS - 10, BINS - 8)),
+    ],
+)
+def test_a_kernel_is_in_the_bins_in_which_it_ran(begin: datetime, end: datetime | None, bins: range) -> None:
+    timeline = Timeline(NOW)
+    timeline.add(kernel(begin, end))
+    timeline.add(kernel(begin, end, is_main=False, slots=ResourceSlot.parse({"cpu": "1"})))
+    told = timeline.bins()
+    assert len(told) == BINS
+    assert told[0][0] == NOW - 30 * DAY
+    for index, (_, values) in enumerate(told):
+        ran = index in bins
+        assert values["num_sessions"] == ran, index
+        assert values["cpu"] == 3 * ran, index
+        assert values["devices"] == Decimal("0.5") * ran, index
+        assert values["mem"] == 1024 * ran, index
