@@ -306,6 +306,7 @@ class Manager:
             settings.sessions,
             self._defaults,
             images.provision if images is not None else None,
+            derive=self._sealer.derived,
         )
         self._schedule = ScheduleLoop(
             kept.sessions,
@@ -381,7 +382,7 @@ class Manager:
             await self._begin()
         else:
             await self._leadership.announce()
-            side.append(self._leadership.run())
+            side += [self._leadership.run(), self._services.tasks.run()]
         self._tasks = [asyncio.create_task(work) for work in side]
         await asyncio.sleep(0)
 

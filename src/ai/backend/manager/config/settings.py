@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_network
+from ipaddress import IPv4Network, ip_network
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,13 @@ class ListenSettings(Settings):
 class AgentLinkSettings(Settings):
     bind: str = Field(
         "tcp://127.0.0.1:6011", description="ZeroMQ endpoint that agents connect to, their `link.manager-addr`."
+    )
+    data_port: int = Field(
+        0,
+        ge=0,
+        le=65_535,
+        description="Where agents connect for the bytes of tunnels, by TLS, at the host of `bind` as they know it; 0:"
+        " any free port. Name one where a firewall stands between; what cannot connect uses the link, which is slower.",
     )
     advertise: str | None = Field(
         None, description="What agents are told in etcd to connect to, if that is another address than `bind`."
@@ -73,8 +80,28 @@ class SessionSettings(Settings):
     max_cluster_size: int = Field(64, ge=1, description="Kernels of one session, at most.")
     max_environ_bytes: int = Field(65_536, ge=0, description="Size of all environment variables of a session.")
     max_script_bytes: int = Field(65_536, ge=0, description="Size of a bootstrap script or start-up command.")
+    network_pool: IPv4Network = Field(
+        IPv4Network("10.214.0.0/16"),
+        description="Addresses of networks over several agents. Each session gets a part of it; no agent may have"
+        " routes to any of them.",
+    )
+    network_numbers: tuple[int, int] = Field(
+        (4096, 16_777_215), description="The first and the last number (VNI) of such networks; 1 to 16777215."
+    )
+    encrypt_networks: bool = Field(
+        False,
+        description="Whether each network over several agents is encrypted between them, and not only those of sessions"
+        " that ask for it.",
+    )
     default_shmem: str = Field("64m", description="Shared memory of a kernel whose request names none.")
     log_tail_bytes: int = Field(262_144, ge=0, description="How much of a kernel's log is kept after its end.")
+
+    @field_validator("network_numbers")
+    @classmethod
+    def _are_numbers(cls, numbers: tuple[int, int]) -> tuple[int, int]:
+        if not 1 <= numbers[0] <= numbers[1] <= 16_777_215:
+            raise ValueError("numbers of networks are 1 to 16777215, the first not above the last")
+        return numbers
 
 
 class FileSettings(Settings):

@@ -16,7 +16,7 @@ from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.ids import AgentId, DeviceName, ResourceGroupName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
-from ai.backend.common.wire.agent import ImageReport, PluginReport, RuntimeClassReport
+from ai.backend.common.wire.agent import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
 
 PULLING_RUNTIMES = frozenset({"docker"})
 
@@ -42,6 +42,7 @@ class Agent:
         enforcement: limit or isolation -> what the runtime really does about it.
         location: the places that it is in, the widest first.
         kernel_limit: how many kernels it takes at once; None for any number.
+        overlay: how it takes part in networks over several agents; None: it says nothing of them.
         live_stat: ``{"node": {...}, "devices": {...}}``, latest in memory, filled at reads only.
     """
 
@@ -68,6 +69,7 @@ class Agent:
     plugins: tuple[PluginReport, ...] = ()
     images: tuple[ImageReport, ...] = ()
     runtime_classes: tuple[RuntimeClassReport, ...] = ()
+    overlay: OverlayReport | None = None
     location: tuple[str, ...] = ()
     kernel_limit: int | None = None
     live_stat: Mapping[str, Any] | None = None

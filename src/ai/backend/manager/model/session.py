@@ -33,6 +33,7 @@ from ai.backend.common.states import (
     SessionType,
 )
 from ai.backend.manager.model.folder import FolderMount
+from ai.backend.manager.model.network import SessionNetwork
 
 HOLDING_KERNEL_STATUSES = frozenset(
     set(KernelStatus) - {KernelStatus.PENDING, KernelStatus.TERMINATED, KernelStatus.ERROR, KernelStatus.CANCELLED}
@@ -106,6 +107,7 @@ class Session:
         user_email, group_name: as at creation.
         created_by: the access key that asked, which differs from ``access_key`` when an admin created it for somebody.
         requested_slots: of one kernel; a kernel's own contain what its runtime class costs besides.
+        vni, network: the number of its network over several agents, and the network; only while it is on agents.
         runtime_class: what the agent's runtime is asked for; empty leaves it to the agent.
         mounts: names of the folders in ``vfolder_mounts``.
         variant_requirements: what every device of a slot that they concern must be, ``namespace::feature::value``.
@@ -135,6 +137,8 @@ class Session:
     tag: str | None = None
     cluster_mode: ClusterMode = ClusterMode.SINGLE_NODE
     cluster_size: int = 1
+    vni: int | None = None
+    network: SessionNetwork | None = None
     runtime_class: str = ""
     requested_slots: ResourceSlot
     variant_requirements: tuple[str, ...] = ()

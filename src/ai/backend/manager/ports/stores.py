@@ -26,6 +26,7 @@ from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
 from ai.backend.manager.model.journal import AuditRecord, Event, EventDraft, Task
+from ai.backend.manager.model.network import SessionNetwork
 from ai.backend.manager.model.query import ListQuery, Page, SessionQuery
 from ai.backend.manager.model.session import Holding, OwnerLimits, Session, SlotAudit
 
@@ -57,7 +58,7 @@ class SessionStore(Protocol):
         """Apply all changes or none, with the slots of their agents.
 
         Raises:
-            StaleVersion: one of the sessions was changed meanwhile.
+            StaleVersion: one of the sessions was changed meanwhile, or another one has the number of its new network.
             InsufficientResource: an agent would hold more than it has.
             SessionAlreadyExists: a rename met a live session of that name.
         """
@@ -88,6 +89,10 @@ class SessionStore(Protocol):
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
         """Every kernel that holds slots there."""
+        ...
+
+    async def networks(self) -> list[tuple[int, SessionNetwork]]:
+        """Those over several agents that sessions have now, each with its number."""
         ...
 
     async def search(self, query: SessionQuery) -> Page[Session]: ...
@@ -162,8 +167,23 @@ class AgentStore(Protocol):
 
 
 class TaskStore(Protocol):
-    async def put_task(self, task: Task) -> None: ...
+    """A task is open until its status is final."""
+
+    async def add_task(self, task: Task) -> None:
+        """Raises Conflict, with the id as ``task`` in its data: an open task has its subject."""
+
+    async def put_task(self, task: Task) -> None:
+        """Change one that is there."""
+
     async def task(self, task_id: TaskId) -> Task | None: ...
+    async def open_task(self, subject: str) -> Task | None: ...
+
+    async def ask_to_cancel(self, task_id: TaskId) -> None: ...
+
+    async def asked_to_cancel(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
+        """Those of them that somebody wants to end."""
+        ...
+
     async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
         """End the tasks that managers left unfinished; those of the managers ``but`` go on."""
         ...

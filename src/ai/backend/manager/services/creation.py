@@ -27,7 +27,7 @@ from ai.backend.manager.model.session import CreateSession, Kernel, OwnerLimits,
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
-from ai.backend.manager.services.agent_features import NETWORKS, needs_of, with_networks
+from ai.backend.manager.services.agent_features import ENCRYPTION, is_encrypted, needs_of, with_networks
 from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.images.resolving import merge_images, resolve_image
 from ai.backend.manager.services.mounts import SessionMounts
@@ -46,7 +46,7 @@ from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.state import ManagerState
 
-_OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation", "preemptible", "restartable"})
+_OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation", "preemptible", "restartable", ENCRYPTION})
 
 
 class SessionFactory:
@@ -89,8 +89,10 @@ class SessionFactory:
         check_shape(request, self._settings)
         now = self._clock.now()
         place = await self._placing.find(caller, owner, request)
-        if NETWORKS in needs_of(request.cluster_size, request.cluster_mode, request.runtime_class):
-            place = replace(place, agents=with_networks(place.agents, place.resource_group))
+        encrypted = self._settings.encrypt_networks or is_encrypted(check_flags(request))
+        needs = needs_of(request.cluster_size, request.cluster_mode, "", encrypted=encrypted)
+        if needs:
+            place = replace(place, agents=with_networks(place.agents, place.resource_group, needs))
         image = await self._image(owner, place, request.image, request.architecture)
         limits = await self._check_policy(owner, request)
         slots = self._slots(request.resources, image)
@@ -256,6 +258,7 @@ class SessionFactory:
         return {
             **options,
             **check_flags(request),
+            **({ENCRYPTION: "true"} if self._settings.encrypt_networks else {}),
             "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem)))),
         }
 

@@ -11,6 +11,7 @@ from ai.backend.common.slots import BinarySize
 from ai.backend.common.wire.agent import ClusterInfo, FileBlob, KernelSpec, MountSpec
 from ai.backend.manager.model.dotfile import Dotfile
 from ai.backend.manager.model.session import Kernel, Session
+from ai.backend.manager.services.networks import Derive, no_secret, overlay_info
 from ai.backend.manager.services.transitions import RELOCATED_FROM
 
 
@@ -47,8 +48,10 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
     return environ
 
 
-def kernel_spec(session: Session, kernel: Kernel, dotfiles: Sequence[Dotfile] = ()) -> KernelSpec:
-    """Everything that an agent needs to create the kernel's present attempt."""
+def kernel_spec(
+    session: Session, kernel: Kernel, dotfiles: Sequence[Dotfile] = (), derive: Derive = no_secret
+) -> KernelSpec:
+    """Everything that an agent needs to create the kernel's present attempt. ``derive``: for networks over agents."""
     is_main = kernel.id == session.main.id
     return KernelSpec(
         kernel_id=str(kernel.id),
@@ -76,6 +79,7 @@ def kernel_spec(session: Session, kernel: Kernel, dotfiles: Sequence[Dotfile] = 
             size=session.cluster_size,
             replicas=_replicas(session),
             hosts=[k.cluster_hostname for k in session.kernels],
+            overlay=overlay_info(session, kernel, derive),
         ),
         cluster_role=kernel.cluster_role,
         cluster_idx=kernel.cluster_idx,

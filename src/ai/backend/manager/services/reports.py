@@ -170,6 +170,7 @@ class ReportsService:
                 plugins=tuple(report.plugins),
                 images=tuple(report.images),
                 runtime_classes=tuple(report.runtime_classes),
+                overlay=report.overlay,
                 location=tuple(report.location),
                 kernel_limit=report.kernel_limit,
             )

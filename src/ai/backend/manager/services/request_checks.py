@@ -13,6 +13,7 @@ from ai.backend.common.names import check_env_name, check_session_name
 from ai.backend.common.states import SessionType
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.session import CreateSession
+from ai.backend.manager.services.agent_features import ENCRYPTION
 
 _DURATION = re.compile(r"\+?(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -73,15 +74,15 @@ _WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def check_flags(request: CreateSession) -> dict[str, str]:
-    """The resource options that are true or false, in one spelling: whether the session may be ended for others, and
-    whether it starts over then.
+    """The resource options that are true or false, in one spelling: whether the session may be ended for others,
+    whether it starts over then, and whether its network is encrypted between agents.
 
     Raises:
         InvalidInput: neither true nor false; or an interactive session is to start over, which would lose what its user
             has done.
     """
     found: dict[str, str] = {}
-    for name in ("preemptible", "restartable"):
+    for name in ("preemptible", "restartable", ENCRYPTION):
         if (value := request.resource_opts.get(name)) is None:
             continue
         said = _WORDS.get(str(value).strip().lower())

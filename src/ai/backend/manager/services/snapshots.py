@@ -37,7 +37,7 @@ from ai.backend.core.scheduling.snapshot import (
 )
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.session import Holding, Session
-from ai.backend.manager.services.agent_features import features_of, needs_of
+from ai.backend.manager.services.agent_features import features_of, is_encrypted, needs_of
 from ai.backend.manager.services.quotas import quota_names
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,8 @@ def pending_session(
     session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
 ) -> PendingSession:
     requirements = tuple(VariantProperty.parse(text) for text in session.variant_requirements)
-    needs = needs_of(session.cluster_size, session.cluster_mode, session.runtime_class)
+    encrypted = is_encrypted(session.resource_opts)
+    needs = needs_of(session.cluster_size, session.cluster_mode, session.runtime_class, encrypted=encrypted)
     return PendingSession(
         session_id=session.id,
         name=session.name,

@@ -186,6 +186,8 @@ def _merge_session(session: Session, state: SessionState, kernels: tuple[Kernel,
             after = replace(after, not_before=now + RETRY_BACKOFF * 2 ** (tried - 1))
     if state.status.is_final and moved:
         after = replace(after, terminated_at=now)
+    if moved and (state.status.is_final or state.status is SessionStatus.PENDING):
+        after = replace(after, vni=None, network=None)
     return after
 
 

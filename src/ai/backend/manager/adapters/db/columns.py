@@ -28,6 +28,24 @@ class EnumText(TypeDecorator[StrEnum]):
         return None if value is None else self.kind(value)
 
 
+class JSONOf(TypeDecorator[Any]):
+    """One value as JSON; ``kind`` is what msgspec makes of it."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, kind: Any) -> None:
+        super().__init__()
+        self.kind = kind
+        self._decoder = msgspec.json.Decoder(kind)
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:
+        return None if value is None else msgspec.json.encode(value).decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Any:
+        return None if value is None else self._decoder.decode(value)
+
+
 class JSONTuple(TypeDecorator[tuple[Any, ...]]):
     """A tuple as a JSON list; ``item`` is what msgspec makes of each element."""
 

@@ -55,10 +55,15 @@ class Sealer:
         self._keys = {key.id: key for key in keys}
         self._reload = reload
         self._unknown: set[str] = set()
+        self._passing = new_key()
 
     @property
     def is_on(self) -> bool:
         return self._newest is not None
+
+    def derived(self, purpose: bytes) -> bytes:
+        """32 bytes that follow from the newest key and a purpose; without any key, the same in this process only."""
+        return (self._newest or self._passing).derived(b"purpose " + purpose)
 
     def seal(self, secret: str, context: str) -> str:
         """``context`` names the place of the secret: it can be opened there only, so rows cannot be swapped."""

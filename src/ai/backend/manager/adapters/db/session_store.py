@@ -26,6 +26,7 @@ from ai.backend.manager.adapters.db.outbox import acknowledge, insert_events, re
 from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.model.changes import Change, ObservationAck, slot_deltas
 from ai.backend.manager.model.journal import Event, EventDraft
+from ai.backend.manager.model.network import SessionNetwork
 from ai.backend.manager.model.query import Page, SessionQuery
 from ai.backend.manager.model.session import (
     HOLDING_KERNEL_STATUSES,
@@ -41,7 +42,7 @@ from ai.backend.manager.ports.stores import UNLIMITED
 _SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name != "kernels")
 _KERNEL_FIELDS = tuple(f.name for f in fields(Kernel) if f.name != "live_stat")
 _LIVE = t.sessions.c.status.not_in(FINAL_SESSION_STATUSES)
-_HIDDEN = frozenset({"environ", "bootstrap_script", "callback_url", "version"})
+_HIDDEN = frozenset({"environ", "network", "bootstrap_script", "callback_url", "version"})
 _CHUNK = 500
 
 
@@ -183,6 +184,8 @@ class SqlSessionStore:
 
             await self._db.run_write(work)
         except IntegrityError as e:
+            if any(c.new.vni is not None and c.new.vni != c.old.vni for c in changes):
+                raise StaleVersion("another session has the number of this one's network") from e
             named = [await self.newest_named(c.new.access_key, c.new.name) for c in changes if c.old.name != c.new.name]
             raise _existing(e, next((x.id for x in named if x is not None), None)) from None
 
@@ -296,6 +299,15 @@ class SqlSessionStore:
                     s.execute(query)
                 )
             ]
+
+        return await self._db.run_read(work)
+
+    async def networks(self) -> list[tuple[int, SessionNetwork]]:
+        c = t.sessions.c
+        query = select(c.vni, c.network).where(c.vni.is_not(None))
+
+        def work(s: Connection) -> list[tuple[int, SessionNetwork]]:
+            return [(vni, network) for vni, network in s.execute(query)]
 
         return await self._db.run_read(work)
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -37,11 +38,12 @@ from ai.backend.common.states import (
     UserStatus,
 )
 from ai.backend.common.volume_paths import QuotaScopeKind
-from ai.backend.common.wire.agent import ImageReport, PluginReport, RuntimeClassReport
+from ai.backend.common.wire.agent import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole, naming_convention
-from ai.backend.manager.adapters.db.columns import EnumText, JSONTuple
+from ai.backend.manager.adapters.db.columns import EnumText, JSONOf, JSONTuple
 from ai.backend.manager.model.folder import FolderMount
 from ai.backend.manager.model.journal import TaskStatus
+from ai.backend.manager.model.network import SessionNetwork
 
 metadata = MetaData(naming_convention=naming_convention)
 
@@ -207,6 +209,7 @@ agents = Table(
     _required("plugins", JSONTuple(PluginReport)),
     _required("images", JSONTuple(ImageReport)),
     _required("runtime_classes", JSONTuple(RuntimeClassReport), server_default="[]"),
+    Column("overlay", JSONOf(OverlayReport)),
     _required("location", JSONTuple(str), server_default="[]"),
     Column("kernel_limit", Whole),
     _required("version_id", Whole),
@@ -246,6 +249,8 @@ sessions = Table(
     _required("cluster_mode", EnumText(ClusterMode)),
     _required("runtime_class", String(64), server_default=""),
     _required("cluster_size", Whole),
+    Column("vni", Whole),
+    Column("network", JSONOf(SessionNetwork)),
     _required("requested_slots", QuantityMap),
     _required("variant_requirements", JSONTuple(str), server_default="[]"),
     _required("resource_opts", JSONText),
@@ -271,6 +276,7 @@ sessions = Table(
     Column("started_at", UTCDateTime),
     Column("terminated_at", UTCDateTime),
     Index("uq_sessions_live_name", "access_key", "name", unique=True, sqlite_where=LIVE, postgresql_where=LIVE),
+    Index("uq_sessions_vni", "vni", unique=True),
     Index("ix_sessions_created", "created_at", "id"),
     Index("ix_sessions_owner", "access_key", "created_at"),
 )
@@ -402,6 +408,8 @@ tasks = Table(
     _required("created_at", UTCDateTime),
     _required("updated_at", UTCDateTime),
     _required("manager", String(128), server_default=""),
+    _required("subject", String(128), server_default=""),
+    _required("is_unwanted", Boolean, server_default=false()),
 )
 
 leases = Table(

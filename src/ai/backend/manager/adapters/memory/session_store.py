@@ -15,6 +15,7 @@ from ai.backend.manager.model.callback import Callback, callback_body, owed_call
 from ai.backend.manager.model.changes import Change, ObservationAck, slot_deltas
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.journal import Event, EventDraft
+from ai.backend.manager.model.network import SessionNetwork
 from ai.backend.manager.model.query import Page, SessionQuery
 from ai.backend.manager.model.selecting import select
 from ai.backend.manager.model.session import (
@@ -95,6 +96,7 @@ class MemorySessionStore:
                 taken = self._named(change.new.access_key, change.new.name, but=change.new.id)
                 if taken is not None:
                     raise SessionAlreadyExists(data={"existingSessionId": str(taken.id)})
+        self._check_numbers(changes)
         moved = self._moved(slot_deltas(changes))
         for change in changes:
             stored = m.sessions[change.old.id]
@@ -103,6 +105,15 @@ class MemorySessionStore:
         m.agents.update(moved)
         if ack is not None:
             m.acks[ack.agent_id] = ack.epoch, ack.seq
+
+    def _check_numbers(self, changes: Sequence[Change]) -> None:
+        after = {**{i: s.vni for i, s in self._memory.sessions.items()}, **{c.new.id: c.new.vni for c in changes}}
+        given = [vni for vni in after.values() if vni is not None]
+        if len(given) != len(set(given)):
+            raise StaleVersion("another session has the number of this one's network")
+
+    async def networks(self) -> list[tuple[int, SessionNetwork]]:
+        return [(s.vni, s.network) for s in self._live if s.vni is not None and s.network is not None]
 
     def _moved(self, deltas: Mapping[AgentId, ResourceSlot]) -> dict[AgentId, Agent]:
         moved: dict[AgentId, Agent] = {}

@@ -38,6 +38,7 @@ from ai.backend.manager.ports.world import AgentGateway, Clock
 from ai.backend.manager.services.images.provision import Provision
 from ai.backend.manager.services.kernel_spec import kernel_spec
 from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.services.networks import Derive, no_secret
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.transitions import MAX_RETRY_AFTER_S, advance
 from ai.backend.manager.services.writer import SessionWriter
@@ -66,8 +67,10 @@ class LaunchLoop(Loop):
         settings: SessionSettings,
         defaults: SessionDefaults | None = None,
         provision: Provision | None = None,
+        derive: Derive = no_secret,
     ) -> None:
         super().__init__()
+        self._derive = derive
         self._provision = provision
         self._defaults = defaults
         self._store = store
@@ -133,7 +136,7 @@ class LaunchLoop(Loop):
         self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], dotfiles: Sequence[Dotfile]
     ) -> BackendError | None:
         """None if the agent accepted."""
-        specs = [kernel_spec(session, k, dotfiles) for k in kernels]
+        specs = [kernel_spec(session, k, dotfiles, self._derive) for k in kernels]
         try:
             request = CreateKernels(kernels=specs)
             if self._provision is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -14,7 +14,7 @@ from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
-from ai.backend.core.scheduling.plan import KernelPlacement, Placement, Plan, Skip
+from ai.backend.core.scheduling.plan import KernelPlacement, Placement, Plan, Skip, SkipReason
 from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.core.scheduling.usage import occupied
@@ -29,6 +29,7 @@ from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.loops.launch import LaunchLoop
 from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.services.networks import needs_overlay, settle
 from ai.backend.manager.services.placements import FALLBACK, plugged
 from ai.backend.manager.services.quotas import QuotaBook
 from ai.backend.manager.services.shares import ShareBook
@@ -175,9 +176,10 @@ class ScheduleLoop(Loop):
             self._memories[name].last_agent = plan.placements[-1].kernels[-1].agent_id
         by_id = {s.id: s for s in sessions}
         placed = [change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now)) is not None]
+        placed, without = await self._with_networks(placed, name)
         await self._commit(placed)
         await self._evict(plan, now)
-        await self._explain(plan, by_id, now)
+        await self._explain([*plan.skips, *without], by_id, now)
 
     async def _commit(self, placed: Sequence[Change]) -> None:
         """All at once; one by one if somebody was faster with one of them."""
@@ -207,6 +209,28 @@ class ScheduleLoop(Loop):
         )
         return replace(change, new=replace(change.new, kernels=kernels, not_before=None))
 
+    async def _with_networks(self, placed: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
+        """The changes with the networks that their sessions need, and why others that can have none must wait."""
+        if not any(needs_overlay(change.new) for change in placed):
+            return placed, []
+        agents = {a.id: a for a in await self._agents.agents(scaling_group=group)}
+        taken = await self._sessions.networks()
+        found: list[Change] = []
+        without: list[Skip] = []
+        for change in placed:
+            if not needs_overlay(change.new):
+                found.append(change)
+                continue
+            try:
+                vni, network = settle(change.new, agents, taken, self._settings, self._rng)
+            except InsufficientResource as e:
+                reason = SkipReason.INSUFFICIENT_RESOURCE
+                without.append(Skip(session_id=change.old.id, reason=reason, message=e.message))
+                continue
+            taken.append((vni, network))
+            found.append(replace(change, new=replace(change.new, vni=vni, network=network)))
+        return found, without
+
     async def _evict(self, plan: Plan, now: datetime) -> None:
         """End the sessions that make way; their place is kept for those in whose favour they end."""
         evictions = {e.session_id: e for e in plan.evictions}
@@ -221,9 +245,9 @@ class ScheduleLoop(Loop):
                 except StaleVersion:
                     self.wake()
 
-    async def _explain(self, plan: Plan, sessions: Mapping[SessionId, Session], now: datetime) -> None:
+    async def _explain(self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime) -> None:
         """Write why a session waits, when that has changed."""
-        for skip in plan.skips:
+        for skip in skips:
             session = sessions[skip.session_id]
             change = self._cancel(session, skip, now) if skip.is_final else _note(session, skip, now)
             if change is not None:

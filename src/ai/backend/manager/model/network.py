@@ -1,0 +1,38 @@
+"""The network of a session over several agents, as it was settled when the session was scheduled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ai.backend.common.ids import AgentId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkNode:
+    """One agent in it: where the others reach it (an IPv4 address and a UDP port), and its own address inside."""
+
+    address: str
+    port: int
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionNetwork:
+    """Everything that its agents have to agree on.
+
+    Attributes:
+        subnet: of its addresses; no other living session has any of them.
+        mtu: the largest packet in it.
+        addresses: of each kernel, by host name.
+        places: the agent of each kernel, by host name.
+        nodes: its agents.
+        encrypted: whether what goes from agent to agent is.
+    """
+
+    subnet: str
+    mtu: int
+    addresses: Mapping[str, str]
+    places: Mapping[str, AgentId]
+    nodes: Mapping[AgentId, NetworkNode]
+    encrypted: bool = False
