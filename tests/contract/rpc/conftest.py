@@ -32,11 +32,13 @@ from ai.backend.common.wire.agent import (
     TarFile,
 )
 from ai.backend.common.wire.link import ByteStream, PtyStream
+from ai.backend.infra.rpc.data_server import DataServer
 from ai.backend.infra.rpc.endpoints import AgentEndpoint, ManagerEndpoint
 from ai.backend.infra.rpc.keys import AgentKeyDirectory, generate_keypair
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
 from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+from tests.support.cluster import free_port
 
 SCALE = 0.02
 """Deadlines of seconds become tens of milliseconds."""
@@ -251,10 +253,12 @@ class MemoryAdapter:
 
 
 class ZmqAdapter:
-    """Over an ipc socket, so that a manager that starts anew is found at the same address."""
+    """At an address where a manager that starts anew is found again; ``data``: what carries streams of bytes."""
 
-    def __init__(self, directory: Path) -> None:
-        self.address = f"ipc://{directory}/link.sock"
+    def __init__(self, directory: Path, data: str = "link") -> None:
+        self.data = data
+        self.socket = directory / ("a path that is longer than an address of a socket may be " * 2) / "data.sock"
+        self.address = f"tcp://127.0.0.1:{free_port()}" if data == "tls" else f"ipc://{directory}/link.sock"
         self.manager_keys = generate_keypair()
         self.agent_keys = AgentKeyDirectory(directory / "agents")
 
@@ -265,6 +269,7 @@ class ZmqAdapter:
             agent_keys=self.agent_keys,
             lost_after_s=0.6,
             deadline_scale=SCALE,
+            data=None if self.data == "link" else DataServer(path=self.socket if self.data == "unix" else None),
         )
 
     def agent(self, agent_id: str) -> ZmqAgentEndpoint:

@@ -1,18 +1,24 @@
-"""What both adapters of the link promise of connections."""
+"""What the adapters of the link promise of connections, whatever carries their bytes."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.agent import OpenPort
 from ai.backend.common.wire.link import ByteStream
-from tests.contract.rpc.conftest import Loop, Pair
+from tests.contract.rpc.conftest import Link, Loop, MemoryAdapter, Pair, ZmqAdapter
 
 MIB = 1024 * 1024
 OPEN = OpenPort(kernel_id="k", port=2200)
+
+
+@pytest.fixture(params=["memory", "link", "unix", "tls"])
+def link(request: pytest.FixtureRequest, tmp_path: Path) -> Link:
+    return MemoryAdapter() if request.param == "memory" else ZmqAdapter(tmp_path, request.param)
 
 
 async def connect(pair: Pair) -> tuple[ByteStream, Loop]:

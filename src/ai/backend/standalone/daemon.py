@@ -45,6 +45,7 @@ def make_keys(layout: Layout, agents: Sequence[str]) -> None:
 
 
 def make_manager(layout: Layout, cluster: ClusterFile) -> Daemon:
+    from ai.backend.infra.rpc.data_server import DataServer
     from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
     from ai.backend.standalone.manager_daemon import ManagerDaemon, listen
 
@@ -52,6 +53,7 @@ def make_manager(layout: Layout, cluster: ClusterFile) -> Daemon:
         bind=f"tcp://127.0.0.1:{cluster.rpc_port}",
         keypair=load_keypair(layout.keys / "manager"),
         agent_keys=AgentKeyDirectory(layout.keys / "agents"),
+        data=DataServer(path=layout.data_socket),
     )
     return ManagerDaemon(layout, endpoint, listen(cluster.host, cluster.port), cluster=cluster)
 

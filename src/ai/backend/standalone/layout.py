@@ -38,6 +38,11 @@ class Layout:
         return self.root / "keys"
 
     @property
+    def data_socket(self) -> Path:
+        """In a folder of its own, which is closed to other users (decision 0139)."""
+        return self.root / "link" / "data.sock"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 

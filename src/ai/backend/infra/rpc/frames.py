@@ -35,11 +35,27 @@ class Kind(IntEnum):
     """The stream is over."""
 
 
+class DataOffer(msgspec.Struct, frozen=True):
+    """How the agent may connect for one stream. ``token`` is taken once, while the call that opens the stream lasts.
+
+    ``path``: a unix socket for agents of the same host and user. ``port``: of the manager's host, by TLS with a
+    certificate of that SHA-256 ``fingerprint``.
+    """
+
+    token: bytes
+    path: str | None = None
+    port: int | None = None
+    fingerprint: bytes = b""
+
+
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
+    """``offer``: with a call that opens a stream of bytes."""
+
     kind: int
     id: int = 0
     name: str = ""
     body: msgspec.Raw = msgspec.Raw(b"\xc0")
+    offer: DataOffer | None = None
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -60,9 +76,11 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Envelope)
 
 
-def encode(kind: Kind, number: int = 0, name: str = "", body: Any = None, *, limit: int) -> bytes:
+def encode(
+    kind: Kind, number: int = 0, name: str = "", body: Any = None, *, limit: int, offer: DataOffer | None = None
+) -> bytes:
     """Raises LimitExceeded if the message is larger than the link carries."""
-    data = _encoder.encode(Envelope(kind, number, name, msgspec.Raw(_encoder.encode(body))))
+    data = _encoder.encode(Envelope(kind, number, name, msgspec.Raw(_encoder.encode(body)), offer))
     if len(data) > limit:
         raise LimitExceeded(f"a message of {len(data)} bytes exceeds the link's {limit}")
     return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -18,7 +19,9 @@ from ai.backend.common.errors import (
     Unavailable,
     from_wire,
 )
-from ai.backend.infra.rpc.frames import Envelope, Kind, WireError, decode_body, encode
+from ai.backend.infra.rpc.data_dialer import DataDialer
+from ai.backend.infra.rpc.data_server import DataServer
+from ai.backend.infra.rpc.frames import DataOffer, Envelope, Kind, WireError, decode_body, encode
 from ai.backend.infra.rpc.methods import Method, deadline_of
 from ai.backend.infra.rpc.proxies import Handler, guarded
 from ai.backend.infra.rpc.streams import BYTES, FRAMES, BytesOverFrames, StreamPort, serve_bytes, serve_frames
@@ -30,7 +33,11 @@ _MAX_OUTSTANDING = 4096
 
 
 class Multiplexer:
-    """One connection's calls. ``served`` are the methods that the far side may call."""
+    """One connection's calls. ``served`` are the methods that the far side may call.
+
+    ``data`` takes connections for the streams of bytes that this side opens, ``dialer`` makes them for those that it
+    accepts; without them the link carries all.
+    """
 
     def __init__(
         self,
@@ -40,6 +47,8 @@ class Multiplexer:
         *,
         max_message_bytes: int,
         deadline_scale: float = 1.0,
+        data: DataServer | None = None,
+        dialer: DataDialer | None = None,
     ) -> None:
         self.peer = peer
         self.handler: Handler | None = None
@@ -47,6 +56,8 @@ class Multiplexer:
         self._served = served
         self._limit = max_message_bytes
         self._scale = deadline_scale
+        self._server = data
+        self._dialer = dialer
         self._number = 0
         self._waiting: dict[int, tuple[Method, asyncio.Future[Any]]] = {}
         self._serving: dict[int, tuple[Method, asyncio.Task[None]]] = {}
@@ -65,20 +76,26 @@ class Multiplexer:
         number = self._next_number()
         port = self._opened[number] = self._port(number, self._opened, method)
         try:
-            await self._call(method, request, number)
+            with self._offer(port, method) as offer:
+                await self._call(method, request, number, offer)
         except BaseException:
             port.end()
             raise
         return BytesOverFrames(port) if method.stream == "bytes" else port
 
+    def _offer(self, port: StreamPort[Any], method: Method) -> AbstractContextManager[DataOffer | None]:
+        if self._server is None or method.stream != "bytes":
+            return nullcontext()
+        return self._server.offer(port)
+
     def _next_number(self) -> int:
         self._number += 1
         return self._number
 
-    async def _call(self, method: Method, request: object, number: int) -> Any:
+    async def _call(self, method: Method, request: object, number: int, offer: DataOffer | None = None) -> Any:
         if len(self._waiting) >= _MAX_OUTSTANDING:
             raise Unavailable(f"{self.peer} is behind with {_MAX_OUTSTANDING} calls")
-        message = encode(Kind.CALL, number, method.name, request, limit=self._limit)
+        message = encode(Kind.CALL, number, method.name, request, limit=self._limit, offer=offer)
         timeout_s = deadline_of(method, request) * self._scale
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = (method, reply)
@@ -126,6 +143,8 @@ class Multiplexer:
                 served = self._serving.get(number)
                 if served is not None and served[0].abandonable:
                     served[1].cancel()
+                elif served is None and (port := self._accepted.get(number)) is not None:
+                    port.end()  # its answer came too late
             case Kind.DATA:
                 self._data(number, envelope)
             case Kind.CREDIT:
@@ -190,14 +209,21 @@ class Multiplexer:
                 raise InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
             reply = await guarded(self.handler, method, request)
             if method.stream is not None:
-                self._accept(number, reply, method)
+                await self._accept(number, reply, method, envelope.offer)
                 reply = None
             await self._post(Kind.REPLY, number, reply)
         except BackendError as e:
             await self._post_error(number, e)
 
-    def _accept(self, number: int, stream: Any, method: Method) -> None:
+    async def _accept(self, number: int, stream: Any, method: Method, offer: DataOffer | None) -> None:
         port = self._accepted[number] = self._port(number, self._accepted, method)
+        if offer is not None and self._dialer is not None and method.stream == "bytes":
+            try:
+                await self._dialer.dial(offer, port)
+            except BaseException:
+                port.end()
+                await stream.close()
+                raise
         self._spawn(serve_bytes(port, stream) if method.stream == "bytes" else serve_frames(port, stream))
 
     def _port(self, number: int, ports: dict[int, StreamPort[Any]], method: Method) -> StreamPort[Any]:

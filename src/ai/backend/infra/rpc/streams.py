@@ -54,6 +54,18 @@ class StreamPort(Generic[F]):
         self._ended = False
         self._over = asyncio.Event()
 
+    def ride(self, post: Post, forget: Callable[[], None]) -> None:
+        """Have its messages go another way from the first one on; ``forget`` is called at its end, too."""
+        forget_here, self._post = self._forget, post
+
+        def forget_both() -> None:
+            forget_here()
+            forget()
+
+        self._forget = forget_both
+        if self._ended:
+            forget()
+
     def deliver(self, frame: F) -> bool:
         """Take a frame from the far side. False: it sent more than it may."""
         if self._held > self.flow.window:

@@ -12,6 +12,7 @@ import zmq.asyncio
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.rpc.data_dialer import DataDialer
 from ai.backend.infra.rpc.frames import Envelope, Hello, Kind, decode, encode
 from ai.backend.infra.rpc.keys import KeyPair
 from ai.backend.infra.rpc.memory import MAX_MESSAGE_BYTES
@@ -61,8 +62,14 @@ class ZmqAgentEndpoint:
         self._heard_at = 0.0
         self._connected = asyncio.Event()
         self._refused = ""
+        self._dialer = DataDialer(connect)
         self._multiplexer = Multiplexer(
-            "the manager", self._send, COMMANDS, max_message_bytes=max_message_bytes, deadline_scale=deadline_scale
+            "the manager",
+            self._send,
+            COMMANDS,
+            max_message_bytes=max_message_bytes,
+            deadline_scale=deadline_scale,
+            dialer=self._dialer,
         )
         self._reports = ReportsProxy(self)
 
@@ -98,6 +105,7 @@ class ZmqAgentEndpoint:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._multiplexer.close()
+        self._dialer.close()
         self._connected.clear()
         if self._socket is not None:
             self._socket.close(0)

@@ -14,6 +14,7 @@ import zmq.asyncio
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.rpc.data_server import DataServer
 from ai.backend.infra.rpc.frames import PROTOCOL, Envelope, Hello, Kind, decode, decode_body, encode
 from ai.backend.infra.rpc.keys import AgentKeys, KeyPair
 from ai.backend.infra.rpc.memory import MAX_MESSAGE_BYTES
@@ -45,6 +46,7 @@ class ZmqManagerEndpoint:
         keypair: the manager's CURVE keys. Agents must know the public one.
         agent_keys: which agent each client key belongs to, asked at each handshake and hello.
         lost_after_s: an agent that says nothing for so long is not connected.
+        data: takes connections for streams of bytes, beside the link; started and stopped with it.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class ZmqManagerEndpoint:
         lost_after_s: float = 6.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         deadline_scale: float = 1.0,
+        data: DataServer | None = None,
     ) -> None:
+        self._data = data
         self._bind = bind
         self._keypair = keypair
         self._agent_keys = agent_keys
@@ -85,6 +89,8 @@ class ZmqManagerEndpoint:
         except zmq.ZMQError as e:
             await self.stop()
             raise Unavailable(f"cannot bind {self._bind}: {e}") from None
+        if self._data is not None:
+            await self._data.start(self.address)
         self._tasks = [
             asyncio.create_task(self._receive(self._socket), name="link-receive"),
             asyncio.create_task(self._watch(), name="link-watch"),
@@ -118,6 +124,8 @@ class ZmqManagerEndpoint:
         await asyncio.gather(*tasks, return_exceptions=True)
         for peer in list(self._peers.values()):
             await peer.multiplexer.close()
+        if self._data is not None:
+            await self._data.stop()
         self._peers.clear()
         self._routes.clear()
         if self._zap is not None:
@@ -204,6 +212,7 @@ class ZmqManagerEndpoint:
                 REPORTS,
                 max_message_bytes=self._limit,
                 deadline_scale=self._scale,
+                data=self._data,
             )
             multiplexer.handler = reports_handler(self._reports, hello.agent_id)
             peer = self._peers[hello.agent_id] = _Peer(hello.agent_id, hello.incarnation, route, multiplexer, 0.0)

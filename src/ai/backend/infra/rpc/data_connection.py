@@ -1,0 +1,158 @@
+"""A connection that carries one stream of the link instead of the link (decision 0139).
+
+It begins with the token of the stream from whoever connects, and one byte back. Then frames go both ways, each with a
+head of five bytes: its kind, and how many bytes follow (``DATA``) or how much credit is meant (``CREDIT``). They are
+read as they come, as credit bounds them, so that an end is heard however slow the stream's reader is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.infra.rpc.frames import Kind
+from ai.backend.infra.rpc.streams import CHUNK_BYTES, LINGER_S, StreamPort
+
+log = logging.getLogger(__name__)
+TOKEN_BYTES = 32
+WELCOME = b"\x06"
+MEET_S = 3.0
+"""How long both sides may take until the token is taken."""
+_HEAD = struct.Struct(">BI")
+_NO_ROOM = bytearray(4096)
+_ROOM = 1024 * 1024
+"""What a unix socket is asked to hold: by itself it holds less than one piece. The system gives what it allows."""
+
+
+class DataConnection(asyncio.BufferedProtocol):
+    """One end. ``first`` is how many bytes the far side begins with."""
+
+    def __init__(self, first: int, *, forget: Callable[[DataConnection], object]) -> None:
+        self._first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._forget = forget
+        self._transport: asyncio.Transport | None = None
+        self._port: StreamPort[bytes] | None = None
+        self._has_parted = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._take: Callable[[bytes], None] = self._take_first
+        self._buffer = bytearray()
+        self._expect(first, self._take_first)
+
+    async def first(self) -> bytes:
+        """What the far side begins with. Raises ConnectionError if it goes before."""
+        return await self._first
+
+    def say(self, data: bytes) -> None:
+        """What this side begins with."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def carry(self, port: StreamPort[bytes]) -> None:
+        """Carry the messages of this stream from now on, and end with it."""
+        self._port = port
+        port.ride(self._post, self._part)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ---- what asyncio calls -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        line = transport.get_extra_info("socket")
+        if line.family == socket.AF_UNIX:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(_NO_ROOM if self._has_parted else self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._has_parted:
+            self._filled = 0
+            return
+        self._filled += nbytes
+        if self._filled == len(self._buffer):
+            self._take(bytes(self._buffer))
+
+    def eof_received(self) -> None:
+        """Neither side has a half that ends: asyncio closes the transport."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._first.done():
+            self._first.set_exception(ConnectionResetError("it has gone"))
+            self._first.exception()
+        self._has_parted = True
+        if self._port is not None:
+            self._port.end()
+
+    # ---- frames -----------------------------------------------------------------------------------------------------
+
+    def _expect(self, size: int, take: Callable[[bytes], None]) -> None:
+        self._buffer, self._filled, self._take = bytearray(size), 0, take
+
+    def _take_first(self, data: bytes) -> None:
+        self._expect(_HEAD.size, self._take_head)
+        if not self._first.done():
+            self._first.set_result(data)
+
+    def _take_head(self, data: bytes) -> None:
+        kind, size = _HEAD.unpack(data)
+        if self._port is None or kind not in (Kind.DATA, Kind.CREDIT, Kind.END) or size > 2**24:
+            self._refuse("what cannot be read")
+        elif kind == Kind.CREDIT:
+            self._expect(_HEAD.size, self._take_head)
+            self._port.grant(size)
+        elif kind == Kind.END:
+            self._has_parted, self._filled = True, 0
+            self._port.end()
+            if self._transport is not None:
+                self._transport.close()
+        elif size > CHUNK_BYTES:
+            self._refuse("a piece that is too large")
+        elif size == 0:
+            self._take_piece(b"")
+        else:
+            self._expect(size, self._take_piece)
+
+    def _take_piece(self, data: bytes) -> None:
+        self._expect(_HEAD.size, self._take_head)
+        if self._port is not None and not self._port.deliver(data):
+            self._refuse("more than it may")
+
+    def _refuse(self, what: str) -> None:
+        if self._port is not None:
+            log.warning("the far side of a data connection sent %s; it is cut", what)
+        self._has_parted, self._filled = True, 0
+        self.abort()
+
+    async def _post(self, kind: Kind, body: Any) -> None:
+        if self._transport is None or self._transport.is_closing():
+            raise Unavailable("the connection was cut")
+        if kind == Kind.DATA:
+            self._transport.writelines((_HEAD.pack(kind, len(body)), body))
+        elif kind == Kind.CREDIT:
+            self._transport.write(_HEAD.pack(kind, body))
+
+    def _part(self) -> None:
+        """This side has ended the stream. The far side closes when it has heard of that, or it is cut."""
+        if self._has_parted or self._transport is None:
+            return
+        self._has_parted, self._filled = True, 0
+        self._transport.write(_HEAD.pack(Kind.END, 0))
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+
+
+def user_of(sock: socket.socket) -> int:
+    """The user id of the process on the other end of a unix socket."""
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return int(uid)

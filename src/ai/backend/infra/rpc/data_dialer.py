@@ -1,0 +1,128 @@
+"""The agent's side of data connections: it connects where the manager says, or leaves a stream to the link."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from functools import cached_property
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+from ssl import SSLContext
+from urllib.parse import urlsplit
+
+from ai.backend.infra.rpc.certificate import tls_client_context
+from ai.backend.infra.rpc.data_connection import MEET_S, WELCOME, DataConnection, user_of
+from ai.backend.infra.rpc.frames import DataOffer
+from ai.backend.infra.rpc.streams import StreamPort
+
+log = logging.getLogger(__name__)
+_AGAIN_S = 300.0
+"""How long a port that could not be reached is not tried again."""
+
+
+class DataDialer:
+    """Connects to one manager, at the host of its link's ``address``."""
+
+    def __init__(self, address: str) -> None:
+        self._host = urlsplit(address).hostname
+        self._not_before = 0.0
+        self._connections: set[DataConnection] = set()
+
+    @cached_property
+    def _context(self) -> SSLContext:
+        return tls_client_context()
+
+    async def dial(self, offer: DataOffer, port: StreamPort[bytes]) -> None:
+        """Have the stream carried by a connection of its own, or by the link if there can be none."""
+        connection = await self._by_path(offer) or await self._by_port(offer)
+        if connection is not None:
+            connection.carry(port)
+
+    def close(self) -> None:
+        """Cut every connection."""
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def _by_path(self, offer: DataOffer) -> DataConnection | None:
+        if offer.path is None:
+            return None
+        try:
+            sock = await _connect(Path(offer.path))
+        except (OSError, ValueError):  # another host, or another user
+            return None
+        connection = self._connection()
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
+            return await self._meet(connection, offer)
+        except (OSError, TimeoutError) as e:
+            log.debug("the socket %s takes no data connection: %s", offer.path, e)
+            return None
+
+    async def _by_port(self, offer: DataOffer) -> DataConnection | None:
+        loop = asyncio.get_running_loop()
+        if offer.port is None or self._host is None or loop.time() < self._not_before:
+            return None
+        connection = self._connection()
+        try:
+            async with asyncio.timeout(MEET_S):
+                transport, _ = await loop.create_connection(
+                    lambda: connection, self._host, offer.port, ssl=self._context
+                )
+                certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+                if not compare_digest(sha256(certificate or b"").digest(), offer.fingerprint):
+                    connection.abort()
+                    raise ConnectionError("somebody else answers there")
+                return await self._meet(connection, offer)
+        except (OSError, TimeoutError) as e:
+            self._not_before = loop.time() + _AGAIN_S
+            reason = str(e) or f"no answer within {MEET_S:g} s"
+            log.warning(
+                "tunnels are slower than they could be: no data connection to the manager at %s:%d (%s)",
+                self._host,
+                offer.port,
+                reason,
+            )
+            return None
+
+    def _connection(self) -> DataConnection:
+        return DataConnection(len(WELCOME), forget=self._connections.discard)
+
+    async def _meet(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
+        """Present the token. Raises OSError or TimeoutError if it is not taken."""
+        self._connections.add(connection)
+        connection.say(offer.token)
+        try:
+            async with asyncio.timeout(MEET_S):
+                if await connection.first() != WELCOME:
+                    raise ConnectionError("what answers is no manager")
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+
+async def _connect(path: Path) -> socket.socket:
+    """To a unix socket of this user in a folder that is closed to others.
+
+    Raises:
+        OSError: there is none, or it is another's.
+        ValueError: the path cannot be one.
+    """
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        status = os.fstat(folder)
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise PermissionError(f"{path.parent} is open to others")
+        await asyncio.get_running_loop().sock_connect(sock, f"/proc/self/fd/{folder}/{path.name}")
+        if user_of(sock) != os.getuid():
+            raise PermissionError(f"{path} is another user's")
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.close(folder)
+    return sock

@@ -1,0 +1,255 @@
+"""Connections that carry streams beside the link: who may open one, and what happens when none can be."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import pytest_asyncio
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.infra.rpc import data_connection, data_dialer, data_server, streams
+from ai.backend.infra.rpc.data_server import DataServer
+from ai.backend.infra.rpc.frames import DataOffer
+from ai.backend.infra.rpc.streams import BYTES, StreamPort
+from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+from tests.contract.rpc.conftest import Pair, ZmqAdapter
+from tests.contract.rpc.test_byte_streams import connect, read_all
+
+
+class Watched(DataServer):
+    """A server that counts what was carried, and notes what it offers; ``changed`` is offered instead."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        super().__init__(path=path)
+        self.offered: list[DataOffer] = []
+        self.changed: dict[str, Any] = {}
+
+    @contextmanager
+    def offer(self, port: StreamPort[bytes]) -> Iterator[DataOffer | None]:
+        with super().offer(port) as offer:
+            assert offer is not None
+            self.offered.append(offer)
+            yield msgspec.structs.replace(offer, **self.changed)
+
+
+class Adapter(ZmqAdapter):
+    server: Watched
+
+    def manager(self) -> ZmqManagerEndpoint:
+        end = super().manager()
+        self.server = end._data = Watched(self.socket if self.data == "unix" else None)
+        return end
+
+
+@pytest.fixture(params=["unix", "tls"])
+def carrier(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest_asyncio.fixture
+async def pair(carrier: str, tmp_path: Path) -> AsyncIterator[Pair]:
+    made = Pair(Adapter(tmp_path, carrier))
+    await made.manager.start(made.reports)
+    yield made
+    await made.close()
+
+
+def server_of(pair: Pair) -> Watched:
+    assert isinstance(pair.link, Adapter)
+    return pair.link.server
+
+
+async def echo(pair: Pair, said: bytes = b"hello") -> bytes:
+    stream, _ = await connect(pair)
+    async with asyncio.timeout(30):
+        await stream.write(said)
+        await stream.write_eof()
+        return await read_all(stream)
+
+
+async def line_to(pair: Pair, offer: DataOffer) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """To the listener, as anybody could open it."""
+    if offer.path is not None:
+        assert isinstance(pair.link, Adapter)
+        sock = await data_dialer._connect(pair.link.socket)
+        return await asyncio.open_unix_connection(sock=sock)
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return await asyncio.open_connection("127.0.0.1", offer.port, ssl=context)
+
+
+async def is_cut(reader: asyncio.StreamReader) -> bool:
+    """Whether the far side ends the connection and says nothing before."""
+    async with asyncio.timeout(30):
+        try:
+            return await reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+
+class TestWhatCarries:
+    async def test_bytes_pass_beside_the_link(self, pair: Pair) -> None:
+        await pair.join()
+        stream, loop = await connect(pair)
+        (connection,) = server_of(pair)._connections
+        await stream.write(b"beside")
+        async with asyncio.timeout(30):
+            assert await stream.read() == b"beside"
+        connection.abort()
+        with pytest.raises(Unavailable):
+            async with asyncio.timeout(30):
+                await stream.read()
+        async with asyncio.timeout(30):
+            await loop.is_cut.wait()
+
+    async def test_a_stream_that_has_ended_leaves_no_connection(self, pair: Pair) -> None:
+        await pair.join()
+        stream, loop = await connect(pair)
+        await stream.close()
+        async with asyncio.timeout(30):
+            await loop.is_cut.wait()
+            while server_of(pair)._connections:  # noqa: ASYNC110  # a set has no event
+                await asyncio.sleep(0.01)
+        assert not server_of(pair)._expected
+
+    async def test_an_end_is_heard_past_a_service_that_takes_nothing(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(streams, "LINGER_S", 0.2)
+        await pair.join()
+        stream, loop = await connect(pair)
+        before, flooding = -1, asyncio.create_task(stream.write(bytes(64 * 1024 * 1024)))
+        async with asyncio.timeout(30):
+            while before != loop.taken:
+                before = loop.taken
+                await asyncio.sleep(0.1)
+            await stream.close()
+            await loop.is_cut.wait()
+            with pytest.raises(Unavailable):
+                await flooding
+
+
+class TestWhenThereIsNone:
+    async def test_the_link_carries_what_no_connection_can_and_says_so_once(
+        self, pair: Pair, carrier: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await pair.join()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            free = taken.getsockname()[1]
+        server_of(pair).changed = {"path": "/nowhere/data.sock", "port": free}
+        with caplog.at_level(logging.WARNING, "ai.backend.infra.rpc.data_dialer"):
+            assert await echo(pair) == b"hello"
+            assert await echo(pair) == b"hello"
+        assert not server_of(pair)._connections
+        lines = [line for line in caplog.messages if "no data connection" in line]
+        assert len(lines) == (carrier == "tls"), "over ipc there is no host to connect to"
+
+    @pytest.mark.parametrize("carrier", ["tls"])
+    async def test_somebody_else_at_the_port_gets_no_token(
+        self, pair: Pair, carrier: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        await pair.join()
+        server_of(pair).changed = {"fingerprint": bytes(32)}
+        assert await echo(pair) == b"hello"
+        assert "somebody else answers there" in caplog.text
+        assert not server_of(pair)._connections
+
+    @pytest.mark.parametrize("carrier", ["unix"])
+    async def test_a_socket_that_is_open_to_others_is_not_used(self, pair: Pair, carrier: str) -> None:
+        await pair.join()
+        assert isinstance(pair.link, Adapter)
+        pair.link.socket.parent.chmod(0o755)
+        stream, _ = await connect(pair)
+        assert not server_of(pair)._connections
+        await stream.close()
+
+    async def test_a_call_that_fails_leaves_no_token(self, pair: Pair) -> None:
+        await pair.join()
+        pair.commands.raising = Unavailable("nothing listens")
+        with pytest.raises(Unavailable):
+            await connect(pair)
+        assert not server_of(pair)._expected
+
+
+class TestStrangers:
+    async def test_garbage_and_used_tokens_are_refused_at_once(self, pair: Pair) -> None:
+        await pair.join()
+        stream, _ = await connect(pair)
+        offer = server_of(pair).offered[-1]
+        for first in (bytes(32), offer.token, b"GET / HTTP/1.1\r\nHost: somebody-who-has-lost-the-way\r\n\r\n"):
+            reader, writer = await line_to(pair, offer)
+            writer.write(first)
+            assert await is_cut(reader)
+            writer.close()
+        await stream.write(b"still")
+        async with asyncio.timeout(30):
+            assert await stream.read() == b"still"
+
+    async def test_a_token_is_for_one_call_and_no_longer(self, pair: Pair) -> None:
+        port = StreamPort(BYTES, lambda kind, body: asyncio.sleep(0), lambda: None)
+        with server_of(pair).offer(port) as offer:
+            assert offer is not None
+        reader, writer = await line_to(pair, offer)
+        writer.write(offer.token)
+        assert await is_cut(reader)
+        writer.close()
+
+    async def test_who_says_nothing_is_cut_and_holds_nobody(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(data_server, "MEET_S", 0.5)
+        await pair.join()
+        assert await echo(pair) == b"hello"
+        silent = [await line_to(pair, server_of(pair).offered[-1]) for _ in range(8)]
+        assert await echo(pair) == b"hello"
+        for reader, writer in silent:
+            assert await is_cut(reader)
+            writer.close()
+
+    @pytest.mark.parametrize("carrier", ["tls"])
+    async def test_nothing_but_tls_is_answered_at_the_port(self, pair: Pair, carrier: str) -> None:
+        await pair.join()
+        await echo(pair)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server_of(pair).offered[-1].port)
+        writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(30):
+            assert b"HTTP" not in await reader.read()
+        writer.close()
+
+    @pytest.mark.parametrize(
+        "frame",
+        [
+            b"\xff\0\0\0\0",
+            b"\x04\0\0\0\0",
+            b"\x08\xff\xff\xff\xff",
+            b"\x08\0\x04\0\x01",
+            b"\x09\xff\xff\xff\xff",
+            (b"\x08\0\x04\0\0" + bytes(256 * 1024)) * 8,
+        ],
+        ids=["kind", "call", "huge", "large", "credit", "more-than-credit"],
+    )
+    async def test_an_agent_that_breaks_the_rules_loses_that_stream_only(self, pair: Pair, frame: bytes) -> None:
+        await pair.join()
+        other, _ = await connect(pair)
+        port = StreamPort(BYTES, lambda kind, body: asyncio.sleep(0), lambda: None)
+        with server_of(pair).offer(port) as offer:
+            assert offer is not None
+            reader, writer = await line_to(pair, offer)
+            writer.write(offer.token)
+            async with asyncio.timeout(30):
+                assert await reader.readexactly(1) == data_connection.WELCOME
+        writer.write(frame)
+        assert await is_cut(reader)
+        async with asyncio.timeout(30):
+            await port.over()
+        writer.close()
+        await other.write(b"still")
+        async with asyncio.timeout(30):
+            assert await other.read() == b"still"
