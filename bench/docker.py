@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ IDLE_CONTAINERS = 200
 CREATORS = 8
 SETTLE_SECONDS = 20.0
 IDLE_SECONDS = 60.0
-SMALL_IMAGE = "base/small:1"
+SMALL_IMAGE, SMALL = "base/small:1", "LABEL ai.backend.resource.min.cpu=0 ai.backend.resource.min.mem=32m"
 """As the other one, but more sessions fit on a machine than it has cores."""
 
 
@@ -39,25 +38,13 @@ def docker_cluster(*options: str) -> Iterator[tuple[Cluster, DockerEngine]]:
         raise RuntimeError(f"this benchmark needs a Docker engine: {reason}")
     with temporary_folder() as folder, shared_engine(folder / "docker") as engine:
         engine.ensure_image(PYTHON_IMAGE)
-        _make_small_image(engine)
+        engine.derive_image(PYTHON_IMAGE, SMALL_IMAGE, SMALL)
         cluster = up(folder / "data", "--runtime", "docker", *options, DOCKER_HOST=engine.host)
         lift_rate_limits(cluster)
         try:
             yield cluster, engine
         finally:
             down(folder / "data")
-
-
-def _make_small_image(engine: DockerEngine) -> None:
-    body = json.dumps({"Image": PYTHON_IMAGE, "Cmd": ["true"]}).encode()
-    container = engine.call("POST", "/containers/create", body)[1]["Id"]
-    label = urllib.parse.quote("LABEL ai.backend.resource.min.cpu=0 ai.backend.resource.min.mem=32m")
-    repository, _, tag = SMALL_IMAGE.partition(":")
-    query = f"container={container}&repo={repository}&tag={tag}&changes={label}"
-    status, answer = engine.call("POST", f"/commit?{query}", b"{}")
-    if status != 201:
-        raise RuntimeError(f"the image cannot be made: {answer}")
-    engine.call("DELETE", f"/containers/{container}")
 
 
 def run_bare(engine: DockerEngine) -> str:

@@ -11,22 +11,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from ai.backend.common.errors import CreationDenied, Unavailable, WorkloadError
+from ai.backend.common.errors import CreationDenied, ImageMissing, Unavailable, WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.node import runner_copy
 from ai.backend.plugin.node.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.plugin.testing.runtime_contract import Talk
+from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.runtime import DockerRuntime
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from tests.support.docker_engine import (
@@ -241,6 +243,30 @@ async def test_an_image_that_cannot_run_says_why(
 # ---- what breaks
 
 
+async def test_an_image_that_is_deleted_in_between(
+    tmp_path: Path, runtime: DockerRuntime, docker_engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, image = "base/deleted:1", docker_engine.derive_image(PYTHON_IMAGE, "base/deleted:1", "LABEL a=b")
+    first, second = spec_of(name), spec_of(name)
+    await runtime.create(first)
+    assert docker_engine.call("DELETE", f"/images/{name}?force=1")[0] == 200
+    assert "lives" in await said(runtime, first, "print('lives')"), "it goes on"
+    with pytest.raises(ImageMissing):
+        await runtime.create(second)
+    await runtime.remove(first.key)
+    assert docker_engine.call("POST", f"/images/{image}/tag?repo=base/deleted&tag=1")[0] == 201
+    create = runtime._engine.create
+
+    async def too_late(container: str, body: Mapping[str, Any]) -> str:
+        assert docker_engine.call("DELETE", f"/images/{image}?force=1")[0] == 200
+        return await create(container, body)
+
+    monkeypatch.setattr(runtime._engine, "create", too_late)
+    with pytest.raises(ImageMissing, match="this node has no image 'base/deleted:1'"):
+        await runtime.create(second)
+    assert not traces(docker_engine, tmp_path / "state", str(second.key.kernel_id))
+
+
 async def test_what_others_do_to_a_container_is_noticed(runtime: DockerRuntime, docker_engine: DockerEngine) -> None:
     killed, removed = spec_of(), spec_of()
     view, gone = await asyncio.gather(runtime.create(killed), runtime.create(removed))
@@ -293,13 +319,13 @@ async def test_a_home_over_its_limit_ends_the_session(tmp_path: Path, docker_eng
 
 
 @contextmanager
-def full_disk(place: Path) -> Iterator[Callable[[], None]]:
+def full_disk(place: Path, mib: int = 3) -> Iterator[Callable[[], None]]:
     """A small disk, and what fills it to the last byte."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(place)], check=True)
 
     def fill() -> None:
         with (place / "filler").open("wb", buffering=0) as file:
-            for size in (65536, 1):
+            for size in (1 << 20, 65536, 1):
                 with suppress(OSError):
                     while file.write(bytes(size)):
                         pass
@@ -307,7 +333,8 @@ def full_disk(place: Path) -> Iterator[Callable[[], None]]:
     try:
         yield fill
     finally:
-        subprocess.run(["umount", str(place)], check=True)
+        if place.is_mount():  # an engine that is swept away takes it along
+            subprocess.run(["umount", str(place)], check=True)
 
 
 async def test_a_full_disk_leaves_nothing(tmp_path: Path, docker_engine: DockerEngine) -> None:
@@ -398,12 +425,21 @@ def own_engine() -> Iterator[DockerEngine]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-async def test_an_engine_that_comes_and_goes(tmp_path: Path, own_engine: DockerEngine) -> None:
+async def test_an_engine_that_comes_and_goes(
+    tmp_path: Path, own_engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = tmp_path / "state"
     absent = DockerRuntime(DockerRuntimeSettings(**settings_for(own_engine, engine_timeout_s=0.1)), state)
     with pytest.raises(Unavailable, match="the Docker engine does not answer"):
         await absent.setup()
     process = await asyncio.to_thread(own_engine.start)
+    begin = Engine.start
+
+    async def start_too_late(engine: Engine, container_id: str) -> None:
+        process.kill()
+        process.wait()
+        await begin(engine, container_id)
+
     try:
         await asyncio.to_thread(own_engine.ensure_image, PYTHON_IMAGE)
         async with running(state, own_engine) as runtime:
@@ -411,8 +447,11 @@ async def test_an_engine_that_comes_and_goes(tmp_path: Path, own_engine: DockerE
             network = await runtime.create_network(session, ("main1", "sub1"))
             spec = replace(spec_of(hostname="main1", network=network), session_id=session)
             await runtime.create(spec)
-            process.kill()
-            process.wait()
+            cut_off = spec_of()
+            monkeypatch.setattr(Engine, "start", start_too_late)
+            with pytest.raises(Unavailable):
+                await runtime.create(cut_off)
+            monkeypatch.undo()
             with pytest.raises(Unavailable):
                 await runtime.inspect(spec.key)
             with pytest.raises(Unavailable):
@@ -424,10 +463,37 @@ async def test_an_engine_that_comes_and_goes(tmp_path: Path, own_engine: DockerE
             assert list(await runtime.list_networks()) == [session]
             await runtime.remove_network(session)
             assert list(await runtime.list_networks()) == []
-            assert not traces(own_engine, state, str(spec.key.kernel_id))
+            for key in (spec.key, cut_off.key):
+                assert not eventually(partial(traces, own_engine, state, str(key.kernel_id)))
             assert "done" in await said(runtime, spec_of(), "print('done')"), "it is used again"
     finally:
         await asyncio.to_thread(end_engine, own_engine, process)
+
+
+async def test_an_engine_whose_disk_is_full(tmp_path: Path, own_engine: DockerEngine) -> None:
+    data = own_engine.directory / "data"
+    data.mkdir()
+    with full_disk(data, 300) as fill:
+        process = await asyncio.to_thread(own_engine.start)
+        try:
+            await asyncio.to_thread(own_engine.ensure_image, PYTHON_IMAGE)
+            async with running(tmp_path / "state", own_engine) as runtime:
+                first, refused = spec_of(), spec_of()
+                await runtime.create(first)
+                fill()
+                with pytest.raises(WorkloadError, match="no space left"):
+                    await runtime.create(refused)
+                assert not traces(own_engine, tmp_path / "state", str(refused.key.kernel_id))
+                talk = await talk_to(runtime, first)
+                await talk.run("print('lives')")
+                assert talk.text() == "lives\n"
+                await talk.close()
+                await runtime.remove(first.key)
+                assert not traces(own_engine, tmp_path / "state", str(first.key.kernel_id))
+                (data / "filler").unlink()
+                await runtime.create(refused)
+        finally:
+            await asyncio.to_thread(end_engine, own_engine, process)
 
 
 async def test_containers_that_nobody_knows_are_removed(tmp_path: Path, docker_engine: DockerEngine) -> None:

@@ -232,6 +232,12 @@ async def test_a_session_becomes_an_image_of_a_registry(
     denied = CommitRequest(folder="u", filename="x", push=wanted(name, password="wrong"))
     with pytest.raises(RegistryRefused):
         await runtime.commit(spec.key, denied, silent)
+    registry.stop()
+    try:
+        with pytest.raises(RegistryUnavailable):
+            await runtime.commit(spec.key, CommitRequest(folder="u", filename="x", push=wanted(name)), silent)
+    finally:
+        registry.start()
     assert nothing_is_left(docker_engine, tmp_path)
 
 
