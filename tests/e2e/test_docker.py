@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import termios
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 from uuid import uuid4
 
@@ -90,6 +97,63 @@ def test_a_batch_of_files(cluster: Cluster) -> None:
     (work / "main.py").write_text("import sys\nprint(sys.argv[1:])\nsys.exit(3)\n")
     done = cluster.run("run", "--rm", "-q", *RESOURCES, "--exec", "python3 main.py a b", PYTHON_IMAGE, "main.py")
     assert (done.returncode, done.stdout.strip()) == (3, "['a', 'b']"), done.stderr
+
+
+@pytest.mark.needs("ssh")
+def test_openssh_reaches_a_container(cluster: Cluster, docker_engine: DockerEngine) -> None:
+    session, work = name(), cluster.data_dir.parent
+    cluster.run("start", "-t", session, *RESOURCES, PYTHON_IMAGE, check=True)
+    assert container_of(docker_engine, session, cluster)["HostConfig"]["NetworkMode"] == "none"
+    done = cluster.run("ssh", session, "echo $PWD $(id -u); test -f /.dockerenv; cat; exit 7", input_="typed")
+    assert (done.returncode, done.stdout) == (7, "/home/work 59500\ntyped"), done.stderr
+
+    (work / "sent.bin").write_bytes(os.urandom(2_000_000))
+    (work / "folder").mkdir()
+    (work / "folder" / "in it").write_text("kept")
+    cluster.run("scp", "-r", session, "sent.bin", "folder", ":", check=True)
+    cluster.run("scp", session, ":sent.bin", "back.bin", check=True)
+    batch = "rename sent.bin moved.bin\nget moved.bin again.bin\nput back.bin\nls folder\n"
+    listed = cluster.run("sftp", session, "-b", "-", input_=batch, check=True).stdout
+    assert "folder/in it" in listed
+    for copy in ("back.bin", "again.bin"):
+        assert (work / copy).read_bytes() == (work / "sent.bin").read_bytes()
+
+    with terminal(cluster, "ssh", session) as keyboard:
+        os.write(keyboard, b"python3 -c 'import os; print(*os.get_terminal_size())'; exit $((6 * 7))\r")
+        shown = read_to_the_end(keyboard)
+    assert b"97 31" in shown, shown
+    assert cluster.run("rm", session).returncode == 0
+
+
+@contextmanager
+def terminal(cluster: Cluster, *command: str) -> Iterator[int]:
+    """The keyboard and screen of a command that has a terminal of 97 columns; it must end with 42."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 31, 97, 0, 0))
+    with subprocess.Popen(
+        [cluster.python, "-m", "ai.backend.cli.main", *command],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**cluster.environment(), "TERM": "xterm"},
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        try:
+            yield ours
+            assert process.wait(30) == 42
+        finally:
+            process.kill()
+            os.close(ours)
+
+
+def read_to_the_end(keyboard: int) -> bytes:
+    """What the screen shows until nobody has the terminal any more."""
+    shown = b""
+    with suppress(OSError):  # how a terminal says that
+        while piece := os.read(keyboard, 4096):
+            shown += piece
+    return shown
 
 
 def test_an_image_for_other_machines_is_refused_at_once(cluster: Cluster) -> None:
