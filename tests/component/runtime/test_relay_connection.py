@@ -185,6 +185,20 @@ async def test_a_relay_that_answers_byte_by_byte_holds_two_threads_for_a_limited
     assert most == [2]
 
 
+@pytest.mark.parametrize("nested", [b"[" * 4000, b'{"":' * 1015], ids=["lists", "objects"])
+async def test_a_relay_that_nests_without_end_does_not_answer(shim: Listener, tmp_path: Path, nested: bytes) -> None:
+    asking = asyncio.create_task(ports.exposure_of(tmp_path))
+    _, writer = await shim.accepted.get()
+    writer.write(len(nested).to_bytes(4, "big") + nested)
+    with pytest.raises(Unavailable, match="does not answer"):
+        await asyncio.wait_for(asking, 30)
+    connection, (_, writer) = await shim.connected()
+    nested *= 20
+    writer.write(len(nested).to_bytes(4, "big") + nested + packed({"t": "after"}))
+    writer.close()
+    assert await asyncio.wait_for(_all(connection), 30) == [{"t": "malformed"}, {"t": "after"}]
+
+
 async def test_on_the_host_whoever_has_the_port_of_ipv4_must_be_of_the_session(tmp_path: Path) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6 here")

@@ -40,7 +40,9 @@ def test_the_kind_is_found_wherever_it_stands() -> None:
     assert kind_of(b'{"id":1,"t":"reply"}') == "reply"
 
 
-@pytest.mark.parametrize("body", [b"[]", b"{}", b'{"t":1}', b"nonsense", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "body", [b"[]", b"{}", b'{"t":1}', b"nonsense", b"\xff\xfe", pytest.param(b"[" * 100_000, id="nested")]
+)
 def test_what_is_no_message_is_a_violation(body: bytes) -> None:
     with pytest.raises(ProtocolViolation):
         kind_of(body)

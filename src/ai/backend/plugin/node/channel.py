@@ -184,12 +184,14 @@ def parse(body: bytes) -> dict[str, Any] | None:
     """A frame's message; one of type ``malformed`` for what is none."""
     try:
         message = _decode(body)
+    except RecursionError:
+        return {"t": "malformed"}
     except msgspec.DecodeError:
         try:
             # Names of files may have bytes that are no text; beyond this point nothing can encode them.
             text = json.dumps(json.loads(body.decode("utf-8", errors="replace")), ensure_ascii=False)
             message = json.loads(_SURROGATE.sub("\ufffd", text))
-        except ValueError:
+        except (ValueError, RecursionError):
             return {"t": "malformed"}
     return message if isinstance(message, dict) else {"t": "malformed"}
 

@@ -239,7 +239,7 @@ def _ask(directory: Path) -> tuple[PortExposure, socket.socket | None]:
                 answer, sock = _receive(line, deadline)
         finally:
             os.close(handle)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise Unavailable("the workload's relay does not answer") from error
     if answer.get("t") != "socket":
         if sock is not None:
@@ -257,7 +257,7 @@ def _limit(line: socket.socket, deadline: float) -> None:
 
 
 def _receive(line: socket.socket, deadline: float) -> tuple[dict[str, Any], socket.socket | None]:
-    """The answer and what came with it, until the deadline. Raises OSError or ValueError for what cannot be."""
+    """The answer and what came with it, until the deadline. Raises OSError, ValueError, RecursionError."""
     data = bytearray()
     handed: list[int] = []
     try:

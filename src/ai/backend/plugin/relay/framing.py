@@ -42,7 +42,7 @@ def decode(body: bytes | bytearray) -> dict[str, Any]:
     """Raises ProtocolViolation."""
     try:
         message = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProtocolViolation("not JSON") from error
     if not isinstance(message, dict):
         raise ProtocolViolation("not an object")

@@ -92,7 +92,10 @@ def _read(tar: tarfile.TarFile, name: str) -> Any:
     file = tar.extractfile(member)
     if file is None or member.size > _MAX_DOCUMENT:
         raise WorkloadError(f"the engine's archive has an unusable {name[:100]!r}")
-    return json.loads(file.read())
+    try:
+        return json.loads(file.read())
+    except (ValueError, RecursionError):
+        raise WorkloadError(f"the engine's archive has no JSON in {name[:100]!r}") from None
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:

@@ -238,7 +238,7 @@ def _json(blobs: _DirectoryBlobs | _TarBlobs, name: str) -> Any:
     with blobs.open(name) as file:
         try:
             return json.loads(file.read(MAX_JSON))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidInput(f"the image's {name!r} is not JSON") from error
 
 
