@@ -24,11 +24,15 @@ _RESOURCE_OPTIONS = ("-r", "cpu=1", "-r", "mem=128m")
 
 @dataclass(frozen=True)
 class Scene:
-    """The published client on one side, the server's state on the other: as its user sees it, and an administrator."""
+    """The published client on one side, the server's state on the other: as its user sees it, and an administrator.
+
+    ``image`` is that of sessions.
+    """
 
     client: Published
     server: Session
     admin: Session | None = None
+    image: str = "python"
 
     def living(self) -> dict[str, dict[str, Any]]:
         """Name to fields of every session that is alive."""
@@ -39,7 +43,7 @@ class Scene:
     @contextlib.contextmanager
     def session(self, name: str) -> Iterator[ComputeSession]:
         """A running session that is gone afterwards."""
-        made = self.server.ComputeSession.get_or_create("python", name=name, resources=RESOURCES)
+        made = self.server.ComputeSession.get_or_create(self.image, name=name, resources=RESOURCES)
         try:
             yield made
         finally:

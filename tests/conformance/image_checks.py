@@ -64,7 +64,7 @@ def check_session_commit(scene: Scene) -> None:
     """Sessions of process trees have no layers, and the client says so; nor has one that is not there."""
     with scene.session("conf-commit"):
         said = ended(scene.client("session", "commit", "conf-commit"))
-        assert "Request to commit" not in said.out, said.all
+        assert "Request to commit" not in said.all, said.all
         assert "makes no images of its sessions" in said.all, said.all
         missing = ended(scene.client("session", "commit", "conf-none"))
-        assert "Request to commit" not in missing.out, missing.all
+        assert "Request to commit" not in missing.all, missing.all
