@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
 
+from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, KernelId, SessionId, TaskId, UserId
 
 
@@ -75,6 +76,13 @@ class Task:
     updated_at: datetime
     manager: str = ""
     """The process that works on it."""
+    subject: str = ""
+    """What it works on, if no other task may do so at the same time."""
+
+
+def busy_with(subject: str, task_id: TaskId) -> Conflict:
+    """What a second task on the same subject is told."""
+    return Conflict(f"A background task on {subject} is under way.", data={"status": "ongoing", "task": str(task_id)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

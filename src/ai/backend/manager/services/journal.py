@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from ai.backend.common.errors import BackendError, Forbidden, NotFound
+from ai.backend.common.errors import BackendError, Forbidden, NotFound, Unavailable
 from ai.backend.common.ids import SessionId, TaskId
 from ai.backend.common.states import UserRole
 from ai.backend.infra.bus import Bus, Subscription
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 TASKS = "manager.tasks"
 """Bus topic, payload task id: a background task changed."""
+UNWANTED = "manager.unwanted-tasks"
+"""Bus topic: a background task of some manager is to be cancelled."""
 _PAGE = 500
 _RECHECK_S = 5.0
 _AUDIT_FLUSH_S = 0.5
@@ -115,7 +117,8 @@ class TaskProgress:
 
 
 class TaskService:
-    """Background tasks of this process, with their outcome in the store."""
+    """Background tasks. Each runs in the process that began it; what becomes of it, and who wants it to end, is in the
+    store, where every manager finds it."""
 
     def __init__(self, store: TaskStore, bus: Bus, clock: Clock, minter: Minter) -> None:
         self._store = store
@@ -130,8 +133,17 @@ class TaskService:
         """Fail what managers left unfinished; those of ``but`` live."""
         await self._store.fail_open_tasks(at=self._clock.now(), message="the manager was restarted", but=but)
 
-    async def start(self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]]) -> TaskId:
-        """Run ``body`` in the background; what it returns is the final message."""
+    async def start(
+        self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], *, subject: str = ""
+    ) -> TaskId:
+        """Run ``body`` in the background; what it returns is the final message.
+
+        Args:
+            subject: what it works on, if no other task of any manager may do so meanwhile.
+
+        Raises:
+            Conflict: one does; its id is ``task`` in the data.
+        """
         now = self._clock.now()
         task = Task(
             id=TaskId(self._minter.uuid()),
@@ -141,8 +153,9 @@ class TaskService:
             created_at=now,
             updated_at=now,
             manager=self.manager,
+            subject=subject,
         )
-        await self._store.put_task(task)
+        await self._store.add_task(task)
         running = asyncio.create_task(self._run(TaskProgress(self, task), body), name=f"task-{task.id}")
         self._running[task.id] = running
         running.add_done_callback(lambda _: self._running.pop(task.id, None))
@@ -152,15 +165,24 @@ class TaskService:
         try:
             message = await body(progress)
         except asyncio.CancelledError:
-            await self.advance(progress, status=TaskStatus.CANCELLED, message="cancelled")
+            await self._end(progress, TaskStatus.CANCELLED, "cancelled")
             raise
         except BackendError as e:
-            await self.advance(progress, status=TaskStatus.FAILED, message=e.message)
+            await self._end(progress, TaskStatus.FAILED, e.message)
         except Exception:  # whatever a task does, its outcome must be told
             log.exception("background task %s failed", progress.task.name)
-            await self.advance(progress, status=TaskStatus.FAILED, message="internal error")
+            await self._end(progress, TaskStatus.FAILED, "internal error")
         else:
-            await self.advance(progress, status=TaskStatus.DONE, message=message)
+            await self._end(progress, TaskStatus.DONE, message)
+
+    async def _end(self, progress: TaskProgress, status: TaskStatus, message: str) -> None:
+        """However long the store is away: an open task keeps others from its subject."""
+        while True:
+            try:
+                return await self.advance(progress, status=status, message=message)
+            except Unavailable as e:
+                log.warning("the end of the background task %s cannot be written yet: %s", progress.task.name, e)
+                await asyncio.sleep(_RECHECK_S)
 
     async def advance(self, progress: TaskProgress, **changes: Any) -> None:
         """Write a change and tell the subscribers."""
@@ -187,12 +209,31 @@ class TaskService:
                     continue
                 await _hint(hints, _RECHECK_S)
 
+    async def is_under_way(self, subject: str) -> bool:
+        """Whether some manager works on it."""
+        return await self._store.open_task(subject) is not None
+
     async def cancel(self, caller: Caller, task_id: TaskId) -> None:
-        """Harmless if it has ended."""
-        await self.get(caller, task_id)
+        """Have it end, soon, wherever it runs. Harmless if it has ended."""
+        task = await self.get(caller, task_id)
         running = self._running.get(task_id)
         if running is not None:
             running.cancel()
+        elif not task.status.is_final:
+            await self._store.ask_to_cancel(task_id)
+            self._bus.publish(UNWANTED)
+
+    async def run(self) -> None:
+        """End what other managers were asked to cancel, until cancelled oneself."""
+        with self._bus.subscribe(UNWANTED) as hints:
+            while True:
+                await _hint(hints, _RECHECK_S)
+                try:
+                    for task_id in await self._store.asked_to_cancel(list(self._running)) if self._running else ():
+                        if (running := self._running.get(task_id)) is not None:
+                            running.cancel()
+                except Exception:  # the next round asks again
+                    log.exception("it is not known which background tasks are to be cancelled")
 
     async def stop(self) -> None:
         running = list(self._running.values())

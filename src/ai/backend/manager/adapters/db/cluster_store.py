@@ -16,10 +16,15 @@ from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
-from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
+from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus, busy_with
 from ai.backend.manager.model.query import ListQuery, Page
 
 _AGENT_FIELDS = tuple(f.name for f in fields(Agent) if f.name not in ("live_stat", "occupied_slots"))
+_OPEN = [status for status in TaskStatus if not status.is_final]
+
+
+def _task_row(task: Task) -> dict[str, Any]:
+    return {f.name: getattr(task, f.name) for f in fields(task)}
 
 
 class SqlAgentStore:
@@ -142,26 +147,44 @@ class SqlJournalStore:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    async def put_task(self, task: Task) -> None:
-        row = {f.name: getattr(task, f.name) for f in fields(task)}
+    async def add_task(self, task: Task) -> None:
+        c = t.tasks.c
+        busy = select(c.id).where(c.subject == task.subject, c.status.in_(_OPEN))
 
         def work(s: Connection) -> None:
-            done = s.execute(update(t.tasks).where(t.tasks.c.id == task.id).values(row))
-            if done.rowcount == 0:
-                s.execute(insert(t.tasks), row)
+            other = s.execute(busy).scalars().first() if task.subject else None
+            if other is not None:
+                raise busy_with(task.subject, other)
+            s.execute(insert(t.tasks), _task_row(task))
 
         await self._db.run_write(work)
 
-    async def task(self, task_id: TaskId) -> Task | None:
-        def work(s: Connection) -> Task | None:
-            row = (s.execute(select(t.tasks).where(t.tasks.c.id == task_id))).one_or_none()
-            return Task(**row._mapping) if row is not None else None
+    async def put_task(self, task: Task) -> None:
+        query = update(t.tasks).where(t.tasks.c.id == task.id).values(_task_row(task))
+        await self._db.run_write(lambda s: s.execute(query))
 
-        return await self._db.run_read(work)
+    async def task(self, task_id: TaskId) -> Task | None:
+        return await self._one_task(t.tasks.c.id == task_id)
+
+    async def open_task(self, subject: str) -> Task | None:
+        return await self._one_task((t.tasks.c.subject == subject) & t.tasks.c.status.in_(_OPEN))
+
+    async def _one_task(self, which: ColumnElement[bool]) -> Task | None:
+        query = select(*(t.tasks.c[f.name] for f in fields(Task))).where(which)
+        row = await self._db.run_read(lambda s: s.execute(query).first())
+        return Task(**row._mapping) if row is not None else None
+
+    async def ask_to_cancel(self, task_id: TaskId) -> None:
+        query = update(t.tasks).where(t.tasks.c.id == task_id).values(is_unwanted=True)
+        await self._db.run_write(lambda s: s.execute(query))
+
+    async def asked_to_cancel(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
+        query = select(t.tasks.c.id).where(t.tasks.c.id.in_(task_ids), t.tasks.c.is_unwanted)
+        return await self._db.run_read(lambda s: [TaskId(i) for i in s.execute(query).scalars()])
 
     async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
         c = t.tasks.c
-        unfinished = c.status.in_([TaskStatus.STARTED, TaskStatus.UPDATED]) & c.manager.not_in(but)
+        unfinished = c.status.in_(_OPEN) & c.manager.not_in(but)
 
         def work(s: Connection) -> int:
             values = {"status": TaskStatus.FAILED, "updated_at": at, "message": message}

@@ -10,7 +10,7 @@ from ai.backend.common.ids import AgentId, ResourceGroupName, TaskId
 from ai.backend.common.states import AgentStatus
 from ai.backend.manager.adapters.memory.session_store import Memory
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
-from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
+from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus, busy_with
 from ai.backend.manager.model.query import ListQuery, Page
 from ai.backend.manager.model.selecting import select
 
@@ -83,13 +83,29 @@ class MemoryJournalStore:
 
     def __init__(self) -> None:
         self._tasks: dict[TaskId, Task] = {}
+        self._unwanted: set[TaskId] = set()
         self._records: list[AuditRecord] = []
+
+    async def add_task(self, task: Task) -> None:
+        busy = await self.open_task(task.subject) if task.subject else None
+        if busy is not None:
+            raise busy_with(busy.subject, busy.id)
+        self._tasks[task.id] = task
 
     async def put_task(self, task: Task) -> None:
         self._tasks[task.id] = task
 
     async def task(self, task_id: TaskId) -> Task | None:
         return self._tasks.get(task_id)
+
+    async def open_task(self, subject: str) -> Task | None:
+        return next((t for t in self._tasks.values() if t.subject == subject and not t.status.is_final), None)
+
+    async def ask_to_cancel(self, task_id: TaskId) -> None:
+        self._unwanted.add(task_id)
+
+    async def asked_to_cancel(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
+        return self._unwanted & set(task_ids)
 
     async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
         still = [t for t in self._tasks.values() if not t.status.is_final and t.manager not in but]

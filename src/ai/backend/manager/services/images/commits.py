@@ -7,11 +7,12 @@ archives only.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import dataclass
 
-from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotSupported
-from ai.backend.common.ids import SessionId, TaskId
+from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotSupported
+from ai.backend.common.ids import AgentId, TaskId
 from ai.backend.common.images import CUSTOMIZED_NAME, CUSTOMIZED_OWNER, ImageName
 from ai.backend.common.states import SessionStatus
 from ai.backend.common.wire.agent import ImageJob, ImageJobState, RegistryAccess
@@ -28,6 +29,7 @@ from ai.backend.manager.services.lookup import SessionFinder
 
 ALLOWED = "config/docker/image/commit"
 CUSTOMIZED = "config/docker/image/customized"
+_SUBJECT = "the image of session "
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 _UNFIT = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
@@ -64,7 +66,6 @@ class Commits:
         self._config = config
         self._clock = clock
         self._minter = minter
-        self._running: set[SessionId] = set()
 
     async def archive(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Commitment:
         """Make an archive on the agent's disk, named by the session and the time.
@@ -123,7 +124,7 @@ class Commits:
     ) -> tuple[Session, bool]:
         """Raises SessionNotFound."""
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
-        return session, session.id in self._running
+        return session, await self._tasks.is_under_way(f"{_SUBJECT}{session.id}")
 
     async def _place(self) -> tuple[ContainerRegistry, str]:
         where = (await self._config.get(CUSTOMIZED) or "").strip().strip("/")
@@ -145,25 +146,35 @@ class Commits:
     ) -> Commitment:
         agent = session.main.agent
         assert agent is not None
-        if session.id in self._running:
-            raise Conflict(f"A commit of {session.name} is under way.", data={"status": "ongoing"})
-        self._running.add(session.id)
+        refused: asyncio.Future[BackendError | None] = asyncio.get_running_loop().create_future()
+
+        async def work(progress: TaskProgress) -> str:
+            try:
+                await self._ask(agent, job)
+            except BackendError as e:
+                refused.set_result(e)
+                raise
+            except BaseException:
+                refused.cancel()
+                raise
+            refused.set_result(None)
+            return await self._carry_out(session, job, registry, progress)
+
+        subject = f"{_SUBJECT}{session.id}"
         try:
-            state = await self._gateway.agent(agent).image_job(job)
-            if state.state == "failed" and state.code == NotSupported.code:
-                raise NotSupported(state.message)
-
-            async def work(progress: TaskProgress) -> str:
-                try:
-                    return await self._carry_out(session, job, registry, progress)
-                finally:
-                    self._running.discard(session.id)
-
-            task_id = await self._tasks.start(caller, f"commit {session.name}", work)
-        except BaseException:
-            self._running.discard(session.id)
-            raise
+            task_id = await self._tasks.start(caller, f"commit {session.name}", work, subject=subject)
+        except Conflict as e:
+            raise Conflict(f"A commit of {session.name} is under way.", data=e.data) from None
+        refusal = await refused
+        if refusal is not None:
+            raise refusal
         return Commitment(session=session, task_id=task_id, path=path)
+
+    async def _ask(self, agent: AgentId, job: ImageJob) -> None:
+        """Have it begun. Raises NotSupported."""
+        state = await self._gateway.agent(agent).image_job(job)
+        if state.state == "failed" and state.code == NotSupported.code:
+            raise NotSupported(state.message)
 
     async def _carry_out(
         self, session: Session, job: ImageJob, registry: ContainerRegistry | None, progress: TaskProgress

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
-from ai.backend.common.errors import BackendError, InvalidInput, NotSupported, RegistryUnavailable
+from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotSupported, RegistryUnavailable
 from ai.backend.common.ids import TaskId
 from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.identity import Caller
@@ -71,8 +71,6 @@ class Rescan:
         self._registries = registries
         self._tasks = tasks
         self._clock = clock
-        self._running: dict[str | None, TaskId] = {}
-        self._starting = asyncio.Lock()
 
     @classmethod
     def alone(cls, store: ImageStore, scanner: RegistryScanner, registries: RegistryBook, clock: Clock) -> Rescan:
@@ -89,23 +87,17 @@ class Rescan:
         registries = [await self._registries.get(name)] if name else list((await self._registries.all()).values())
         if not registries:
             raise InvalidInput("No registry is configured (config/docker/registry).", data={"registry": "none"})
-        key, tasks = name or None, self._tasks
-        if tasks is None:
+        if self._tasks is None:
             raise NotSupported("nothing runs in the background here")
+        what = name or "all registries"
 
         async def work(progress: TaskProgress) -> str:
-            self._running[key] = progress.task.id
-            try:
-                return await self._scan_all(registries, progress)
-            finally:
-                self._running.pop(key, None)
+            return await self._scan_all(registries, progress)
 
-        async with self._starting:
-            if key in self._running:
-                return self._running[key]
-            task_id = await tasks.start(caller, f"scan {name or 'all registries'}", work)
-            await asyncio.sleep(0)  # its first step, which says that it runs; one that never takes it is not joined
-            return task_id
+        try:
+            return await self._tasks.start(caller, f"scan {what}", work, subject=f"the images of {what}")
+        except Conflict as e:
+            return TaskId(UUID(e.data["task"]))
 
     async def _scan_all(self, registries: Sequence[ContainerRegistry], progress: TaskProgress) -> str:
         """Raises BackendError: every one of them failed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import KernelId, SessionId
@@ -26,6 +26,8 @@ from ai.backend.manager.services.transitions import advance
 from ai.backend.manager.services.writer import SessionWriter
 
 log = logging.getLogger(__name__)
+_AGAIN_S = 1.0
+"""What was sent so lately is not sent again by a round."""
 
 
 class TerminateLoop(Loop):
@@ -53,9 +55,11 @@ class TerminateLoop(Loop):
         self._sessions = sessions
         self._agent_settings = agent_settings
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sent: dict[KernelTarget, float] = {}
 
     def push(self, effect: DestroyKernels) -> None:
         """Send now."""
+        self._note(effect.targets)
         task = asyncio.create_task(self._destroy(effect.targets, effect.reason, forced=effect.forced))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -67,11 +71,14 @@ class TerminateLoop(Loop):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def once(self) -> None:
+        lately = self._clock.monotonic() - _AGAIN_S
+        self._sent = {target: at for target, at in self._sent.items() if at > lately}
         sessions = await self._store.by_status([SessionStatus.TERMINATING])
         if not sessions:
             return
         agents = {a.id: a for a in await self._agents.agents()}
         self._ages.next_round()
+        asking: list[Awaitable[None]] = []
         for session in sessions:
             age = self._ages.of(session.id, session.status_changed)
             overdue = age > self._sessions.terminate_timeout_s
@@ -84,11 +91,18 @@ class TerminateLoop(Loop):
                 is_lost = agent is None or agent.status is not AgentStatus.ALIVE
                 if hopeless or (is_lost and age > self._agent_settings.abandon_terminating_s):
                     given_up.add(kernel.id)
-                elif not is_lost and age > 1:
-                    target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
-                    await self._destroy([target], session.reason, forced=overdue)
+                    continue
+                target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
+                if not is_lost and target not in self._sent:
+                    self._note([target])
+                    asking.append(self._destroy([target], session.reason, forced=overdue))
             if given_up:
                 await self._abandon(session.id, frozenset(given_up))
+        await asyncio.gather(*asking)
+
+    def _note(self, targets: Iterable[KernelTarget]) -> None:
+        now = self._clock.monotonic()
+        self._sent.update((target, now) for target in targets)
 
     async def _abandon(self, session_id: SessionId, kernels: frozenset[KernelId]) -> None:
         log.warning("giving up %d kernels of session %s: their agents do not end them", len(kernels), session_id)
