@@ -225,7 +225,7 @@ class ReportsService:
     async def _sessions_of(self, fresh: Sequence[KernelObservation], *, reload: bool) -> dict[KernelId, Session]:
         wanted = {k for o in fresh if (k := _as_kernel_id(o.kernel_id)) is not None}
         found: dict[KernelId, Session] = {}
-        if not reload:
+        if not reload and not self._is_shared:  # a copy that others made stale would make an observation mean nothing
             for kernel_id in wanted:
                 session = self._writer.recent_of_kernel(kernel_id)
                 if session is not None:
