@@ -6,7 +6,6 @@ A refusal is an InvalidInput whose ``data`` maps dotted field names to what is w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Generic, TypeVar, get_args, get_origin
@@ -15,6 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import structs
 
+from ai.backend.common.complaints import complaint
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.http.errors import UnsupportedMediaType
 from ai.backend.infra.http.routes import Nothing
@@ -23,7 +23,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 JSON_TYPES = ("application/json", "text/plain", "application/octet-stream", "")
 _MAX_DEPTH = 32
 _MAX_SHOWN = 32
-_AT = re.compile(r"(?P<what>.*?)(?: - at `(?P<key>key in )?\$?(?P<path>.*)`)?", re.DOTALL)
 _EMPTY: dict[str, Any] = {}
 _fields = cache(structs.fields)  # it reads annotations, which costs more than decoding
 
@@ -122,7 +121,7 @@ def convert(raw: dict[str, Any], schema: type[S], *, strict: bool = True) -> S:
         return msgspec.convert(raw, schema, strict=strict)
     except msgspec.ValidationError as error:
         fields = dict(_offences(raw, schema, "", strict=strict))
-        raise refuse(fields or {"body": str(error)}) from None
+        raise refuse(fields or {"body": complaint(error)[1]}) from None
 
 
 def _offences(
@@ -144,8 +143,7 @@ def _offences(
         try:
             msgspec.convert(raw[name], info.type, strict=strict)
         except msgspec.ValidationError as error:
-            match = _AT.fullmatch(str(error))
-            what, path = (match["what"], match["path"] or "") if match else (str(error), "")
+            path, what = complaint(error, info.type)
             yield f"{prefix}{name}{path}", what
 
 
