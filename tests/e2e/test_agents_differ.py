@@ -98,10 +98,12 @@ def test_each_agent_offers_what_it_has(mixed: Mixed) -> None:
 
 
 def test_the_cause_is_seen_in_the_list_and_in_the_log(mixed: Mixed) -> None:
-    listed = mixed.run("admin", "agent", "list", admin=True, check=True).stdout
-    lines = [line for line in listed.splitlines() if "has failed" in line]
-    assert any("i-local-2" in line and "vendor_crash" in line and "killed by SIGSEGV" in line for line in lines)
-    assert any("i-local-2" in line and "vendor_gone" in line and "No module named" in line for line in lines)
+    def listed(*words: str) -> bool:
+        lines = mixed.run("admin", "agent", "list", admin=True, check=True).stdout.splitlines()
+        return any(all(word in line for word in ("i-local-2", "has failed", *words)) for line in lines)
+
+    wait_until(lambda: listed("vendor_crash", "killed by SIGSEGV"), what="the plugin that crashed")
+    wait_until(lambda: listed("vendor_gone", "No module named"), what="the plugin that is missing")
     log = (mixed.data_dir / "logs" / "up.log").read_text()
     assert "killed by SIGSEGV" in log
     assert "allow-compute-plugins names vendor_gone, which is no installed plugin and no package" in log

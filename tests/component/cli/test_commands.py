@@ -207,6 +207,7 @@ async def test_events_until_the_end(shell: Shell, api: FakeApi) -> None:
     api.events = [("session_started", {"sessionId": "x"}), ("session_terminated", {"reason": "user-requested"})]
     done = await shell("events", "mine")
     assert [line.split()[0] for line in done.out.splitlines()] == ["session_started", "session_terminated"]
+    assert done.err == "Listening to mine; Ctrl-C ends that.\n"
     lines = [json.loads(line) for line in (await shell("--output", "json", "events", "mine")).out.splitlines()]
     assert lines[1] == {"event": "session_terminated", "data": {"reason": "user-requested"}}
 

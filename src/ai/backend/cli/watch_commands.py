@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import click
 
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import cell
+from ai.backend.cli.output import cell, harmless
 from ai.backend.cli.session_commands import owner_option
 
 if TYPE_CHECKING:
@@ -28,13 +29,18 @@ _ENDS = frozenset({"session_terminated", "session_cancelled", "kernel_cancelled"
 def events(session: str, scope: str, follow: bool, owner: str | None) -> None:
     """Print the events of SESSION as they happen, until it ends; `*` is all sessions.
 
+    What happens after "Listening" has been printed (to stderr) is told.
+
     With --output json every event is one JSON document on a line of its own.
     """
     screen = screen_of()
 
+    def listening() -> None:
+        print(f"Listening to {harmless(session)}; Ctrl-C ends that.", file=sys.stderr, flush=True)
+
     async def work(api: AsyncSession) -> None:
         handle = api.ComputeSession(session, owner)
-        async for event in handle.events(scope):
+        async for event in handle.events(scope, opened=listening):
             if screen.is_json:
                 print(json.dumps({"event": event.name, "data": event.data}), flush=True)
             else:

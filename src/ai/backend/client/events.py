@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,10 +75,13 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
             rest = b""
 
 
-async def follow(transport: Transport, path: str, params: Mapping[str, str]) -> AsyncIterator[Event]:
+async def follow(
+    transport: Transport, path: str, params: Mapping[str, str], *, opened: Callable[[], None] = lambda: None
+) -> AsyncIterator[Event]:
     """The events of ``path`` until the server says that no more will come.
 
-    A lost connection is made again and resumed after the last event that was seen.
+    A lost connection is made again and resumed after the last event that was seen. ``opened`` is called for every
+    connection once the server listens.
 
     Raises:
         BackendAPIError: the server refuses the stream.
@@ -92,6 +95,7 @@ async def follow(transport: Transport, path: str, params: Mapping[str, str]) -> 
         call = Call(method="GET", path=path, params=params, repeatable=True, headers=headers)
         try:
             async with transport.stream(call) as response:
+                opened()
                 async for line in _lines(response.content):
                     event = parser.feed(line)
                     if event is None:

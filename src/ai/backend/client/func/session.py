@@ -7,7 +7,7 @@ import io
 import json
 import os
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Unpack
@@ -252,10 +252,13 @@ class AsyncComputeSession:
         local = LocalPort(lambda: self.connect_app(app, port=port, envs=envs, arguments=arguments), report)
         return local.listening(*bind)
 
-    async def events(self, scope: str = "*") -> AsyncIterator[Event]:
-        """The session's events from now on; ``scope`` is ``*``, ``session`` or ``kernel``."""
+    async def events(self, scope: str = "*", *, opened: Callable[[], None] = lambda: None) -> AsyncIterator[Event]:
+        """The session's events from now on; ``scope`` is ``*``, ``session`` or ``kernel``.
+
+        ``opened`` is called when whatever happens next will be told.
+        """
         which = {"sessionId": str(self.id)} if self.id else self._owner(sessionName=self.name)
-        async for event in follow(self._transport, "/events/session", {**which, "scope": scope}):
+        async for event in follow(self._transport, "/events/session", {**which, "scope": scope}, opened=opened):
             yield event
 
     listen_events = events
