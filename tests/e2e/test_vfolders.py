@@ -84,6 +84,7 @@ def test_a_path_in_a_folder_never_leads_out_of_it(cluster: Cluster) -> None:
     assert "Not a directory: 'inner'" in inner.stderr
 
 
+@pytest.mark.needs("isolation", "root")
 def test_every_kernel_of_a_cluster_session_sees_the_folder(cluster: Cluster) -> None:
     cluster.run("vfolder", "create", "shared-by-all", check=True)
     start = ["start", "-t", "both", "--cluster-size", "2", "--cluster-mode", "multi-node", "-m", "shared-by-all"]

@@ -45,9 +45,10 @@ _HEAVY = (
 
 @dataclass(frozen=True, slots=True)
 class DockerEngine:
-    """A running engine. ``host`` is what DOCKER_HOST would be."""
+    """A running engine. ``host`` is what DOCKER_HOST would be; ``namespace`` is the network that it is in."""
 
     directory: Path
+    namespace: Path | None = None
 
     @property
     def socket(self) -> Path:
@@ -75,6 +76,8 @@ class DockerEngine:
         command += ["--host", self.host, "--pidfile", str(self.directory / "docker.pid"), "--bridge=none"]
         command += ["--iptables=false", "--ip6tables=false", "--exec-opt", "native.cgroupdriver=cgroupfs"]
         command += ["--cgroup-parent", self.cgroup_parent, "--shutdown-timeout", "1"]
+        if self.namespace is not None:
+            command = ["nsenter", f"--net={self.namespace}", *command]
         if shutil.which("crun"):
             command += ["--add-runtime", f"crun={self._crun()}"]
         with log:

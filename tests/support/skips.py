@@ -92,6 +92,7 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "gcc": _program("gcc", "gcc"),
     "ssh": _program("ssh", "openssh-client"),
     "git": _program("git", "git"),
+    "ip": _program("ip", "iproute2"),
     "openssl": _program("openssl", "openssl"),
     "root": _root,
     "isolation": _user_namespaces,

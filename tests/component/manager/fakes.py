@@ -33,6 +33,7 @@ from ai.backend.common.wire.agent import (
     OpenPort,
     OpenPty,
     OperateDevice,
+    OverlayReport,
     PluginReport,
     ProcessInfo,
     ReadLogs,
@@ -91,6 +92,7 @@ class FakeAgent:
     image_jobs: list[ImageJob] = field(default_factory=list)
     image_answers: list[ImageJobState] = field(default_factory=lambda: [ImageJobState(state="done")])
     seq: int = 0
+    number: int = 0
     reports: ManagerReports | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
@@ -121,6 +123,7 @@ class FakeAgent:
             ],
             "plugins": [PluginReport(name="mock", version="1", alloc_map={"kind": "discrete"})],
             "images": self.images,
+            "overlay": OverlayReport(address="192.0.2.1", port=4789 + self.number, mtu=1500, why_plain="not here"),
             "kernels": [
                 KernelPresence(kernel_id=i, attempt=h.attempt, status=h.status) for i, h in self.kernels.items()
             ],

@@ -19,10 +19,11 @@ from ai.backend.common.ids import (
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, KernelStatus, SessionStatus, SessionType
-from ai.backend.common.wire.agent import ImageReport, PluginReport
+from ai.backend.common.wire.agent import ImageReport, OverlayReport, PluginReport
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.journal import EventDraft
+from ai.backend.manager.model.network import NetworkNode, SessionNetwork
 from ai.backend.manager.model.session import Kernel, Session
 
 NOW = datetime(2026, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
@@ -89,8 +90,21 @@ def make_agent(agent_id: str = AGENT, **changes: Any) -> Agent:
         "plugins": (PluginReport(name="cpu", version="1"),),
         "images": (ImageReport(name="host/python", architecture="x86_64", aliases=["python"]),),
         "enforcement": {"memory": "enforced"},
+        "overlay": OverlayReport(address="192.0.2.1", port=4790, mtu=9000, why_plain="no ESP"),
     }
     return Agent(**{**values, **changes})
+
+
+def make_network(subnet: str = "10.214.0.0/28") -> SessionNetwork:
+    node = NetworkNode(address="192.0.2.1", port=4789, gateway="10.214.0.1")
+    return SessionNetwork(
+        subnet=subnet,
+        mtu=1450,
+        addresses={"main1": "10.214.0.2"},
+        places={"main1": AGENT},
+        nodes={AGENT: node},
+        encrypted=True,
+    )
 
 
 def event(session: Session, name: str = "session_scheduled") -> EventDraft:

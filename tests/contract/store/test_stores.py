@@ -56,7 +56,18 @@ from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
 from ai.backend.manager.model.query import Condition, Junction, ListQuery, OrderBy, SessionQuery
 from ai.backend.manager.model.session import OwnerLimits
 from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
-from tests.contract.store.builders import AGENT, KEY, NOW, SLOTS, ended, event, make_agent, make_session, placed
+from tests.contract.store.builders import (
+    AGENT,
+    KEY,
+    NOW,
+    SLOTS,
+    ended,
+    event,
+    make_agent,
+    make_network,
+    make_session,
+    placed,
+)
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server
 
@@ -144,6 +155,28 @@ class StoreContract:
         assert agent.generation == 2
         assert agent.occupied_slots == ResourceSlot()
         assert await stores.sessions.held([AGENT]) == []
+
+    async def test_no_two_sessions_have_a_network_of_one_number(self, stores: Stores) -> None:
+        await stores.agents.put_agent(make_agent())
+        agent = await stores.agents.agent(AGENT)
+        assert agent is not None
+        assert agent.overlay == make_agent().overlay
+        first, second = make_session("first"), make_session("second")
+        for session in (first, second):
+            await stores.sessions.insert(session, events=[])
+        given = [placed(s) for s in (first, second)]
+        given = [replace(c, new=replace(c.new, vni=77, network=make_network())) for c in given]
+        await stores.sessions.save(given[:1])
+        with pytest.raises(StaleVersion, match="number"):
+            await stores.sessions.save(given[1:])
+        assert await stores.sessions.get(second.id) == second
+        assert await stores.sessions.networks() == [(77, make_network())]
+        now = await stores.sessions.get(first.id)
+        assert now is not None
+        change = ended(now)
+        await stores.sessions.save([replace(change, new=replace(change.new, vni=None, network=None))])
+        assert await stores.sessions.networks() == []
+        await stores.sessions.save(given[1:])
 
     async def test_no_agent_is_overcommitted(self, stores: Stores) -> None:
         await stores.agents.put_agent(make_agent())

@@ -77,12 +77,12 @@ def test_an_unknown_class_names_those_that_there_are() -> None:
 
 def test_networks_are_asked_for_by_clusters_of_one_node() -> None:
     assert needs_of(2, ClusterMode.SINGLE_NODE, "") == {NETWORKS}
-    assert needs_of(2, ClusterMode.MULTI_NODE, "") == needs_of(1, ClusterMode.SINGLE_NODE, "") == frozenset()
+    assert needs_of(1, ClusterMode.MULTI_NODE, "") == needs_of(1, ClusterMode.SINGLE_NODE, "") == frozenset()
     without = agent("a", enforcement={NETWORKS: "none"})
     assert NETWORKS not in features_of(without)
-    assert with_networks([without, agent("b")], "default") == [agent("b")]
+    assert with_networks([without, agent("b")], "default", frozenset({NETWORKS})) == [agent("b")]
     with pytest.raises(BackendError, match="private network"):
-        with_networks([without], "default")
+        with_networks([without], "default", frozenset({NETWORKS}))
 
 
 @pytest.mark.parametrize(("wanted", "place"), [("kata", "b"), ("runc", "a"), ("gvisor", None)])

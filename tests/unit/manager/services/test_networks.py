@@ -1,0 +1,152 @@
+"""Networks over several agents: what they are given, that no two share anything, and what each agent is told."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from ipaddress import IPv4Network
+from typing import Any
+
+import pytest
+
+from ai.backend.common.errors import InsufficientResource, UnsupportedResource
+from ai.backend.common.ids import AgentId
+from ai.backend.common.states import ClusterMode, KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.wire.agent import OverlayReport
+from ai.backend.core.lifecycle.events import SessionCreationFailed
+from ai.backend.manager.config.settings import SessionSettings
+from ai.backend.manager.model.cluster import Agent
+from ai.backend.manager.model.network import SessionNetwork
+from ai.backend.manager.model.session import Session
+from ai.backend.manager.services.agent_features import (
+    ENCRYPTED,
+    ENCRYPTION,
+    MULTI_NODE,
+    features_of,
+    needs_of,
+    with_networks,
+)
+from ai.backend.manager.services.kernel_spec import kernel_spec
+from ai.backend.manager.services.networks import needs_overlay, settle
+from ai.backend.manager.services.transitions import advance
+from tests.contract.store.builders import NOW, make_agent, make_session
+
+SETTINGS = SessionSettings()
+
+
+def agent(number: int, **changes: Any) -> Agent:
+    told = {"address": f"192.0.2.{number}", "mtu": 1500, **changes}
+    return make_agent(f"agent-{number}", overlay=OverlayReport(**told))
+
+
+def on(agents: list[int], **changes: Any) -> Session:
+    """A session with a kernel on each of the agents of these numbers."""
+    session = make_session(size=len(agents), cluster_mode=ClusterMode.MULTI_NODE, **changes)
+    kernels = tuple(
+        replace(k, agent=AgentId(f"agent-{n}"), cluster_hostname=f"h{i}", status=KernelStatus.SCHEDULED, attempt=1)
+        for i, (n, k) in enumerate(zip(agents, session.kernels, strict=True))
+    )
+    return replace(session, kernels=kernels, status=SessionStatus.SCHEDULED)
+
+
+def settled(session: Session, taken: list[tuple[int, SessionNetwork]] | None = None, **changes: Any) -> Session:
+    settings = SETTINGS.model_copy(update=changes)
+    agents = {a.id: a for a in (agent(n, mtu=1500 if n != 2 else 1400) for n in range(1, 9))}
+    vni, network = settle(session, agents, taken or [], settings, random.Random(1))
+    return replace(session, vni=vni, network=network)
+
+
+def derive(purpose: bytes) -> bytes:
+    return b"<" + purpose + b">"
+
+
+def test_every_address_is_of_one_kernel_or_one_agent() -> None:
+    session = settled(on([1, 2, 1, 3]))
+    network = session.network
+    assert network is not None
+    inside = [*network.addresses.values(), *(node.gateway for node in network.nodes.values())]
+    assert len(set(inside)) == 7
+    hosts = {str(host) for host in IPv4Network(network.subnet).hosts()}
+    assert set(inside) <= hosts
+    assert network.mtu == 1350, "of the agent with the smallest packets"
+    assert network.places == {"h0": "agent-1", "h1": "agent-2", "h2": "agent-1", "h3": "agent-3"}
+
+
+def test_living_sessions_share_neither_numbers_nor_addresses() -> None:
+    taken: list[tuple[int, SessionNetwork]] = []
+    for size in (2, 5, 8, 3, 2, 8, 8):
+        session = settled(on(list(range(1, size + 1))), taken, network_pool=IPv4Network("10.9.0.0/24"))
+        assert session.vni is not None
+        assert session.network is not None
+        ours = IPv4Network(session.network.subnet)
+        assert not any(ours.overlaps(IPv4Network(other.subnet)) for _, other in taken)
+        taken.append((session.vni, session.network))
+    assert len({vni for vni, _ in taken}) == len(taken)
+    with pytest.raises(InsufficientResource, match=r"no addresses of 10\.9\.8\.0/28 are left"):
+        settled(
+            on([1, 2]),
+            [(5, replace(taken[0][1], subnet="10.9.8.0/28"))],
+            network_pool=IPv4Network("10.9.8.0/28"),
+        )
+    with pytest.raises(InsufficientResource, match="no room for a network of 16 addresses"):
+        settled(on(list(range(1, 9))), network_pool=IPv4Network("10.9.8.0/28"))
+    with pytest.raises(InsufficientResource, match="from 7 to 7 are in use"):
+        settled(on([1, 2]), [(7, taken[0][1])], network_numbers=(7, 7))
+
+
+def test_an_agent_that_takes_no_part_any_more_is_not_joined() -> None:
+    agents = {a.id: a for a in (agent(1), agent(2, why_not="no vxlan"))}
+    with pytest.raises(InsufficientResource, match="agent-2 takes no part"):
+        settle(on([1, 2]), agents, [], SETTINGS, random.Random(1))
+
+
+def test_all_agents_are_told_the_same_but_for_their_place() -> None:
+    session = settled(on([1, 2, 1], resource_opts={ENCRYPTION: "true"}))
+    first, second, third = (kernel_spec(session, k, derive=derive).cluster.overlay for k in session.kernels)
+    assert first is not None
+    assert second is not None
+    assert first == third, "of one agent"
+    assert (first.vni, first.subnet, first.secret) == (second.vni, second.subnet, second.secret)
+    assert first.places == {"h1": "agent-2"}
+    assert second.places == {"h0": "agent-1", "h2": "agent-1"}
+    there, here = first.peers["agent-2"], second.peers["agent-1"]
+    assert (there.key_out, there.key_in) == (here.key_in, here.key_out)
+    assert there.key_out != there.key_in
+    assert first.mtu == 1400 - 50 - 40
+    assert "secret" not in repr(first)
+    assert str(there.key_out) not in repr(first.peers)
+    plain = settled(on([1, 2]))
+    told = kernel_spec(plain, plain.main, derive=derive).cluster.overlay
+    assert told is not None
+    assert {(peer.key_in, peer.key_out) for peer in told.peers.values()} == {(b"", b"")}
+
+
+def test_a_session_that_goes_back_gives_its_network_back() -> None:
+    session = settled(on([1, 2]))
+    failed = SessionCreationFailed(
+        kernel_ids=frozenset({session.main.id}), reason=KernelEventReason.CREATION_DEFERRED, retryable=True
+    )
+    change, _ = advance(session, failed, now=NOW)
+    assert change is not None
+    assert change.new.status is SessionStatus.PENDING
+    assert (change.new.vni, change.new.network) == (None, None)
+
+
+def test_who_is_chosen_and_what_is_told_to_those_who_cannot_have_one() -> None:
+    multi = ClusterMode.MULTI_NODE
+    assert needs_of(2, multi, "") == {MULTI_NODE}
+    assert needs_of(2, multi, "", encrypted=True) == {ENCRYPTED}
+    able, plain, unable = agent(1), agent(2, why_plain="no ESP"), agent(3, why_not="no vxlan")
+    silent = make_agent("agent-4", overlay=None)
+    assert {MULTI_NODE, ENCRYPTED} <= features_of(able)
+    assert ENCRYPTED not in features_of(plain)
+    everybody = [able, plain, unable, silent]
+    assert with_networks(everybody, "default", needs_of(2, multi, "")) == [able, plain]
+    assert with_networks(everybody, "default", needs_of(2, multi, "", encrypted=True)) == [able]
+    with pytest.raises(UnsupportedResource, match="agent-3: no vxlan; agent-4: it does not say where") as told:
+        with_networks([unable, silent], "default", needs_of(2, multi, ""))
+    assert told.value.data["clusterMode"] == "not possible here"
+    with pytest.raises(UnsupportedResource, match="an encrypted network over several nodes: agent-2: no ESP"):
+        with_networks([plain], "default", needs_of(2, multi, "", encrypted=True))
+    assert not needs_overlay(make_session(cluster_mode=multi))
+    assert needs_overlay(make_session(size=2, cluster_mode=multi))
