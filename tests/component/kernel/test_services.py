@@ -79,7 +79,7 @@ def test_life_of_a_service(runner: Driver, start: Callable[..., Any], folder: Pa
         "allowed_envs": ["MODE"],
         "url_template": "{protocol}://{host}:{port}/x",
     }
-    reply = start(definition=definition, arguments={"--extra": "1"})
+    reply = start(definition=definition, arguments={"--extra": ["1", "2"]})
     assert reply["ok"], reply
     state = reply["data"]
     assert (state["status"], state["url_template"]) == ("running", "{protocol}://{host}:{port}/x")

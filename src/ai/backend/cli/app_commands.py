@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -45,12 +46,21 @@ class AppName(click.ParamType[tuple[str, int | None]]):
         return app, int(port) if colon else None
 
 
-def pairs(texts: tuple[str, ...]) -> dict[str, str | None]:
-    """``NAME=VALUE`` each; one without a value is a bare option."""
-    found: dict[str, str | None] = {}
+def arguments_of(texts: tuple[str, ...]) -> dict[str, str | list[str] | None]:
+    """``NAME``, ``NAME=VALUE`` or ``NAME VALUE ...`` each, quoted as in a shell. Values of one that repeats are joined.
+
+    Raises ValueError for quotes that do not end.
+    """
+    found: dict[str, str | list[str] | None] = {}
     for text in texts:
         name, equals, value = text.partition("=")
-        found[name] = value if equals else None
+        if equals and name.split() == [name]:
+            values = [value]
+        else:
+            name, *values = shlex.split(text) or [""]
+        before = found.get(name)
+        values = [*([before] if isinstance(before, str) else before or []), *values]
+        found[name] = values if values[1:] else values[0] if values else None
     return found
 
 
@@ -58,7 +68,13 @@ def pairs(texts: tuple[str, ...]) -> dict[str, str | None]:
 @click.argument("session")
 @click.argument("app", type=AppName())
 @click.option("-b", "--bind", type=Bind(), default=DEFAULT_BIND, show_default=True, help="Where to listen.")
-@click.option("--arg", "arguments", multiple=True, metavar="NAME[=VALUE]", help="Start the service with this argument.")
+@click.option(
+    "--arg",
+    "arguments",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help='Start the service with this argument; "NAME VALUE VALUE", or the option again, gives it several values.',
+)
 @click.option("-e", "--env", "envs", multiple=True, metavar="NAME=VALUE", help="Start the service with this variable.")
 @owner_option
 def app(
@@ -77,6 +93,10 @@ def app(
     name, port = app
     if bad := next((text for text in envs if "=" not in text), None):
         raise click.UsageError(f"--env {bad!r} is not NAME=VALUE")
+    try:
+        given = arguments_of(arguments)
+    except ValueError as e:
+        raise click.UsageError(f"--arg cannot be read: {e}") from None
 
     async def work(api: AsyncSession) -> int:
         handle = api.ComputeSession(session, owner)
@@ -88,8 +108,8 @@ def app(
             name,
             bind,
             port=port,
-            envs={key: value or "" for key, value in pairs(envs).items()},
-            arguments=pairs(arguments),
+            envs=dict(text.split("=", 1) for text in envs),
+            arguments=given,
             report=lambda error: screen.error(str(error)),
         ) as local:
             address = f"{f'[{local.host}]' if ':' in local.host else local.host}:{local.port}"

@@ -61,7 +61,7 @@ from ai.backend.client.func.vfolder import AsyncVFolder, AsyncVFolders
 from ai.backend.client.portal import Facade, Portal, blocking, iterating
 from ai.backend.client.streams import ExecuteStream, PtyStream
 from ai.backend.client.transport import Transport
-from ai.backend.client.tunnels import AppStream, LocalPort, Report
+from ai.backend.client.tunnels import AppStream, ArgumentValue, LocalPort, Report
 
 api_session: ContextVar[Session | AsyncSession] = ContextVar("api_session")
 """The innermost open API session, for :class:`ai.backend.client.request.Request`."""
@@ -239,7 +239,7 @@ class ComputeSession(Facade[AsyncComputeSession]):
         *,
         port: int | None = None,
         envs: Mapping[str, str] | None = None,
-        arguments: Mapping[str, str | None] | None = None,
+        arguments: Mapping[str, ArgumentValue] | None = None,
     ) -> AbstractContextManager[BlockingAppStream]:
         """As the asynchronous one."""
         connecting = self._inner.connect_app(app, port=port, envs=envs, arguments=arguments)
@@ -252,7 +252,7 @@ class ComputeSession(Facade[AsyncComputeSession]):
         *,
         port: int | None = None,
         envs: Mapping[str, str] | None = None,
-        arguments: Mapping[str, str | None] | None = None,
+        arguments: Mapping[str, ArgumentValue] | None = None,
         report: Report = lambda _: None,
     ) -> AbstractContextManager[BlockingLocalPort]:
         """As the asynchronous one; ``report`` is called in the client's own thread."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
 import aiohttp
@@ -15,10 +15,12 @@ from ai.backend.client.exceptions import BackendClientError, BackendError, Endpo
 log = logging.getLogger(__name__)
 _PIECE = 256 * 1024
 Report = Callable[[BackendError], None]
+ArgumentValue = str | Sequence[str] | None
+"""Of an argument of a service: one value, several that follow its name, or none: a bare option."""
 
 
 def tunnel_query(
-    app: str, port: int | None, envs: Mapping[str, str] | None, arguments: Mapping[str, str | None] | None
+    app: str, port: int | None, envs: Mapping[str, str] | None, arguments: Mapping[str, ArgumentValue] | None
 ) -> dict[str, str]:
     """The query that asks for a tunnel."""
     query = {"app": app, "half-close": "true"}
@@ -27,7 +29,9 @@ def tunnel_query(
     if envs:
         query["envs"] = json.dumps(dict(envs))
     if arguments:
-        query["arguments"] = json.dumps(dict(arguments))
+        query["arguments"] = json.dumps(
+            {n: v if v is None or isinstance(v, str) else list(v) for n, v in arguments.items()}
+        )
     return query
 
 

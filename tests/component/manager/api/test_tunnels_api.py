@@ -136,7 +136,8 @@ async def until_closed(ws: aiohttp.ClientWebSocketResponse) -> int | None:
     "path", ["session/tunnelled/tcpproxy", "session/tunnelled/httpproxy", "kernel/tunnelled/tcpproxy"]
 )
 async def test_bytes_pass_as_they_are(api: Api, http: aiohttp.ClientSession, service: Service, path: str) -> None:
-    asked = {"app": "sshd", "port": str(service.port), "envs": json.dumps({"A": "1"}), "arguments": '{"--x": null}'}
+    arguments = json.dumps({"--x": None, "--y": ["1", 2], "--z": "3"})
+    asked = {"app": "sshd", "port": str(service.port), "envs": json.dumps({"A": "1"}), "arguments": arguments}
     async with await api.socket(http, f"/stream/{path}?{urlencode(asked)}") as ws:
         await ws.send_bytes(b"echo\n")
         sent = bytes(range(256)) * 8192
@@ -147,7 +148,7 @@ async def test_bytes_pass_as_they_are(api: Api, http: aiohttp.ClientSession, ser
         await writing
         assert bytes(found) == sent
     assert [(r.name, r.port, r.envs, r.arguments) for r in service.asked] == [
-        ("sshd", service.port, {"A": "1"}, {"--x": None})
+        ("sshd", service.port, {"A": "1"}, {"--x": None, "--y": ["1", "2"], "--z": "3"})
     ]
     await asyncio.wait_for(service.ended.wait(), PATIENCE_S)
 
@@ -229,7 +230,8 @@ async def test_what_is_refused(api: Api, http: aiohttp.ClientSession, service: S
     assert await status("app=sshd&port=70000") == 400
     assert await status("app=sshd&port=1") == 400
     assert await status("app=sshd&envs=1") == 400
-    assert await status(urlencode({"app": "sshd", "arguments": '{"a": [1]}'})) == 400
+    assert await status(urlencode({"app": "sshd", "arguments": '{"a": [[1]]}'})) == 400
+    assert await status(urlencode({"app": "sshd", "arguments": "[" * 10_000})) == 400
     assert service.connected == 0
     service.fails = True
     assert await status("app=sshd") == 409

@@ -20,7 +20,7 @@ from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
 from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.streams import ExecuteStream, PtyStream
 from ai.backend.client.transport import Transport
-from ai.backend.client.tunnels import AppStream, LocalPort, Report, tunnel_query
+from ai.backend.client.tunnels import AppStream, ArgumentValue, LocalPort, Report, tunnel_query
 from ai.backend.client.wire import Call, new_token, segment
 
 LIST_FIELDS = (
@@ -223,7 +223,7 @@ class AsyncComputeSession:
         *,
         port: int | None = None,
         envs: Mapping[str, str] | None = None,
-        arguments: Mapping[str, str | None] | None = None,
+        arguments: Mapping[str, ArgumentValue] | None = None,
     ) -> AsyncIterator[AppStream]:
         """A connection to a service of the session, which is started with ``envs`` and ``arguments`` if need be.
 
@@ -242,7 +242,7 @@ class AsyncComputeSession:
         *,
         port: int | None = None,
         envs: Mapping[str, str] | None = None,
-        arguments: Mapping[str, str | None] | None = None,
+        arguments: Mapping[str, ArgumentValue] | None = None,
         report: Report = lambda _: None,
     ) -> AbstractAsyncContextManager[LocalPort]:
         """A local port, while the block lasts, that leads to a service of the session.

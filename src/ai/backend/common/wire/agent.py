@@ -102,7 +102,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     for slots of plugins whose alloc map the manager does not know. ``variant_requirements`` are properties that its
     devices must have, as ``namespace::feature::value``. ``relocated_from`` is the agent of the attempt before, if
     it was another one. ``auto_pull`` says when the image is fetched: never, if it is missing, or also if it is another
-    than ``image_digest`` and ``image_config_digest`` say.
+    than ``image_digest`` and ``image_config_digest`` say. ``ssh_public_key``: who has its other half may log in.
     """
 
     kernel_id: str
@@ -139,6 +139,7 @@ class KernelSpec(Wire, frozen=True, kw_only=True):
     image_digest: str = ""
     image_config_digest: str = ""
     runtime_class: str = ""
+    ssh_public_key: str | None = None
 
 
 class RegistryAccess(Wire, frozen=True, kw_only=True):
@@ -258,18 +259,22 @@ class OpenPort(Wire, frozen=True, kw_only=True):
     port: int
 
 
+ArgumentValue = str | list[str] | None
+"""Of an argument of a service: one value, several that follow its name, or none: a bare option."""
+
+
 class StartService(Wire, frozen=True, kw_only=True):
     """Start a service of a kernel, or find it started (spec 03-05, "Service Definition DSL").
 
     ``port`` chooses among several ports of one service and is only checked. ``envs`` and ``arguments`` are those that
-    its definition allows; an argument without a value is a bare option.
+    its definition allows.
     """
 
     kernel_id: str
     name: str
     port: int | None = None
     envs: dict[str, str] = {}
-    arguments: dict[str, str | None] = {}
+    arguments: dict[str, ArgumentValue] = {}
 
 
 class StopService(Wire, frozen=True, kw_only=True):

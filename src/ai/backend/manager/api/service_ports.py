@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from ai.backend.common.wire.agent import ServiceState
+from ai.backend.common.wire.agent import ArgumentValue, ServiceState
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.manager.api.access import caller_of
@@ -19,8 +19,8 @@ _Table = dict[str, Any] | str | None
 
 
 class StartServiceBody(Schema, frozen=True):
-    """``envs`` and ``arguments`` are objects, or JSON of such, as the published client sends them. The token of a
-    login at a web server (``login_session_token``) means nothing here."""
+    """``envs`` and ``arguments`` are objects, or JSON of such, as the published client sends them; an argument has one
+    value, a list of them, or null. The token of a login at a web server (``login_session_token``) is ignored."""
 
     app: _Name
     port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
@@ -49,11 +49,8 @@ class ServicePortsApi:
         request = ServiceRequest(
             app=body.app,
             port=body.port,
-            envs={name: _text(value, "envs") for name, value in _table(body.envs, "envs").items()},
-            arguments={
-                name: None if value is None else _text(value, "arguments")
-                for name, value in _table(body.arguments, "arguments").items()
-            },
+            envs=envs_of(body.envs),
+            arguments=arguments_of(body.arguments),
         )
         state = await self._services.start(
             caller_of(call), call.params["s"], request, owner_access_key=call.owner_access_key
@@ -95,16 +92,33 @@ def offer(state: ServiceState) -> dict[str, Any]:
     return {name: value for name, value in told.items() if value}
 
 
+def envs_of(given: _Table) -> dict[str, str]:
+    """Raises InvalidInput, naming the field; so does :func:`arguments_of`."""
+    return {name: _text(value, "envs") for name, value in _table(given, "envs").items()}
+
+
+def arguments_of(given: _Table) -> dict[str, ArgumentValue]:
+    """One value, a list of several, or none each."""
+    return {name: _value(value) for name, value in _table(given, "arguments").items()}
+
+
+def _value(value: Any) -> ArgumentValue:
+    if value is None:
+        return None
+    return [_text(one, "arguments") for one in value] if isinstance(value, list) else _text(value, "arguments")
+
+
 def _table(given: _Table, field: str) -> dict[str, Any]:
     if isinstance(given, str):
         try:
             given = msgspec.json.decode(given, type=dict[str, Any]) if given else {}
-        except (msgspec.MsgspecError, UnicodeEncodeError):
+        except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
             raise refuse({field: "not a JSON object"}) from None
     return given or {}
 
 
 def _text(value: object, field: str) -> str:
+    """Numbers and booleans count as text: shells and forms send either."""
     if not isinstance(value, str | int | float):
-        raise refuse({field: "values are texts"})
+        raise refuse({field: "values are texts" if field == "envs" else "values are texts, or lists of them"})
     return str(value)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket as sockets
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 from msgspec import Meta
 
@@ -20,15 +19,15 @@ from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.infra.http.streams import PING_INTERVAL_S, open_socket
 from ai.backend.manager.api.access import caller_of
+from ai.backend.manager.api.service_ports import arguments_of, envs_of
 from ai.backend.manager.services.tunnels import Tunnel, TunnelRequest, TunnelService
 
-V = TypeVar("V", bound=str | None)
 LINGER_S = 5.0
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 
 
 class TunnelQuery(Schema, frozen=True, rename="kebab"):
-    """``envs`` and ``arguments`` are JSON objects. ``service`` is an older name of ``app``."""
+    """``envs`` and ``arguments`` are JSON objects, as for a start. ``service`` is an older name of ``app``."""
 
     app: Annotated[str, Meta(max_length=64)] | None = None
     service: Annotated[str, Meta(max_length=64)] | None = None
@@ -72,19 +71,9 @@ def tunnel_request(query: TunnelQuery) -> TunnelRequest:
     return TunnelRequest(
         app=app,
         port=query.port,
-        envs=_table(query.envs, "envs", dict[str, str]),
-        arguments=_table(query.arguments, "arguments", dict[str, str | None]),
+        envs=envs_of(query.envs),
+        arguments=arguments_of(query.arguments),
     )
-
-
-def _table(text: str | None, name: str, kind: type[dict[str, V]]) -> dict[str, V]:
-    """Numbers and booleans count as text: shells and forms send either."""
-    if not text:
-        return {}
-    try:
-        return msgspec.convert(msgspec.json.decode(text), kind, strict=False)
-    except (msgspec.MsgspecError, UnicodeEncodeError):
-        raise refuse({name: "not a JSON object of texts"}) from None
 
 
 def _keep_alive(request: web.Request) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ai.backend.common.errors import BackendError, Conflict
 from ai.backend.common.states import SessionStatus
-from ai.backend.common.wire.agent import KernelRef, ServiceState, StartService, StopService
+from ai.backend.common.wire.agent import ArgumentValue, KernelRef, ServiceState, StartService, StopService
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.session import Session
@@ -26,7 +26,7 @@ class ServiceRequest:
     app: str
     port: int | None = None
     envs: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, str | None] = field(default_factory=dict)
+    arguments: Mapping[str, ArgumentValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

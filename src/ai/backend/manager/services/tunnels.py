@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ai.backend.common.errors import Conflict, InvalidInput, LimitExceeded, NotFound, NotSupported
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import SessionStatus
-from ai.backend.common.wire.agent import OpenPort, ServiceState, StartService
+from ai.backend.common.wire.agent import ArgumentValue, OpenPort, ServiceState, StartService
 from ai.backend.common.wire.link import AgentCommands, ByteStream
 from ai.backend.manager.config.settings import TunnelSettings
 from ai.backend.manager.model.identity import Caller
@@ -30,7 +30,7 @@ class TunnelRequest:
     app: str
     port: int | None = None
     envs: Mapping[str, str] = field(default_factory=dict)
-    arguments: Mapping[str, str | None] = field(default_factory=dict)
+    arguments: Mapping[str, ArgumentValue] = field(default_factory=dict)
 
 
 class Tunnel:
