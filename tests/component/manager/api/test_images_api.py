@@ -12,11 +12,12 @@ import pytest
 
 from ai.backend.common.errors import StorageFull
 from ai.backend.common.ids import TaskId
-from ai.backend.common.wire.agent import ImageJobState
+from ai.backend.common.wire.agent import ImageJobState, ImageReport
 from ai.backend.manager.model.journal import Task
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.fakes import FakeAgent
 from tests.support.fake_harbor import FakeHarbor, artifact, serving
+from tests.support.signed_http import RawClient
 
 NAME = "cr.test"
 IMAGE = f"{NAME}/stable/python:3.11"
@@ -74,6 +75,29 @@ async def filled(api: Api, harbor: tuple[FakeHarbor, str]) -> str:
 
 async def ids(api: Api, client: Any = None, **variables: Any) -> set[str]:
     return {one["id"] for one in (await api.gql(IMAGES, client or api.admin, **variables))["data"]["images"]}
+
+
+async def test_the_answer_for_an_unknown_image_names_no_hidden_ones(api: Api, harbor: tuple[FakeHarbor, str]) -> None:
+    await filled(api, harbor)
+    theirs = FakeAgent(agent_id="more")
+    hidden = {"ai.backend.customized-image.owner": f"user:{api.cluster.admin.user_id}"}
+    reports = [ImageReport(name="host/mine-only:1", architecture="x86_64", aliases=["secret-name"], labels=hidden)]
+    theirs.images = [*theirs.images, *reports]
+    await api.cluster.join(theirs)
+    body = {"image": "nothing"}
+
+    async def available(client: RawClient) -> list[str]:
+        reply = await client.request("POST", "/session", json=body)
+        assert reply.status == 404, reply.body
+        assert client is api.admin or b"mine-only" not in reply.body
+        return list(reply.json()["data"]["available"])
+
+    assert {"host/mine-only:1", "secret-name", IMAGE} <= {*await available(api.admin)}
+    assert IMAGE in await available(api.user)
+    assert not {"host/mine-only:1", "secret-name"} & {*await available(api.user)}
+    none = 'mutation { modify_domain(name: "default", props: {allowed_docker_registries: []}) { ok msg } }'
+    assert (await change(api, none))["ok"]
+    assert not [name for name in await available(api.user) if name.startswith(NAME)]
 
 
 async def test_registries_are_configured_without_showing_passwords(api: Api, harbor: tuple[FakeHarbor, str]) -> None:

@@ -89,9 +89,7 @@ class Catalogue:
 
     @staticmethod
     def _is_shown(image: Image, caller: Caller, allowed: Collection[str] | None) -> bool:
-        owner = image.labels.get(CUSTOMIZED_OWNER)
-        is_theirs = owner is None or caller.sees_all or owner == f"user:{caller.user_id}"
-        return is_theirs and (not image.is_registered or is_allowed(registry_of(image.name), allowed))
+        return (caller.sees_all or _is_usable(image, caller)) and _is_of(image, allowed)
 
     async def _agents_of(self, caller: Caller, agents: Iterable[Agent], wanted: ImageFilter) -> frozenset[str]:
         groups = {g.name for g in await self._identity.resource_groups(caller, group=wanted.group)}
@@ -120,12 +118,15 @@ class Catalogue:
             InvalidInput: its labels make no sense.
         """
         images = merge_images(agents, *await self.known_as(reference))
-        image = resolve_image(images, reference, architecture)
-        owned_by = image.labels.get(CUSTOMIZED_OWNER)
-        if owned_by is not None and owned_by != f"user:{owner.user_id}":
-            raise ImageNotFound(f"There is no image {reference[:128]!r}.")
+        allowed = await self.allowed_registries(domain)
+        try:
+            image = resolve_image([i for i in images if _is_usable(i, owner)], reference, architecture)
+        except ImageNotFound:  # it is to suggest what the owner may use, and to name nothing else
+            everything = merge_images(agents, await self._store.all(), await self._store.aliases())
+            usable = [i for i in everything if _is_usable(i, owner) and _is_of(i, allowed)]
+            image = resolve_image(usable, reference, architecture)
         registry = registry_of(image.name)
-        if not is_allowed(registry if image.is_registered else "", await self.allowed_registries(domain)):
+        if not _is_of(image, allowed):
             raise Forbidden(
                 f"The domain {domain} may not use images of {registry}.",
                 data={"image": "registry not allowed", "registry": registry},
@@ -212,3 +213,13 @@ class Catalogue:
         """Forget all images of a registry; how many. Raises Forbidden."""
         require_superadmin(caller, "forget images")
         return await self._store.clear(registry)
+
+
+def _is_usable(image: Image, caller: Caller) -> bool:
+    """Whether nobody else made it of a session of theirs."""
+    return image.labels.get(CUSTOMIZED_OWNER) in (None, f"user:{caller.user_id}")
+
+
+def _is_of(image: Image, allowed: Collection[str] | None) -> bool:
+    """Whether its registry is one of these; what only nodes bring is of none, and is for everybody."""
+    return not image.is_registered or is_allowed(registry_of(image.name), allowed)
