@@ -26,6 +26,7 @@ from ai.backend.common.wire.agent import (
     StartService,
     StopService,
 )
+from ai.backend.manager.adapters.ssh_keys import make_ssh_key_pair
 from tests.component.agent.test_process_runtime import RealBench, real
 from tests.support.docker_engine import PYTHON_IMAGE, DockerEngine
 from tests.support.local_port import local_port
@@ -120,6 +121,9 @@ async def check_ssh(bench: RealBench, agent: Agent, spec: KernelSpec, folder: Pa
         (folder / "id_container").unlink()
         code, _, err = await client.ssh("true")
         assert (code, b"Permission denied" in err) == (255, True)
+        if (own := folder / "own").exists():
+            own.replace(folder / "id_container")
+            assert (await client.ssh("echo in"))[:2] == (0, b"in\n"), "by the user's own key"
 
 
 class Page:
@@ -207,7 +211,10 @@ def names_of(observation: KernelObservation) -> list[str]:
 async def test_services_of_process_trees(real: RealBench, tmp_path: Path) -> None:
     real.options = {"runtime": {"network": "none"}}
     agent = await real.start()
-    spec = await real.run(agent, preopen_ports=[9000])
+    public, private = await make_ssh_key_pair("user@local")
+    (tmp_path / "own").write_text(private)
+    (tmp_path / "own").chmod(0o600)
+    spec = await real.run(agent, preopen_ports=[9000], ssh_public_key=public)
     (running,) = [o for o in real.manager.observations if o.status is KernelStatus.RUNNING]
     assert {"http", "9000", "sshd", "ttyd"} <= set(names_of(running))
     await check_ssh(real, agent, spec, tmp_path)

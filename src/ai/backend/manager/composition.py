@@ -27,6 +27,7 @@ from ai.backend.manager.adapters.db.sealing import Sealer
 from ai.backend.manager.adapters.passwords import hash_password, verify_password
 from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
 from ai.backend.manager.adapters.reservoirs import SdkReservoirs
+from ai.backend.manager.adapters.ssh_keys import make_ssh_key_pair
 from ai.backend.manager.adapters.storage_proxy import StorageProxies
 from ai.backend.manager.adapters.stores import Stores
 from ai.backend.manager.adapters.system import SystemClock, SystemMinter
@@ -71,6 +72,7 @@ from ai.backend.manager.services.service_ports import ServicePorts
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
+from ai.backend.manager.services.ssh_keys import SshKeyService
 from ai.backend.manager.services.state import ManagerState
 from ai.backend.manager.services.statistics import StatBoard
 from ai.backend.manager.services.templates.service import TemplateService
@@ -279,6 +281,7 @@ class Manager:
                 self._owners,
             ),
             passwords=self._passwords,
+            ssh_keys=SshKeyService(kept.identities, self._identity, make_ssh_key_pair, clock),
             resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
             cluster=ClusterService(kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway),
             events=EventService(kept.sessions, finder, self._bus),

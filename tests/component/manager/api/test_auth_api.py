@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+from ai.backend.common.errors import NotSupported
+from ai.backend.manager.adapters.ssh_keys import make_ssh_key_pair
 from tests.component.manager.api.conftest import Api
 from tests.support.signed_http import RawClient, RawReply
 
@@ -51,3 +59,62 @@ async def test_errors_are_reported_and_seen_within_bounds(api: Api) -> None:
     assert (await api.user.request("POST", f"/logs/error/{number}/clear")).json() == {"success": True}
     assert (await api.user.request("GET", query)).json()["logs"] == []
     assert (await api.user.request("POST", "/logs/error/x/clear")).status == 404
+
+
+async def test_the_ssh_key_of_a_keypair_reaches_its_sessions(api: Api) -> None:
+    path = "/auth/ssh-keypair"
+    assert (await api.user.request("GET", path)).json() == {"ssh_public_key": ""}
+    made = (await api.user.request("PATCH", path)).json()
+    public, private = made["ssh_public_key"], made["ssh_private_key"]
+    assert public.startswith("ssh-ed25519 AAAA")
+    assert public.endswith(" user@local")
+    assert private.startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
+    assert (await api.user.request("GET", path)).json() == {"ssh_public_key": public}
+    assert (await api.gql("{ keypair { ssh_public_key ssh_private_key } }"))["data"]["keypair"] == {
+        "ssh_public_key": public,
+        "ssh_private_key": None,
+    }
+    await api.create(name="reachable")
+    assert api.agent.created[-1].ssh_public_key == public
+    assert (await api.other.request("GET", path)).json() == {"ssh_public_key": ""}
+
+    theirs = {"pubkey": public, "privkey": private}
+    assert (await api.other.request("POST", path, json=theirs)).json()["ssh_public_key"] == public
+    another = (await api.user.request("PATCH", path)).json()
+    assert another["ssh_public_key"] != public, "in the place of the old one"
+    for body, field in (
+        ({"pubkey": "nonsense"}, "pubkey"),
+        ({"pubkey": f'command="rm -r ." {public}'}, "pubkey"),
+        ({"pubkey": f"{public}\nssh-rsa AAAA"}, "pubkey"),
+        ({"pubkey": public[:60]}, "pubkey"),
+        ({"pubkey": "ssh-rsa " + public.split()[1]}, "pubkey"),
+        ({**theirs, "privkey": another["ssh_private_key"]}, "privkey"),
+        ({**theirs, "privkey": "x"}, "privkey"),
+        ({**theirs, "privkey": private.replace("AAAA", "!", 1)}, "privkey"),
+    ):
+        refused = await api.other.request("POST", path, json=body)
+        assert (refused.status, list(refused.json()["data"])) == (400, [field]), body
+    assert (await api.other.request("GET", path)).json() == {"ssh_public_key": public}
+    legacy = {"pubkey": public, "privkey": "-----BEGIN RSA PRIVATE KEY-----\nx\n-----END RSA PRIVATE KEY-----"}
+    assert (await api.other.request("POST", path, json=legacy)).status == 200, "it does not tell its public half"
+    await api.create(api.admin, name="unreachable")
+    assert api.agent.created[-1].ssh_public_key is None
+
+
+@pytest.mark.parametrize("kind", ["cryptography", "ssh-keygen", "neither"])
+async def test_who_makes_ssh_keys(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if kind != "cryptography":
+        monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
+    if kind == "neither":
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with pytest.raises(NotSupported, match="upload a key"):
+            await make_ssh_key_pair("a@b")
+        return
+    if kind == "ssh-keygen" and shutil.which(kind) is None:
+        stand_in = tmp_path / kind  # no OpenSSH here: a program that is called as it is
+        stand_in.write_text('#!/bin/sh\nfor last; do :; done\necho "ssh-ed25519 AAAA $6" >$last.pub\necho key >$last\n')
+        stand_in.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    public, private = await make_ssh_key_pair("a@b")
+    assert public.startswith("ssh-ed25519 AAAA")
+    assert private

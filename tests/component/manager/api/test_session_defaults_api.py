@@ -6,6 +6,7 @@ import json
 from typing import Any
 from uuid import uuid4
 
+from ai.backend.common.states import UserRole
 from ai.backend.manager.model.dotfile import MAX_DOTFILE_BYTES
 from tests.component.manager.api.conftest import Api
 from tests.support.signed_http import RawClient
@@ -151,6 +152,13 @@ async def test_the_kernels_of_a_cluster_have_the_roles_of_its_template(api: Api)
     assert told["worker1"].environ["BACKENDAI_CLUSTER_REPLICAS"] == "main:1,worker:2"
 
 
+async def promoted(api: Api, role: UserRole) -> RawClient:
+    """The other user, who now has that role."""
+    people = api.cluster.manager.services.people
+    await people.modify_user(api.cluster.admin, "other@local", {"role": role})
+    return api.other
+
+
 async def test_dotfiles_of_every_scope_reach_the_agent(api: Api) -> None:
     def body(path: str, data: str, **more: str) -> dict[str, Any]:
         return {"path": path, "data": data, "permission": "600", "owner_access_key": None, **more}
@@ -189,6 +197,11 @@ async def test_dotfiles_of_every_scope_reach_the_agent(api: Api) -> None:
         (".c", "é", 0o600),
     ]
     assert spec.bootstrap_script == "echo kept"
+    for boss in (api.admin, await promoted(api, UserRole.MONITOR)):
+        await boss.request("POST", "/user-config/dotfiles", json=body(".own", "own"))
+        made = {"image": "python", "name": "boss-session", "maxWaitSeconds": 30}
+        assert (await boss.request("POST", "/session", json=made)).status == 201
+        assert [d.path for d in api.agent.created[-1].dotfiles] == [".own"], "nothing of those who may less"
     gone = await api.user.request("DELETE", "/user-config/dotfiles?path=.a/config")
     assert gone.json() == {"success": True}
     assert (await api.user.request("GET", "/user-config/dotfiles?path=.a/config")).status == 404

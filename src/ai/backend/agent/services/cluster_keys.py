@@ -16,6 +16,7 @@ SSH_PORT = 2200
 DIRECTORY = "/home/config/ssh"
 PRIVATE_KEY = f"{DIRECTORY}/id_cluster"
 PUBLIC_KEY = f"{DIRECTORY}/id_cluster.pub"
+USER_KEY = f"{DIRECTORY}/id_user.pub"
 CONTAINER_KEY = f"{HOME}/id_container"
 CLIENT_CONFIG = "/etc/ssh/ssh_config"
 

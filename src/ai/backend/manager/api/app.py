@@ -108,7 +108,7 @@ def api_endpoints(
             ),
             tag="cluster",
         ),
-        *endpoints_of(AuthApi(services.passwords), tag="auth"),
+        *endpoints_of(AuthApi(services.passwords, services.ssh_keys), tag="auth"),
         *endpoints_of(ErrorLogApi(services.errors, services.clock.now), tag="error log"),
         *endpoints_of(TemplatesApi(services.templates), tag="templates"),
         *endpoints_of(SessionDefaultsApi(services.defaults), tag="session defaults"),

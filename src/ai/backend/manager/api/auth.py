@@ -1,4 +1,4 @@
-"""Leaving an installation; nobody joins one by themselves (peer facts 4.2)."""
+"""Leaving an installation, which nobody joins by themselves, and the key of one's sessions (peer facts 4.2)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ai.backend.common.errors import NotSupported
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.manager.api.access import caller_of
 from ai.backend.manager.services.passwords import PasswordService
+from ai.backend.manager.services.ssh_keys import MAX_KEY, SshKeyService
 
 Password = Annotated[str, Meta(min_length=1, max_length=1_024)]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
@@ -23,11 +24,19 @@ class SignoutBody(Schema, frozen=True):
     username: Name | None = None
 
 
+class SshKeyBody(Schema, frozen=True):
+    """``privkey`` is not kept: it is compared, and may be left out."""
+
+    pubkey: Annotated[str, Meta(max_length=MAX_KEY)]
+    privkey: Annotated[str, Meta(max_length=MAX_KEY)] = ""
+
+
 class AuthApi:
     """``/auth``, but for passwords and roles."""
 
-    def __init__(self, passwords: PasswordService) -> None:
+    def __init__(self, passwords: PasswordService, ssh_keys: SshKeyService) -> None:
         self._passwords = passwords
+        self._ssh_keys = ssh_keys
 
     @route("POST", "/auth/signout", body=SignoutBody, max_body=65_536)
     async def sign_out(self, call: Call[SignoutBody]) -> dict[str, Any]:
@@ -40,3 +49,20 @@ class AuthApi:
     async def sign_up(self, call: Call) -> None:
         """Not offered by this server: accounts are made by administrators."""
         raise NotSupported("Nobody signs up here by themselves: no sign-up hook is installed; ask an administrator.")
+
+    @route("GET", "/auth/ssh-keypair")
+    async def ssh_key(self, call: Call) -> dict[str, str]:
+        """The public key that opens the sessions of the caller's keypair; empty for none."""
+        return {"ssh_public_key": await self._ssh_keys.public_key(caller_of(call))}
+
+    @route("PATCH", "/auth/ssh-keypair")
+    async def generate_ssh_key(self, call: Call) -> dict[str, str]:
+        """Make a key in the place of the old one. Its private half is told this once and not kept."""
+        public, private = await self._ssh_keys.generate(caller_of(call))
+        return {"ssh_public_key": public, "ssh_private_key": private}
+
+    @route("POST", "/auth/ssh-keypair", body=SshKeyBody)
+    async def upload_ssh_key(self, call: Call[SshKeyBody]) -> dict[str, str]:
+        """Let a key of one's own open the sessions that are made from now on."""
+        public = await self._ssh_keys.upload(caller_of(call), call.body.pubkey, call.body.privkey)
+        return {"ssh_public_key": public, "ssh_private_key": ""}

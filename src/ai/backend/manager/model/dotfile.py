@@ -40,6 +40,14 @@ class Dotfile:
     data: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenFiles:
+    """What every kernel of a session is made with; ``ssh_public_key`` opens it."""
+
+    dotfiles: tuple[Dotfile, ...] = ()
+    ssh_public_key: str | None = None
+
+
 def merged(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
     """One file for each path, the narrowest scope's, in the order of their paths. Where one scope has a file at what is
     a directory in another, what is below it is left out."""

@@ -52,11 +52,12 @@ class Caller:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
     """What the signature check needs. ``caller`` is already resolved; ``is_active`` is False when either the keypair or
-    its user is not active."""
+    its user is not active. ``ssh_public_key`` as in :class:`Keypair`."""
 
     caller: Caller
     secret_key: str = field(repr=False)
     is_active: bool
+    ssh_public_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from ai.backend.manager.services.service_ports import ServicePorts
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
+from ai.backend.manager.services.ssh_keys import SshKeyService
 from ai.backend.manager.services.state import ManagerState
 from ai.backend.manager.services.templates.service import TemplateService
 from ai.backend.manager.services.tunnels import TunnelService
@@ -41,6 +42,7 @@ class Services:
     administration: AdministrationService
     people: PeopleService
     passwords: PasswordService
+    ssh_keys: SshKeyService
     equipment: EquipmentService
     resource_groups: ResourceGroupService
     cluster: ClusterService

@@ -211,7 +211,7 @@ class IdentityService:
         if owner is not None and (
             caller.is_superadmin
             or owner.user_id == caller.user_id
-            or (caller.role is UserRole.ADMIN and owner.domain_name == caller.domain_name and not owner.is_superadmin)
+            or (caller.role is UserRole.ADMIN and owner.domain_name == caller.domain_name and not owner.sees_all)
         ):
             return owner
         raise Forbidden("You may not act for that access key.", data={"owner_access_key": "not allowed"})

@@ -5,14 +5,14 @@ The variables are those of peer facts 2.7 that only the manager knows; the user'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ai.backend.common.slots import BinarySize
 from ai.backend.common.wire.agent import ClusterInfo, FileBlob, KernelSpec, MountSpec
-from ai.backend.manager.model.dotfile import Dotfile
+from ai.backend.manager.model.dotfile import GivenFiles
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.services.networks import Derive, no_secret, overlay_info
 from ai.backend.manager.services.transitions import RELOCATED_FROM
+
+_NOTHING = GivenFiles()
 
 
 def _replicas(session: Session) -> dict[str, int]:
@@ -49,7 +49,7 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
 
 
 def kernel_spec(
-    session: Session, kernel: Kernel, dotfiles: Sequence[Dotfile] = (), derive: Derive = no_secret
+    session: Session, kernel: Kernel, given: GivenFiles = _NOTHING, derive: Derive = no_secret
 ) -> KernelSpec:
     """Everything that an agent needs to create the kernel's present attempt. ``derive``: for networks over agents."""
     is_main = kernel.id == session.main.id
@@ -87,7 +87,8 @@ def kernel_spec(
         local_rank=kernel.local_rank,
         startup_command=session.startup_command if is_main else None,
         bootstrap_script=kernel.role_options.get("bootstrap_script") or session.bootstrap_script,
-        dotfiles=[FileBlob(path=d.path, data=d.data.encode(), mode=int(d.permission, 8)) for d in dotfiles],
+        dotfiles=[FileBlob(path=d.path, data=d.data.encode(), mode=int(d.permission, 8)) for d in given.dotfiles],
+        ssh_public_key=given.ssh_public_key,
         batch_timeout_s=session.batch_timeout_s if is_main else None,
         exec_timeout_s=session.exec_timeout_s,
         preopen_ports=list(session.preopen_ports),

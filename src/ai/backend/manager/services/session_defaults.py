@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from ai.backend.common.errors import Forbidden, InvalidInput, LimitExceeded, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.common.states import UserRole
-from ai.backend.manager.model.dotfile import Dotfile, DotfileOwner, DotfileScope, merged
+from ai.backend.manager.model.dotfile import Dotfile, DotfileOwner, DotfileScope, GivenFiles, merged
 from ai.backend.manager.model.folder import FolderMount
 from ai.backend.manager.model.identity import Caller, Group
 from ai.backend.manager.model.session import CreateSession, Session
@@ -166,20 +166,27 @@ class SessionDefaults:
             InvalidInput: a dotfile and a mount of it exclude each other.
         """
         if mounts:
-            check_no_mount_covers(await self._of(domain, group, owner.access_key), mounts)
+            check_no_mount_covers(await self._of(domain, group, owner.access_key, owner), mounts)
         return request.bootstrap_script or await self._store.bootstrap_script(owner.access_key) or None
 
-    async def dotfiles_of(self, session: Session) -> tuple[Dotfile, ...]:
-        """What the kernels of a session get: as it is when they are made, the user's before the group's before the
-        domain's."""
-        return await self._of(session.domain_name, session.group_id, session.access_key)
-
-    async def _of(self, domain: DomainName, group: GroupId, access_key: AccessKey) -> tuple[Dotfile, ...]:
-        owners = (
-            DotfileOwner(scope=DotfileScope.DOMAIN, name=domain),
-            DotfileOwner(scope=DotfileScope.GROUP, name=str(group)),
-            DotfileOwner(scope=DotfileScope.USER, name=access_key),
+    async def given_to(self, session: Session) -> GivenFiles:
+        """What the kernels of a session get, as it is when they are made: the user's dotfiles before the group's
+        before the domain's, and the user's SSH key."""
+        found = await self._identity.credentials(session.access_key)
+        owner = found.caller if found is not None else None
+        return GivenFiles(
+            dotfiles=await self._of(session.domain_name, session.group_id, session.access_key, owner),
+            ssh_public_key=found.ssh_public_key if found is not None else None,
         )
+
+    async def _of(
+        self, domain: DomainName, group: GroupId, access_key: AccessKey, owner: Caller | None
+    ) -> tuple[Dotfile, ...]:
+        """Administrators of a domain write what its sessions run: who may more than they gets their own files only."""
+        owners = [DotfileOwner(scope=DotfileScope.USER, name=access_key)]
+        if owner is not None and not owner.sees_all:
+            owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))
+            owners.append(DotfileOwner(scope=DotfileScope.GROUP, name=str(group)))
         return merged(await self._store.dotfiles_of(owners))
 
 

@@ -380,7 +380,7 @@ class SqlIdentityStore(SqlPeopleStore):
             select(
                 k.access_key, k.secret_key, k.is_active, k.is_admin, k.resource_policy, k.rate_limit,
                 u.uuid, u.email, u.username, u.role, u.domain_name, u.status, u.allowed_client_ip,
-                d.is_active.label("is_domain_active"),
+                k.ssh_public_key, d.is_active.label("is_domain_active"),
             )
             .join(t.users, u.uuid == k.user_id)
             .outerjoin(t.domains, d.name == u.domain_name)
@@ -404,7 +404,7 @@ class SqlIdentityStore(SqlPeopleStore):
         is_open = row.is_domain_active is not False or caller.is_superadmin
         is_active = bool(row.is_active) and row.status is UserStatus.ACTIVE and is_open
         secret = opened(self._sealer, row.access_key, row.secret_key)
-        return Credentials(caller=caller, secret_key=secret, is_active=is_active)
+        return Credentials(caller=caller, secret_key=secret, is_active=is_active, ssh_public_key=row.ssh_public_key)
 
     async def keypair(self, access_key: str) -> Keypair | None:
         k, u = t.keypairs.c, t.users.c

@@ -245,7 +245,12 @@ class MemoryIdentityStore(MemoryPeopleStore):
         domain = self._domains.get(user.domain_name)
         is_open = domain is None or domain.is_active or caller.is_superadmin
         is_active = keypair.is_active and user.is_active and is_open
-        return Credentials(caller=caller, secret_key=pair.secret_key, is_active=is_active)
+        return Credentials(
+            caller=caller,
+            secret_key=pair.secret_key,
+            is_active=is_active,
+            ssh_public_key=keypair.ssh_public_key,
+        )
 
     async def keypair(self, access_key: str) -> Keypair | None:
         pair = self._pairs.get(access_key)

@@ -173,7 +173,7 @@ def keypair_view(keypair: Keypair) -> View:
         "rate_limit": keypair.rate_limit,
         "num_queries": keypair.num_queries,
         "concurrency_used": keypair.concurrency_used,
-        "ssh_public_key": None,
+        "ssh_public_key": keypair.ssh_public_key,
         "ssh_private_key": None,
         "dotfiles": "[]",
         "bootstrap_script": "",

@@ -31,7 +31,7 @@ from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispa
 from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
-from ai.backend.manager.model.dotfile import Dotfile
+from ai.backend.manager.model.dotfile import GivenFiles
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Clock
@@ -114,10 +114,10 @@ class LaunchLoop(Loop):
         for kernel in session.kernels:
             if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
                 by_agent.setdefault(kernel.agent, []).append(kernel)
-        dotfiles = await self._defaults.dotfiles_of(session) if self._defaults is not None else ()
+        given = await self._defaults.given_to(session) if self._defaults is not None else GivenFiles()
         crash_point("before-agent-create")
         agents = list(by_agent)
-        outcomes = await asyncio.gather(*(self._ask(session, a, by_agent[a], dotfiles) for a in agents))
+        outcomes = await asyncio.gather(*(self._ask(session, a, by_agent[a], given) for a in agents))
         crash_point("after-agent-create")
         refused = {a: error for a, error in zip(agents, outcomes, strict=True) if error is not None}
         attempts = {k.id: k.attempt for k in session.kernels}
@@ -133,10 +133,10 @@ class LaunchLoop(Loop):
         await self._fail(session.id, attempts, failed, refused)
 
     async def _ask(
-        self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], dotfiles: Sequence[Dotfile]
+        self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], given: GivenFiles
     ) -> BackendError | None:
         """None if the agent accepted."""
-        specs = [kernel_spec(session, k, dotfiles, self._derive) for k in kernels]
+        specs = [kernel_spec(session, k, given, self._derive) for k in kernels]
         try:
             request = CreateKernels(kernels=specs)
             if self._provision is not None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from ai.backend.agent.services.cluster_keys import CONTAINER_KEY, PRIVATE_KEY, cluster_key_files, container_key_files
+from ai.backend.agent.services.cluster_keys import (
+    CONTAINER_KEY,
+    PRIVATE_KEY,
+    USER_KEY,
+    cluster_key_files,
+    container_key_files,
+)
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_files import config_files, kernel_environ, user_mounts
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings
@@ -43,6 +49,7 @@ class CreateWorkload:
                 **config_files(spec, environ, kernel.record.device_allocation, config),
                 **(container_key_files(self._around.secret, spec.session_id) if desk.has_sshd else {}),
                 **(self._cluster_keys(spec) if kernel.network is not None else {}),
+                **({USER_KEY: f"{spec.ssh_public_key}\n".encode()} if spec.ssh_public_key else {}),
             },
             private_files=frozenset({PRIVATE_KEY, CONTAINER_KEY}),
             hostname=spec.cluster_hostname,
