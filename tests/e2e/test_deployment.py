@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
+import os
+import signal
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +72,62 @@ def test_the_three_daemons_run_a_session_and_any_manager_serves_it(
             assert [folder["name"] for folder in first.VFolder.list()] == ["data"]
     wait_until(lambda: not _live(deployment), what=f"the end of the session\n{deployment.log()}")
     deployment.kill("manager2")
+
+
+def test_processes_of_one_manager_share_its_address(
+    deployed: tuple[Deployment, dict[str, dict[str, str]]],
+) -> None:
+    """A worker is killed while requests come, and another one takes its place."""
+    deployment, users = deployed
+    port = deployment.ports[18081]
+    deployment.start_one("manager2")
+
+    def both_serve() -> list[int]:
+        listening = [line for line in Path("/proc/net/tcp").read_text().splitlines() if f":{port:04X} 00000000" in line]
+        return deployment.workers("manager2") if len(listening) == 2 else []
+
+    (first,) = wait_until(both_serve, what=f"both processes\n{deployment.log()}")
+    stop, answers = threading.Event(), {"kept": 0, "cut": 0}
+
+    def ask() -> None:
+        while not stop.is_set():
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=30) as answer:
+                    answers["kept"] += answer.status == 200
+            except (OSError, http.client.HTTPException):  # of the one that was killed
+                answers["cut"] += 1
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        wait_until(lambda: answers["kept"] >= 50, what="answers")
+        os.kill(first, signal.SIGKILL)
+        (second,) = wait_until(lambda: [one for one in both_serve() if one != first], what="another worker")
+        seen = answers["kept"]
+        wait_until(lambda: answers["kept"] >= seen + 50, what="answers")
+    finally:
+        stop.set()
+        asking.join()
+    assert answers["cut"] <= 5
+    for _ in range(4):  # whoever is asked tells what all have counted, also who has died
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as told:
+            lines = told.read().decode().splitlines()
+        counted = next(line for line in lines if "http_requests_total{" in line and "/livez" in line)
+        assert answers["kept"] <= float(counted.split()[-1]) <= answers["kept"] + answers["cut"]
+    for number in range(4):
+        with _session(users["user"], port) as session:
+            made = session.ComputeSession.get_or_create(
+                "python", name=f"work{number}", resources={"cpu": 1, "mem": "64m"}
+            )
+            assert made.status == "RUNNING"
+            made.destroy()
+    pid_file = deployment.root / "manager2.pid"
+    daemon = deployment.daemons.pop("manager2")
+    assert int(pid_file.read_text()) == daemon.pid
+    daemon.terminate()
+    assert daemon.wait(60) == 0
+    assert not pid_file.exists()
+    assert not Path(f"/proc/{second}").exists()
 
 
 def _console(result: dict[str, object]) -> str:

@@ -24,16 +24,26 @@ START_TIMEOUT_S = 60.0
 _GIVEN: set[int] = set()
 
 
-def free_port() -> int:
-    """Below the ports that connections get by themselves, and in a range of each worker: it is bound only later."""
+def free_port(*, then: int = 0) -> int:
+    """Below the ports that connections get by themselves, and in a range of each worker: it is bound only later.
+
+    Args:
+        then: how many ports after it are to be free as well.
+    """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
     while True:
-        port = 12_000 + 2_500 * worker + random.randrange(2_500)
-        with socket.socket() as s, suppress(OSError):
-            s.bind(("127.0.0.1", port))
-            if port not in _GIVEN:
-                _GIVEN.add(port)
-                return port
+        port = 12_000 + 2_500 * worker + random.randrange(2_500 - then)
+        ports = range(port, port + then + 1)
+        if all(_is_free(one) for one in ports):
+            _GIVEN.update(ports)
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as s, suppress(OSError):
+        s.bind(("127.0.0.1", port))
+        return port not in _GIVEN
+    return False
 
 
 def wait_until(condition: Callable[[], Any], *, timeout_s: float = 30.0, what: str = "the condition") -> Any:

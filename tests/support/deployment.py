@@ -25,7 +25,7 @@ _PORTS = (8100, 8110, 8120, 8081, 6011, 6009, 6021, 6022)
 class Deployment:
     """Managers, an agent and a storage proxy, each as its unit starts it, over PostgreSQL, Redis and etcd.
 
-    ``start``, ``kill`` and ``start_one`` take the names of ``processes``; ``manager2`` is a second manager.
+    ``kill`` and ``start_one`` take the names of units; ``manager2`` is a second manager, of two processes.
     """
 
     def __init__(self, folder: Path, servers: Path) -> None:
@@ -52,8 +52,9 @@ class Deployment:
     def _second_manager(self) -> None:
         text = (self.root / "etc/manager.toml").read_text()
         for port in (8081, 6011):
-            self.ports[port + 10_000] = free_port()
+            self.ports[port + 10_000] = free_port(then=1)
             text = text.replace(str(self.ports[port]), str(self.ports[port + 10_000]))
+        text = text.replace("num-proc = 1\n", f'num-proc = 2\npid-file = "{self.root}/manager2.pid"\n')
         (self.root / "etc/manager2.toml").write_text(text.replace("/var/manager", "/var/manager2"))
 
     # ---- commands ----
@@ -126,6 +127,11 @@ class Deployment:
                 cwd=self.root,
                 start_new_session=True,
             )
+
+    def workers(self, name: str) -> list[int]:
+        """The further processes of a manager."""
+        pid = self.daemons[name].pid
+        return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
     def kill(self, name: str) -> None:
         process = self.daemons.pop(name)

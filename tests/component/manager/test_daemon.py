@@ -6,12 +6,14 @@ import asyncio
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from click.testing import CliRunner
 from sqlalchemy import Connection
 
 from ai.backend.infra.bus import Bus
@@ -19,8 +21,11 @@ from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.adapters.db.tables import metadata
+from ai.backend.manager.commands.start_server import serve
 from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.main import main
+from tests.support.certificates import self_signed
 
 
 async def test_the_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
@@ -106,3 +111,72 @@ async def test_a_wrong_command_says_so(tmp_path: Path, words: tuple[str, ...]) -
     out, _ = await process.communicate()
     assert process.returncode == 1
     assert b"Traceback" not in out
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return self_signed(tmp_path_factory.mktemp("certificate"))
+
+
+@pytest.mark.needs("openssl")
+async def test_the_api_speaks_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    settings = ManagerSettings.model_validate(
+        {
+            "data-dir": str(tmp_path / "data"),
+            "listen": {"port": 0},
+            "agent-link": {"bind": "tcp://127.0.0.1:0"},
+            "manager": {"ssl-enabled": True, "ssl-cert": str(cert), "ssl-privkey": str(key)},
+        }
+    )
+    stop = asyncio.Event()
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(settings, stop, ready=told.set_result))
+    endpoint = re.findall(r"https://[\d.:]+", await asyncio.wait_for(told, 30))[0]
+
+    async def ask(*program: str, **more: str) -> tuple[int | None, str]:
+        """As a program of its own: which certificates are trusted is read when it starts."""
+        keys = {"BACKEND_ACCESS_KEY": "AKIATEST", "BACKEND_SECRET_KEY": "x" * 40}
+        environ = {**os.environ, **keys, "HOME": str(tmp_path), "BACKEND_ENDPOINT": endpoint, **more}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *program, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        out, _ = await process.communicate()
+        return process.returncode, out.decode()
+
+    versions = "from ai.backend.client.session import Session\nwith Session() as s: print(s.System.get_versions())"
+    try:
+        for environ in ({"SSL_CERT_FILE": str(cert)}, {"BACKEND_SKIP_SSLCERT_VALIDATION": "yes"}):
+            code, said = await ask("-c", versions, **environ)
+            assert code == 0, said
+            assert "v7" in said
+        code, said = await ask("-m", "ai.backend.cli.main", "ps")
+        assert code != 0
+        assert "certificate" in said.lower()
+        assert "Traceback" not in said
+    finally:
+        stop.set()
+        await serving
+
+
+@pytest.mark.needs("openssl")
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"SSL_ENABLED": "yes", "SSL_CERT": "{cert}"}, "ssl-privkey"),
+        ({"SSL_ENABLED": "yes", "SSL_CERT": "none.pem", "SSL_PRIVKEY": "{key}"}, "none.pem"),
+        ({"SSL_ENABLED": "yes", "SSL_CERT": "{cert}", "SSL_PRIVKEY": "{cert}"}, "its key"),
+        ({"NUM_PROC": "2"}, "needs PostgreSQL"),
+        ({"PID_FILE": "none/manager.pid"}, "none/manager.pid"),
+    ],
+)
+def test_a_daemon_that_cannot_start_says_why_in_a_line(
+    tmp_path: Path, certificate: tuple[Path, Path], wrong: dict[str, str], word: str
+) -> None:
+    cert, key = certificate
+    environ = {f"BACKEND_MANAGER_MANAGER__{k}": v.format(cert=cert, key=key) for k, v in wrong.items()}
+    environ["BACKEND_MANAGER_DATA_DIR"] = str(tmp_path)
+    result = CliRunner(env=environ).invoke(main, ["start-server"])
+    assert result.exit_code == 1
+    assert word in result.output.splitlines()[-1]
+    assert result.exception is None or isinstance(result.exception, SystemExit)

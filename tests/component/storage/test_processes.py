@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from ai.backend.common.errors import InvalidInput
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
+from tests.support.certificates import self_signed
 from tests.support.cluster import wait_until
 from tests.support.storage_proxy import Caller, ProxyProcess, settings
 
@@ -119,12 +119,7 @@ def test_no_process_outlives_the_first(process: ProxyProcess) -> None:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    place = tmp_path_factory.mktemp("certificate")
-    cert, key = place / "cert.pem", place / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
-    subprocess.run([*command, "-out", str(cert), "-keyout", str(key)], check=True, capture_output=True)
-    return cert, key
+    return self_signed(tmp_path_factory.mktemp("certificate"))
 
 
 def with_tls(root: Path, cert: Path, key: Path) -> StorageSettings:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -101,3 +103,33 @@ def test_a_log_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         log_as_configured("manager", _settings(drivers=["file"], file={"path": str(tmp_path / "file")}))
     with pytest.raises(ValueError, match="filename"):
         _settings(file={"filename": "../passwd"})
+
+
+COUNT = """
+import sys
+from pathlib import Path
+from ai.backend.common.wire.agent import MetricFamily, MetricSample
+from ai.backend.infra.telemetry import Metrics, count_together
+count_together(Path(sys.argv[1]), int(sys.argv[2]))
+metrics = Metrics("manager")
+metrics.counter("requests_total", "Requests.", ["route"]).labels("/x").inc(int(sys.argv[3]))
+metrics.histogram("took_seconds", "Times.").observe(0.3)
+metrics.gauge("sessions", "Sessions.").set(7)
+metrics.watch("stale_seconds", "Age.", lambda: 1.5)
+print(metrics.exposition().decode())
+"""
+
+
+def test_processes_count_together_and_go_on_where_one_has_ended(tmp_path: Path) -> None:
+    def told(number: int, amount: int) -> str:
+        command = [sys.executable, "-c", COUNT, str(tmp_path / "metrics"), str(number), str(amount)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    assert 'backendai_manager_requests_total{route="/x"} 3.0' in told(0, 3)
+    assert 'backendai_manager_requests_total{route="/x"} 7.0' in told(1, 4)
+    said = told(1, 10)  # another one in its place
+    assert 'backendai_manager_requests_total{route="/x"} 17.0' in said
+    assert "backendai_manager_took_seconds_count 3.0" in said
+    assert "backendai_manager_sessions 7.0" in said
+    assert said.count("backendai_manager_stale_seconds 1.5") == 1
+    assert 'backendai_manager_requests_total{route="/x"} 1.0' in told(0, 1)  # the service begins anew

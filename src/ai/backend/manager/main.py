@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ai.backend.common.errors import BackendError
+from ai.backend.infra.daemon import config_option, log_level_option
 from ai.backend.manager.commands.allow_agent import allow_agent
 from ai.backend.manager.commands.api import api
 from ai.backend.manager.commands.bootstrap import bootstrap
@@ -22,15 +23,15 @@ from ai.backend.manager.config.settings import ManagerSettings
 
 
 @click.group()
-@click.option("-f", "--config", "config", type=click.Path(path_type=Path), help="manager.toml; searched if not given.")
-@click.option("--log-level", default="info", show_default=True, help="debug, info, warning or error.")
+@config_option("manager")
+@log_level_option
 @click.pass_context
-def main(context: click.Context, config: Path | None, log_level: str) -> None:
+def main(context: click.Context, config: Path | None, log_level: str | None) -> None:
     """The manager daemon."""
     from ai.backend.infra.settings import load_settings
     from ai.backend.infra.telemetry import configure_logging
 
-    configure_logging("manager", level=log_level.upper())
+    configure_logging("manager", level=log_level or "INFO")
     try:
         context.obj = load_settings(ManagerSettings, name="manager", path=config, env_prefix="BACKEND_MANAGER_")
     except BackendError as e:

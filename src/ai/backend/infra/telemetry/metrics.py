@@ -6,16 +6,21 @@ route patterns, statuses and error codes, never ids or user input.
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.core import Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from ai.backend.common.wire.agent import MetricFamily
+from ai.backend.common.wire.agent import MetricFamily, MetricSample
 
 T = TypeVar("T", Counter, Gauge, Histogram)
+_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -23,21 +28,25 @@ class Metrics:
     """Names are prefixed ``backendai_<daemon>_``; asking for the same name again returns the same metric."""
 
     def __init__(self, daemon: str) -> None:
-        self.registry = CollectorRegistry()
+        self._registry, self._told = CollectorRegistry(), CollectorRegistry()
         self._prefix = f"backendai_{daemon.replace('-', '_')}_"
         self._made: dict[str, Counter | Gauge | Histogram] = {}
 
     def counter(self, name: str, help_: str, labels: Sequence[str] = ()) -> Counter:
-        return self._make(Counter, name, lambda full: Counter(full, help_, labels, registry=self.registry))
+        return self._make(Counter, name, lambda full: Counter(full, help_, labels, registry=self._registry))
 
     def gauge(self, name: str, help_: str, labels: Sequence[str] = ()) -> Gauge:
-        return self._make(Gauge, name, lambda full: Gauge(full, help_, labels, registry=self.registry))
+        return self._make(
+            Gauge,
+            name,
+            lambda full: Gauge(full, help_, labels, registry=self._registry, multiprocess_mode="mostrecent"),
+        )
 
     def histogram(
         self, name: str, help_: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = _BUCKETS
     ) -> Histogram:
         return self._make(
-            Histogram, name, lambda full: Histogram(full, help_, labels, registry=self.registry, buckets=buckets)
+            Histogram, name, lambda full: Histogram(full, help_, labels, registry=self._registry, buckets=buckets)
         )
 
     def _make(self, kind: type[T], name: str, make: Callable[[str], T]) -> T:
@@ -51,11 +60,44 @@ class Metrics:
 
     def expose(self, source: Callable[[], Iterable[MetricFamily]]) -> None:
         """Show what the source has at each scrape. Its names are whole, and none of them begins like ours."""
-        self.registry.register(_Told(source))
+        self._told.register(_Told(source))
+
+    def watch(self, name: str, help_: str, source: Callable[[], float]) -> None:
+        """Show a gauge of this process that is asked for at each scrape."""
+        full = self._prefix + name
+        self.expose(lambda: [MetricFamily(name=full, kind="gauge", help=help_, samples=[_sample(source())])])
 
     def exposition(self) -> bytes:
-        """The text format for ``/metrics``."""
-        return generate_latest(self.registry)
+        """The text format for ``/metrics``: what all processes counted, and what this one was told."""
+        return generate_latest(_joined() or self._registry) + generate_latest(self._told)
+
+
+def _sample(value: float) -> MetricSample:
+    return MetricSample(labels={}, value=value)
+
+
+def count_together(folder: Path, number: int) -> None:
+    """Let the processes of one daemon count in one place, whichever of them is asked. Before any :class:`Metrics`.
+
+    Args:
+        folder: the same for all of them; the first process empties it.
+        number: of this process, 0 for the first; one that takes another's place goes on where that has ended.
+    """
+    if number == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True, mode=0o700)
+    os.environ[_FOLDER] = str(folder)
+    values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]  # theirs
+
+
+def _joined() -> CollectorRegistry | None:
+    """None where a process counts alone."""
+    folder = os.environ.get(_FOLDER)
+    if folder is None:
+        return None
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=folder)  # type: ignore[no-untyped-call]  # theirs
+    return registry
 
 
 class _Told(Collector):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ai.backend.common.errors import BackendError
+from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import ConfigStore, RememberingConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database
@@ -55,6 +55,30 @@ def sealer_of(settings: ManagerSettings) -> Sealer:
     """
     path = secrets_file(settings)
     return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path))
+
+
+def of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
+    """The settings of one of several processes on one file: each has ports of its own for agents, one after the other.
+
+    Raises:
+        InvalidInput: the link's port cannot be counted on from, or there is none left.
+    """
+    link = settings.agent_link
+    update: dict[str, object] = {"data_port": link.data_port and _port_after(link.data_port, number)}
+    for key in ("bind", "advertise"):
+        address = getattr(link, key)
+        head, _, port = (address or "").rpartition(":")
+        if port.isdecimal() and port != "0":
+            update[key] = f"{head}:{_port_after(int(port), number)}"
+        elif address and port != "0" and number:
+            raise InvalidInput(f"With num-proc above 1, agent-link.{key} needs a port.", data={key: "no port"})
+    return settings.model_copy(update={"agent_link": link.model_copy(update=update)})
+
+
+def _port_after(port: int, number: int) -> int:
+    if port + number > 65_535:
+        raise InvalidInput(f"Too few ports are left after {port} for manager.num-proc.", data={"num-proc": "too large"})
+    return port + number
 
 
 def link_key_file(settings: ManagerSettings) -> Path:
@@ -143,7 +167,7 @@ class Backing:
         if isinstance(self.config, RememberingConfigStore):
             told = "Seconds for which the shared configuration has been read from memory, its server being away."
             store = self.config
-            metrics.gauge("shared_configuration_stale_seconds", told).set_function(lambda: store.stale_s)
+            metrics.watch("shared_configuration_stale_seconds", told, lambda: store.stale_s)
 
     async def stop(self) -> None:
         await self._leave_list()

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from pydantic import Field, SecretStr
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import Address
+from ai.backend.infra.settings.tables import Address, TlsSettings
 
 
 class DbSettings(Settings):
@@ -33,7 +33,7 @@ class DbSettings(Settings):
         return f"postgresql://{who}@{self.addr.host}:{self.addr.port}/{quote(self.name, safe='')}"
 
 
-class ManagerProcessSettings(Settings):
+class ManagerProcessSettings(TlsSettings):
     """The table ``[manager]``."""
 
     lease_s: float = Field(
@@ -47,9 +47,12 @@ class ManagerProcessSettings(Settings):
     heartbeat_timeout: float | None = Field(None, gt=0, description="As agents.heartbeat-timeout-s; wins over it.")
     rpc_auth_manager_keypair: Path | None = Field(None, description="As agent-link.key-file; wins over it.")
     num_proc: int = Field(
-        1, ge=1, description="Read and not used: a process is a daemon; start one for each file, see the how-to."
+        1,
+        ge=1,
+        le=256,
+        description="Processes that serve requests at the same address, where the database is PostgreSQL; the first one"
+        " looks after the others. For agents the n-th further one has the n-th port after those of agent-link.",
     )
-    ssl_enabled: Literal[False] = Field(False, description="No TLS here: put a reverse proxy in front.")
     hide_agents: bool = Field(False, description="Read and not used.")
     disabled_plugins: list[str] = Field(default_factory=list, description="Read and not used.")
     distributed_lock: str = Field("", description="Read and not used: the lease is in the database.")

@@ -1,0 +1,54 @@
+"""Further processes of a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from ai.backend.infra.workers import Workers
+from tests.support.cluster import wait_until
+
+WORK = """
+import asyncio, os, sys
+from pathlib import Path
+from ai.backend.infra.workers import first_has_ended
+Path(sys.argv[1], sys.argv[2]).write_text(str(os.getpid()))
+asyncio.run(first_has_ended())
+Path(sys.argv[1], sys.argv[2]).write_text("ended")
+"""
+
+
+async def test_one_that_dies_is_started_again_and_all_end_with_the_first(tmp_path: Path) -> None:
+    workers = Workers(lambda n: [sys.executable, "-c", WORK, str(tmp_path), str(n)], 2, again_s=0.01)
+    files = [tmp_path / "1", tmp_path / "2"]
+    workers.start()
+    try:
+        await asyncio.to_thread(wait_until, lambda: all(file.exists() and file.read_text() for file in files))
+        old = int(files[0].read_text())
+        os.kill(old, signal.SIGKILL)
+        await asyncio.to_thread(wait_until, lambda: files[0].read_text() not in ("", str(old)))
+        assert int(files[1].read_text()) != int(files[0].read_text())
+    finally:
+        await workers.stop()
+    assert [file.read_text() for file in files] == ["ended", "ended"]
+    await workers.stop()
+
+
+async def test_one_that_cannot_start_is_tried_again(tmp_path: Path) -> None:
+    tries = 0
+
+    def command(number: int) -> list[str]:
+        nonlocal tries
+        tries += 1
+        return [str(tmp_path / "nothing")]
+
+    workers = Workers(command, 1, again_s=0.01)
+    workers.start()
+    await asyncio.to_thread(wait_until, lambda: tries >= 3)
+    await workers.stop()
+    before = tries
+    await asyncio.sleep(0)
+    assert tries == before
