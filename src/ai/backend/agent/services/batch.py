@@ -47,7 +47,7 @@ async def watch_batch(kernel: Kernel, end: Callable[[Kernel, Ending], None]) -> 
         message = str(e)
     if kernel.channel is not None and kernel.channel.ended:
         await _exit_news(kernel)
-    if kernel.record.phase is Phase.RUNNING:
+    if kernel.phase is Phase.RUNNING:
         end(
             kernel,
             Ending(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code),
@@ -58,7 +58,7 @@ async def _exit_news(kernel: Kernel) -> None:
     """The workload died under the program: let the runtime say why, which is better news than ours."""
     try:
         async with asyncio.timeout(_NEWS_S):
-            while kernel.record.phase is Phase.RUNNING:
+            while kernel.phase is Phase.RUNNING:
                 kernel.changed.clear()
                 await kernel.changed.wait()
     except TimeoutError:

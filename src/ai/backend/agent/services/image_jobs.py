@@ -65,8 +65,8 @@ class ImageJobs:
             raise LimitExceeded("the agent does too much with images already")
         if req.action == "commit":
             kernel = self._supervisor.get(req.kernel_id)
-            if kernel.record.status is not KernelStatus.RUNNING:
-                raise Conflict(f"the kernel {req.kernel_id} is {kernel.record.status}")
+            if kernel.status is not KernelStatus.RUNNING:
+                raise Conflict(f"the kernel {req.kernel_id} is {kernel.status}")
         job: _Job
 
         def tell(current: int, total: int) -> None:

@@ -20,18 +20,51 @@ from ai.backend.common.wire.agent import RegistryAccess
 from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
 from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
 
+_encode = msgspec.msgpack.encode
+_decode = msgspec.msgpack.Decoder(KernelRecord).decode
+
 
 class Kernel:
     """One kernel. ``task`` is the one operation under way; whoever starts another ends it first.
+
+    The record of one that runs is kept encoded: there are many, and nobody looks at most of it (docs/decisions/0016).
+    ``id``, ``attempt``, ``key``, ``phase``, ``status`` and ``created_at`` are at hand.
 
     ``deferral_ends`` is the record's ``deferred_until`` on the loop's clock, once this life of the agent has read it,
     and ``owing_since`` likewise its ``owed_since``: a wall clock that is set meanwhile moves neither. ``registries``
     opens those of images, and is never written down: the next life of the agent has to be told again.
     """
 
+    __slots__ = (
+        "_record",
+        "_records",
+        "attached",
+        "changed",
+        "channel",
+        "configs",
+        "created_at",
+        "deferral_ends",
+        "exit",
+        "hurry",
+        "id",
+        "key",
+        "last_stat",
+        "log_tail",
+        "network",
+        "owing_since",
+        "phase",
+        "registries",
+        "runs",
+        "status",
+        "task",
+        "terminals",
+    )
+
     def __init__(self, record: KernelRecord, records: KernelRecords | Leftovers) -> None:
+        self.id = record.spec.kernel_id
+        self.key: WorkloadKey = record.key
+        self.created_at = record.created_at
         self.record = record
-        self._key = record.key
         self._records = records
         self.task: asyncio.Task[None] | None = None
         self.configs: list[tuple[str, WorkloadConfig]] = []
@@ -50,23 +83,25 @@ class Kernel:
         self.changed = Flag()
 
     @property
-    def id(self) -> str:
-        return self.record.spec.kernel_id
+    def record(self) -> KernelRecord:
+        kept = self._record
+        return kept if isinstance(kept, KernelRecord) else _decode(kept)
+
+    @record.setter
+    def record(self, record: KernelRecord) -> None:
+        self.phase, self.status = record.phase, record.status
+        if self.key.attempt != record.spec.attempt:
+            self.key = record.key
+        self._record = _encode(record) if record.phase is Phase.RUNNING else record
 
     @property
     def attempt(self) -> int:
-        return self.record.spec.attempt
-
-    @property
-    def key(self) -> WorkloadKey:
-        """Of the present attempt."""
-        if self._key.attempt != self.record.spec.attempt:
-            self._key = self.record.key
-        return self._key
+        """The present one."""
+        return self.key.attempt
 
     @property
     def is_live(self) -> bool:
-        return self.record.phase is not Phase.ENDED
+        return self.phase is not Phase.ENDED
 
     def save(self, **changes: Any) -> None:
         """Change the record and write it before anything else happens. Raises OSError; then nothing has changed."""
@@ -87,7 +122,7 @@ class Kernel:
         """
         try:
             async with asyncio.timeout(timeout_s):
-                while self.record.phase is Phase.RUNNING and self.terminals is None:
+                while self.phase is Phase.RUNNING and self.terminals is None:
                     self.changed.clear()
                     await self.changed.wait()
         except TimeoutError:
@@ -100,9 +135,9 @@ class Kernel:
         Raises:
             Conflict: the kernel does not run (yet, or any more). WorkloadEnded: its workload has just ended.
         """
-        is_up = self.record.phase is Phase.RUNNING
+        is_up = self.phase is Phase.RUNNING
         if not is_up or self.channel is None or self.runs is None or self.terminals is None:
-            raise Conflict(f"the kernel {self.id} is {self.record.status}", data={"status": self.record.status.value})
+            raise Conflict(f"the kernel {self.id} is {self.status}", data={"status": self.status.value})
         if self.channel.ended:
             raise WorkloadEnded(f"the workload of the kernel {self.id} has ended")
         return self.channel, self.runs, self.terminals

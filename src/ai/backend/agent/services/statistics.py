@@ -109,7 +109,7 @@ class Statistics:
     async def gather(self, kernels: Sequence[Kernel]) -> None:
         """One round over the node and these kernels."""
         by_key = {kernel.key: kernel for kernel in kernels}
-        held = {kernel.record.kernel_id: self._inventory.holding(kernel.id) for kernel in kernels}
+        held = {kernel.key.kernel_id: self._inventory.holding(kernel.id) for kernel in kernels}
         asked = [
             self._ask_runtime(list(by_key)),
             self._ask_host(),
@@ -198,7 +198,7 @@ class Statistics:
     def _take_in(self, answers: Iterable[_Answer], by_key: Mapping[WorkloadKey, Kernel], at: float) -> None:
         node: dict[str, Metric] = {}
         devices: dict[str, dict[str, Metric]] = {}
-        by_key = {key: k for key, k in by_key.items() if k.attempt == key.attempt and k.record.phase is Phase.RUNNING}
+        by_key = {key: k for key, k in by_key.items() if k.attempt == key.attempt and k.phase is Phase.RUNNING}
         found: dict[WorkloadKey, dict[str, Measurement]] = {key: {} for key in by_key}
         exposition = Exposition()
         of_node = self._series.setdefault(None, {})
@@ -230,7 +230,7 @@ class Statistics:
         The first value of a workload that began under this agent counts whole; of an adopted one nothing is known.
         """
         of_owner = self._series.setdefault(key, {})
-        is_ours = kernel.record.created_at >= self._since
+        is_ours = kernel.created_at >= self._since
         metrics: dict[str, Metric] = {}
         for m in measurements:
             is_new = is_ours and m.key not in of_owner

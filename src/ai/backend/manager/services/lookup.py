@@ -69,7 +69,10 @@ class SessionFinder:
         session_id = _as_id(ref)
         if session_id is not None:
             recent = self._writer.recent(session_id) if may_be_recent else None
-            return recent or await self._store.get(session_id)
+            session = recent or await self._store.get(session_id)
+            if session is not None and recent is None:
+                self._writer.note([session])
+            return session
         found = await self._store.find_live(owner.access_key, ref, limit=MATCHES)
         if not found and (scope.is_any_admin or scope.sees_all):
             found = [s for s in await self._store.find_live(None, ref, limit=MATCHES) if sees(scope, s)]

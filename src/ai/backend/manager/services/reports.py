@@ -294,14 +294,10 @@ class ReportsService:
         """Keep the newest statistics in memory. An agent speaks only for kernels that are on it."""
         agent = AgentId(report.agent_id)
         named = {text: kernel_id for text in report.kernels if (kernel_id := _as_kernel_id(text)) is not None}
-        unknown = [k for k in named.values() if self._writer.recent_of_kernel(k) is None]
-        if unknown:  # this process has just started, or forgot them for others
+        unknown = [k for k in named.values() if not self._writer.is_on(k, agent)]
+        if unknown:  # this process has just started, or forgot them for others, or another manager placed them
             self._writer.note(await self._sessions.of_kernels(unknown[:_STAT_LOADS]))
-        mine: dict[str, KernelId] = {}
-        for text, kernel_id in named.items():
-            session = self._writer.recent_of_kernel(kernel_id)
-            if session is not None and any(k.id == kernel_id and k.agent == agent for k in session.kernels):
-                mine[text] = kernel_id
+        mine = {text: kernel_id for text, kernel_id in named.items() if self._writer.is_on(kernel_id, agent)}
         self._stats.put(report, mine)
 
 

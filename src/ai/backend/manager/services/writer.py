@@ -1,7 +1,8 @@
 """The one way of changing sessions.
 
 Keeps the sessions that this process wrote last, so that the next step need not read them: a write states the version
-that it is based on, hence a stale copy costs one more round and never correctness.
+that it is based on, hence a stale copy costs one more round and never correctness. Of the many that run, and have no
+next step, only a few are kept (docs/decisions/0016).
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ai.backend.common.errors import SessionNotFound, StaleVersion
-from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.effects import DestroyKernels, Effect
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.journal import EventDraft
-from ai.backend.manager.model.session import OwnerLimits, Session
+from ai.backend.manager.model.session import Kernel, OwnerLimits, Session
 from ai.backend.manager.ports.stores import SessionStore
 
 OUTBOX = "manager.outbox"
@@ -33,6 +35,8 @@ CALLBACK = "manager.callback"
 """Bus topic: a session owes a callback."""
 
 _KEPT = 4096
+_KEPT_RUNNING = 64
+_KEPT_PLACES = 16_384
 _TRIES = 20
 _LOOK_S, _LOOK_SHARED_S = 5.0, 0.5
 
@@ -50,22 +54,33 @@ class SessionWriter:
         self._bus = bus
         self._on_end = on_end
         self._recent: OrderedDict[SessionId, Session] = OrderedDict()
-        self._owner: dict[KernelId, SessionId] = {}
+        self._running: OrderedDict[SessionId, Session] = OrderedDict()
+        self._places: OrderedDict[KernelId, tuple[SessionId, AgentId | None]] = OrderedDict()
         self._waiting: dict[SessionId, set[asyncio.Future[Session]]] = {}
 
     # ---- reading ----
 
     def recent(self, session_id: SessionId) -> Session | None:
         """The session as this process wrote or read it last; None where other managers write as well."""
-        return None if self._is_shared else self._recent.get(session_id)
+        return None if self._is_shared else self.written(session_id)
 
     def written(self, session_id: SessionId) -> Session | None:
         """As ``recent``, but for whoever acts on it by a change that states its version."""
-        return self._recent.get(session_id)
+        if session_id in self._running:
+            self._running.move_to_end(session_id)
+        return self._recent.get(session_id) or self._running.get(session_id)
 
     def recent_of_kernel(self, kernel_id: KernelId) -> Session | None:
-        owner = self._owner.get(kernel_id)
-        return self._recent.get(owner) if owner is not None else None
+        place = self._places.get(kernel_id)
+        return self.written(place[0]) if place is not None else None
+
+    def knows_place(self, kernel_id: KernelId) -> bool:
+        """Whether :meth:`is_on` can tell."""
+        return kernel_id in self._places
+
+    def is_on(self, kernel_id: KernelId, agent_id: AgentId) -> bool:
+        """Whether that agent has the kernel, as this process wrote or read it last."""
+        return self._places.get(kernel_id, (None, None))[1] == agent_id
 
     async def load(self, session_id: SessionId, *, fresh: bool = False) -> Session:
         """Raises SessionNotFound."""
@@ -81,26 +96,36 @@ class SessionWriter:
     def note(self, sessions: Iterable[Session]) -> None:
         """Remember sessions that were just read from the store."""
         for session in sessions:
-            known = self._recent.get(session.id)
+            known = self.written(session.id)
             if known is None or known.version <= session.version:
                 self._keep(session)
 
     def _keep(self, session: Session) -> None:
+        self._drop(session.id)
         if session.status.is_final:
-            self._forget(session.id)
+            self._lose(session.kernels)
             return
-        if session.id not in self._recent:
-            for kernel in session.kernels:
-                self._owner[kernel.id] = session.id
-        self._recent[session.id] = session
-        self._recent.move_to_end(session.id)
-        if len(self._recent) > _KEPT:
-            self._forget(next(iter(self._recent)))
+        runs = session.status is SessionStatus.RUNNING
+        kept, limit = (self._running, _KEPT_RUNNING) if runs else (self._recent, _KEPT)
+        kept[session.id] = session
+        if len(kept) > limit:
+            kept.popitem(last=False)
+        for kernel in session.kernels:
+            self._places[kernel.id] = session.id, kernel.agent
+            self._places.move_to_end(kernel.id)
+        while len(self._places) > _KEPT_PLACES:
+            self._places.popitem(last=False)
+
+    def _drop(self, session_id: SessionId) -> Session | None:
+        return self._recent.pop(session_id, None) or self._running.pop(session_id, None)
+
+    def _lose(self, kernels: Iterable[Kernel]) -> None:
+        for kernel in kernels:
+            self._places.pop(kernel.id, None)
 
     def _forget(self, session_id: SessionId) -> None:
-        gone = self._recent.pop(session_id, None)
-        for kernel in gone.kernels if gone is not None else ():
-            self._owner.pop(kernel.id, None)
+        gone = self._drop(session_id)
+        self._lose(gone.kernels if gone is not None else ())
 
     # ---- writing ----
 

@@ -146,7 +146,7 @@ class Aftercare:
         else:
             self._calls.tell(kernel, key, method, "it has succeeded", "done", record.owed_since)
         kernel.save(owed=[other for other in kernel.record.owed if other != key])
-        if kernel.record.phase is Phase.ENDED and not kernel.record.owed:
+        if kernel.phase is Phase.ENDED and not kernel.record.owed:
             self._around.leftovers.forget(kernel.record)
             self._leftovers.pop((kernel.id, record.standing_attempt), None)
 

@@ -109,7 +109,7 @@ class HookCalls:
             since=since or time.time(),
         )
         self._around.observer.report(
-            kernel.id, kernel.attempt, kernel.record.status, KernelEventReason.UNKNOWN, hook_troubles=[trouble]
+            kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, hook_troubles=[trouble]
         )
 
     # ---- inside
@@ -118,7 +118,7 @@ class HookCalls:
         return Workload(
             id=kernel.record.workload_id,
             type=self._around.runtime.info().workload_type,
-            kernel_id=kernel.record.kernel_id,
+            kernel_id=kernel.key.kernel_id,
             session_id=kernel.record.session_id,
         )
 

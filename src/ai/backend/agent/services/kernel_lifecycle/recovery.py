@@ -62,7 +62,7 @@ class Recovery:
             log.exception("networks of sessions that are gone cannot be removed; the next look tries again")
 
     async def _rejoin(self, kernel: Kernel) -> None:
-        if kernel.record.phase is not Phase.RUNNING:
+        if kernel.phase is not Phase.RUNNING:
             return
         try:
             await self._around.networks.rejoin(kernel.record)
@@ -91,4 +91,4 @@ class Recovery:
 
 
 def _is_settled(kernel: Kernel) -> bool:
-    return kernel.record.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())
+    return kernel.phase is Phase.RUNNING and (kernel.task is None or kernel.task.done())

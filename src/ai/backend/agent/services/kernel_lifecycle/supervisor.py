@@ -133,7 +133,7 @@ class Supervisor:
             return True
         raise Conflict(
             f"the agent holds attempt {known.attempt} of kernel {spec.kernel_id}, not {spec.attempt}",
-            data={"attempt": known.attempt, "status": known.record.status.value},
+            data={"attempt": known.attempt, "status": known.status.value},
         )
 
     def destroy(self, req: DestroyKernel) -> None:
@@ -168,10 +168,10 @@ class Supervisor:
         kernel = self.get(req.kernel_id)
         if kernel.attempt == req.attempt:
             return
-        if kernel.attempt > req.attempt or kernel.record.phase is not Phase.RUNNING:
+        if kernel.attempt > req.attempt or kernel.phase is not Phase.RUNNING:
             raise Conflict(
-                f"kernel {req.kernel_id} is {kernel.record.status} in attempt {kernel.attempt}",
-                data={"attempt": kernel.attempt, "status": kernel.record.status.value},
+                f"kernel {req.kernel_id} is {kernel.status} in attempt {kernel.attempt}",
+                data={"attempt": kernel.attempt, "status": kernel.status.value},
             )
         old = kernel.record.spec
         kernel.save(
@@ -191,10 +191,10 @@ class Supervisor:
         """Begin to end a live kernel, or make an end under way hurry. Whatever else works on it is ended first."""
         if ending.forced:
             kernel.hurry.set()
-        if kernel.record.phase is Phase.TERMINATING:
+        if kernel.phase is Phase.TERMINATING:
             return
         crash_point("destroy.accept.before")
-        if kernel.record.status is not KernelStatus.TERMINATING:
+        if kernel.status is not KernelStatus.TERMINATING:
             self._report(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
         kernel.save(phase=Phase.TERMINATING, status=KernelStatus.TERMINATING, ending=ending)
         crash_point("destroy.accept.after")
@@ -208,7 +208,7 @@ class Supervisor:
         kernel.exit = ended
         if kernel.channel is not None:
             kernel.channel.workload_gone()
-        if kernel.record.phase is Phase.RUNNING:
+        if kernel.phase is Phase.RUNNING:
             reason = R.OUT_OF_MEMORY if ended.oom else R.SELF_TERMINATED
             message = ended.reason or None
             self.end(
@@ -227,7 +227,7 @@ class Supervisor:
         return list(self.kernels.values())
 
     def presence(self) -> list[KernelPresence]:
-        return [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.record.status) for k in self.live()]
+        return [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.status) for k in self.live()]
 
     # ---- operations
     # ---------------------------------------------------------------------------------------------------
@@ -258,30 +258,30 @@ class Supervisor:
         delay_s, failure = _ADOPT_FIRST_S, None
         while True:
             try:
-                if failure is not None and kernel.record.phase in (Phase.CREATING, Phase.RESTARTING):
+                if failure is not None and kernel.phase in (Phase.CREATING, Phase.RESTARTING):
                     kernel.save(phase=Phase.TERMINATING, ending=failure)
-                if kernel.record.phase is Phase.TERMINATING:
+                if kernel.phase is Phase.TERMINATING:
                     operation = self._terminate
                 await operation(kernel)
                 return
             except Exception as e:
-                log.exception("kernel %s is %s and cannot go on; trying again", kernel.id, kernel.record.phase)
-                is_restart = kernel.record.phase is Phase.RESTARTING
+                log.exception("kernel %s is %s and cannot go on; trying again", kernel.id, kernel.phase)
+                is_restart = kernel.phase is Phase.RESTARTING
                 failure = failure or ending_of(e, kernel.exit, restarting=is_restart)
-            if not kernel.is_live or (kernel.record.phase is Phase.RUNNING and operation != self._adopt):
+            if not kernel.is_live or (kernel.phase is Phase.RUNNING and operation != self._adopt):
                 return
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _ADOPT_MAX_S)
 
     async def _create(self, kernel: Kernel) -> None:
-        if kernel.record.status in _BEFORE_CREATING:
+        if kernel.status in _BEFORE_CREATING:
             try:
                 await self._pull(kernel)
             except Exception as e:  # noqa: BLE001  # logged and told there; a pull leaves nothing to take back
                 await self._give_up(kernel, e)
                 return
         async with self._slots:
-            if kernel.record.status in _BEFORE_CREATING:
+            if kernel.status in _BEFORE_CREATING:
                 self._report(kernel, KernelStatus.CREATING, R.UNKNOWN)
                 kernel.save(status=KernelStatus.CREATING)
             await self._acquire(kernel, circumstances_of(kernel.record))
@@ -289,7 +289,7 @@ class Supervisor:
     async def _pull(self, kernel: Kernel) -> None:
         """Creations do not wait for the pulls of others. Raises what :meth:`KernelImages.pull` does."""
         if await self._images.lacks(kernel):
-            if kernel.record.status is not KernelStatus.PULLING:
+            if kernel.status is not KernelStatus.PULLING:
                 self._report(kernel, KernelStatus.PULLING, R.UNKNOWN)
                 kernel.save(status=KernelStatus.PULLING)
             await self._images.pull(kernel)
@@ -446,7 +446,7 @@ class Supervisor:
         while not await self._connect(kernel):
             await asyncio.sleep(delay_s)
             delay_s = min(2 * delay_s, _ADOPT_MAX_S)
-        if kernel.record.phase is not Phase.RUNNING:
+        if kernel.phase is not Phase.RUNNING:
             return
         self._report(
             kernel,

@@ -106,13 +106,13 @@ class HealthLoop:
         It compares states, so nothing is lost by a crash, a restart of the agent, or a manager that is away.
         """
         for kernel in self._supervisor.live():
-            if kernel.record.phase is not Phase.RUNNING:
+            if kernel.phase is not Phase.RUNNING:
                 continue
             failed = self._inventory.unhealthy(kernel.id)
             if failed == kernel.record.unhealthy:
                 continue
             self._observer.report(
-                kernel.id, kernel.attempt, kernel.record.status, KernelEventReason.UNKNOWN, unhealthy_devices=failed
+                kernel.id, kernel.attempt, kernel.status, KernelEventReason.UNKNOWN, unhealthy_devices=failed
             )
             kernel.save(unhealthy=failed)
 

@@ -31,7 +31,7 @@ class StatisticsLoop(Rhythm):
         self._agent_id = agent_id
 
     async def once(self) -> None:
-        await self._statistics.gather([k for k in self._supervisor.live() if k.record.phase is Phase.RUNNING])
+        await self._statistics.gather([k for k in self._supervisor.live() if k.phase is Phase.RUNNING])
         report = StatReport(
             agent_id=self._agent_id,
             at=time.time(),
