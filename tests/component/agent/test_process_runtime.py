@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from ai.backend.agent.adapters.runtimes import end_workloads, load_runtime
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.main import Agent, load_runtime
+from ai.backend.agent.main import Agent
 from ai.backend.common.errors import Forbidden, LimitExceeded, NotFound
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
 from ai.backend.common.wire.agent import (
@@ -204,6 +205,10 @@ async def test_runs_survive_the_agent(real: RealBench) -> None:
     await agent.commands.upload_files(UploadFiles(kernel_id=spec.kernel_id, files=[FileBlob(path="go", data=b"")]))
     rest = await real.finish(agent, Execute(kernel_id=spec.kernel_id, run_id="r", mode=RunMode.CONTINUE))
     assert (rest.status, rest.console) == (RunStatus.FINISHED, [["stdout", "after\n"]])
+    await agent.stop()
+    assert await end_workloads(load_runtime(real.settings()), grace_s=1.0) == 1
+    await real.start()
+    await real.until(spec, S.TERMINATED)
 
 
 async def test_restart_keeps_files_and_forgets_names(real: RealBench) -> None:

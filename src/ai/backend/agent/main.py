@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ import click
 from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, FileLeftovers, FileOutbox
 from ai.backend.agent.adapters.host import HostMeter
 from ai.backend.agent.adapters.kit.store import KitStore
+from ai.backend.agent.adapters.runtimes import load_runtime
 from ai.backend.agent.adapters.underlay import overlay_report
 from ai.backend.agent.api.commands import Commands
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
@@ -39,7 +39,7 @@ from ai.backend.agent.services.service_desk import ServiceDesk
 from ai.backend.agent.services.statistics import Statistics
 from ai.backend.agent.services.survey import SurveyedPlugin as SurveyedPlugin  # noqa: PLC0414  # shown to the command line
 from ai.backend.agent.services.survey import survey
-from ai.backend.common.errors import BackendError, Conflict, InvalidInput, Unavailable
+from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
 from ai.backend.plugin.loading import PluginSource, find_plugins
@@ -255,50 +255,6 @@ class _LateCommands:
         return call
 
 
-_RUNTIMES = {
-    "process": (
-        "ai.backend.runtime.process.runtime:ProcessRuntime",
-        "ai.backend.runtime.process.settings:ProcessRuntimeSettings",
-    ),
-    "docker": (
-        "ai.backend.runtime.docker.runtime:DockerRuntime",
-        "ai.backend.runtime.docker.settings:DockerRuntimeSettings",
-    ),
-}
-"""Runtimes in the tree: the class, made of its settings and a state directory, and the model of its settings."""
-
-
-def load_runtime(settings: AgentSettings) -> AbstractRuntime:
-    """The runtime that ``agent.runtime`` names, on this agent's data directory.
-
-    Raises:
-        InvalidInput: there is no such runtime, or its settings are wrong, or its extra is not installed.
-        Conflict: workloads of another runtime are left here, which this one could not find.
-    """
-    name = settings.agent.runtime
-    if name not in _RUNTIMES:
-        raise InvalidInput(f"there is no runtime {name!r}; known are {', '.join(_RUNTIMES)}", data={"runtime": name})
-    for other in _RUNTIMES.keys() - {name}:
-        left = settings.data_dir / other / "workloads"
-        if left.is_dir() and any(left.iterdir()):
-            message = f"sessions of the runtime {other} are left on {settings.agent.id}; end them with that one first"
-            raise Conflict(message, data={"runtime": other})
-    try:
-        cls, model = (
-            getattr(importlib.import_module(module), attribute)
-            for module, _, attribute in (path.partition(":") for path in _RUNTIMES[name])
-        )
-    except ModuleNotFoundError as e:
-        message = f"the runtime {name} needs {e.name}; install the extra: pip install 'backendai[{name}]'"
-        raise InvalidInput(message, data={"runtime": name}) from None
-    try:
-        parsed = model.model_validate(settings.runtime)
-    except ValueError as e:
-        raise InvalidInput(f"the settings of the runtime {name} are wrong: {e}") from None
-    runtime: AbstractRuntime = cls(parsed, settings.data_dir / name)
-    return runtime
-
-
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     """Run an agent that is connected by ZeroMQ to every manager until ``stop`` is set. Its workloads run on.
 
@@ -359,7 +315,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name != "watcher":
             return super().get_command(ctx, cmd_name)
-        from ai.backend.agent.api.watcher import watcher
+        from ai.backend.agent.commands.watcher import watcher
 
         return watcher
 

@@ -8,18 +8,14 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
-import click
 from aiohttp import web
 
 from ai.backend.agent.config.published import WatcherSettings
-from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, Unavailable
-from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
+from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
 from ai.backend.infra.http.errors import problem_response
-from ai.backend.infra.http.server import make_runner, serve_on
 
 log = logging.getLogger(__name__)
 TOKEN_HEADER = "X-BackendAI-Watcher-Token"
@@ -29,19 +25,27 @@ _ACTION_S = 60.0
 
 
 class Watcher:
-    """The HTTP face of the unit of the agent: ``GET /`` tells its state, ``POST /agent/{action}`` does something."""
+    """The HTTP face of the unit of the agent: ``GET /`` tells its state, ``POST /agent/{action}`` does something.
 
-    def __init__(self, settings: WatcherSettings) -> None:
+    ``POST /soft-reset`` ends all sessions of the node between a stop and a start, where that is available.
+
+    Args:
+        end_sessions: while the agent is stopped; tells how many there were.
+    """
+
+    def __init__(self, settings: WatcherSettings, end_sessions: Callable[[], Awaitable[int]] | None = None) -> None:
         if not settings.token:
             raise InvalidInput("watcher.token is needed: without one nobody could be let in", data={"token": "missing"})
         self._settings = settings
         self._token = settings.token
+        self._end_sessions = end_sessions if settings.soft_reset_available else None
         self._busy = asyncio.Lock()
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=4096)
         app.router.add_get("/", self._guarded(self._status))
         app.router.add_post("/agent/{action}", self._guarded(self._act))
+        app.router.add_post("/soft-reset", self._guarded(self._reset))
         return app
 
     def _guarded(self, work: Handler) -> Handler:
@@ -65,14 +69,34 @@ class Watcher:
         action = request.match_info["action"]
         if action not in ACTIONS:
             raise InvalidInput(f"no such action; there are {', '.join(ACTIONS)}", data={"action": "unknown"})
+        async with self._alone():
+            await self._do(action)
+        return web.json_response({"result": "ok"})
+
+    async def _reset(self, _: web.Request) -> web.Response:
+        if self._end_sessions is None:
+            raise NotSupported("There are no soft resets here: watcher.soft-reset-available is false.")
+        async with self._alone():
+            await self._do("stop")
+            try:
+                ended = await self._end_sessions()
+            finally:
+                await self._do("start")
+        log.info("%d sessions were ended by a soft reset", ended)
+        return web.json_response({"result": "ok", "ended": ended})
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
         if self._busy.locked():
             raise Conflict("Something is being done to the agent already.")
         async with self._busy:
-            code, said = await self._run(action)
+            yield
+
+    async def _do(self, action: str) -> None:
+        code, said = await self._run(action)
         if code != 0:
             raise Unavailable(f"The agent could not {action}: {said.strip()[-500:]}")
         log.info("the agent was asked to %s", action)
-        return web.json_response({"result": "ok"})
 
     async def _run(self, action: str) -> tuple[int, str]:
         unit = self._settings.target_service
@@ -92,36 +116,3 @@ class Watcher:
             await process.wait()
             raise Unavailable(f"{command[0]} takes longer than {_ACTION_S:.0f} s") from None
         return process.returncode or 0, out.decode(errors="replace")
-
-
-async def serve(settings: WatcherSettings, stop: asyncio.Event) -> None:
-    """Listen until ``stop`` is set.
-
-    Raises:
-        InvalidInput: there is no token. OSError: the address cannot be bound.
-    """
-    runner = make_runner(Watcher(settings).application())
-    try:
-        host, port = await serve_on(runner, (settings.service_addr.host, settings.service_addr.port))
-        log.info("the watcher of %s listens on http://%s:%d", settings.target_service, host, port)
-        await stop.wait()
-    finally:
-        await runner.cleanup()
-
-
-@click.command("watcher")
-@config_option("agent")
-@log_level_option
-def watcher(config: Path | None, log_level: str | None) -> None:
-    """Start, stop and restart the agent of this node on request."""
-    from ai.backend.infra.settings import load_settings
-    from ai.backend.infra.telemetry import log_as_configured
-
-    async def work(stop: asyncio.Event) -> None:
-        settings = load_settings(AgentSettings, name="agent", path=config, env_prefix="BACKEND_AGENT_")
-        own_file = settings.logging.file.model_copy(update={"filename": "watcher.log"})
-        logs = settings.logging.model_copy(update={"file": own_file})
-        log_as_configured("watcher", logs, level=log_level)
-        await serve(settings.watcher, stop)
-
-    run_daemon(work)

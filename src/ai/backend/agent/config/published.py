@@ -8,16 +8,17 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import Address, HostPort
+from ai.backend.infra.settings.tables import Address, HostPort, TlsSettings
 
 
-class WatcherSettings(Settings):
+class WatcherSettings(TlsSettings):
     """The table ``[watcher]``: who restarts the agent when it is asked to."""
 
     service_addr: Address = Field(HostPort(host="127.0.0.1", port=6009), description="Where the watcher listens.")
-    ssl_enabled: Literal[False] = Field(False, description="No TLS here: it listens on a private network.")
     target_service: str = Field("backendai-agent.service", description="The unit of systemd that is the agent.")
-    soft_reset_available: bool = Field(False, description="Whether `soft` restarts are taken.")
+    soft_reset_available: bool = Field(
+        False, description="Whether it may be asked to end all sessions of the node (`POST /soft-reset`)."
+    )
     token: str | None = Field(
         None, description="What requests say in X-BackendAI-Watcher-Token; without one, no request is taken."
     )

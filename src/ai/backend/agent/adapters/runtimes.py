@@ -1,0 +1,68 @@
+"""The runtimes that an agent may have."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.common.errors import Conflict, InvalidInput
+from ai.backend.plugin.runtime import AbstractRuntime, WorkloadState
+
+_RUNTIMES = {
+    "process": (
+        "ai.backend.runtime.process.runtime:ProcessRuntime",
+        "ai.backend.runtime.process.settings:ProcessRuntimeSettings",
+    ),
+    "docker": (
+        "ai.backend.runtime.docker.runtime:DockerRuntime",
+        "ai.backend.runtime.docker.settings:DockerRuntimeSettings",
+    ),
+}
+"""Runtimes in the tree: the class, made of its settings and a state directory, and the model of its settings."""
+
+
+def load_runtime(settings: AgentSettings) -> AbstractRuntime:
+    """The runtime that ``agent.runtime`` names, on this agent's data directory.
+
+    Raises:
+        InvalidInput: there is no such runtime, or its settings are wrong, or its extra is not installed.
+        Conflict: workloads of another runtime are left here, which this one could not find.
+    """
+    name = settings.agent.runtime
+    if name not in _RUNTIMES:
+        raise InvalidInput(f"there is no runtime {name!r}; known are {', '.join(_RUNTIMES)}", data={"runtime": name})
+    for other in _RUNTIMES.keys() - {name}:
+        left = settings.data_dir / other / "workloads"
+        if left.is_dir() and any(left.iterdir()):
+            message = f"sessions of the runtime {other} are left on {settings.agent.id}; end them with that one first"
+            raise Conflict(message, data={"runtime": other})
+    try:
+        cls, model = (
+            getattr(importlib.import_module(module), attribute)
+            for module, _, attribute in (path.partition(":") for path in _RUNTIMES[name])
+        )
+    except ModuleNotFoundError as e:
+        message = f"the runtime {name} needs {e.name}; install the extra: pip install 'backendai[{name}]'"
+        raise InvalidInput(message, data={"runtime": name}) from None
+    try:
+        parsed = model.model_validate(settings.runtime)
+    except ValueError as e:
+        raise InvalidInput(f"the settings of the runtime {name} are wrong: {e}") from None
+    runtime: AbstractRuntime = cls(parsed, settings.data_dir / name)
+    return runtime
+
+
+async def end_workloads(runtime: AbstractRuntime, *, grace_s: float) -> int:
+    """End whatever runs, and tell how many that were. The agent finds them ended, and says so, when it starts.
+
+    Args:
+        runtime: not set up; no agent uses it meanwhile.
+    """
+    await runtime.setup()
+    try:
+        views = [view for view in await runtime.list_workloads() if view.state is not WorkloadState.EXITED]
+        await asyncio.gather(*(runtime.stop(view.key, grace_s=grace_s) for view in views))
+        return len(views)
+    finally:
+        await runtime.shutdown()

@@ -1,0 +1,1 @@
+"""Commands of ``backend.ai ag`` that are programs of their own."""
