@@ -142,7 +142,7 @@ async def test_what_does_not_fit_now_waits_with_a_reason_and_can_be_cancelled(
 
 
 async def test_a_cluster_starts_all_or_nothing(cluster: Cluster, agent: FakeAgent) -> None:
-    second = await cluster.join(FakeAgent(agent_id="agent-2"))
+    second = await cluster.join(FakeAgent(agent_id="agent-2", number=1))
     sessions = cluster.manager.services.sessions
     reply = await sessions.create(
         cluster.user,
@@ -167,6 +167,21 @@ async def test_a_cluster_starts_all_or_nothing(cluster: Cluster, agent: FakeAgen
     assert specs["sub1"].environ["BACKENDAI_CLUSTER_HOSTS"] == "main1,sub1"
     assert specs["sub1"].environ["BACKENDAI_CLUSTER_REPLICAS"] == "main:1,sub:1"
     assert specs["sub1"].environ["BACKENDAI_CLUSTER_LOCAL_RANK"] == "1"
+    main, sub = (specs[host].cluster.overlay for host in ("main1", "sub1"))
+    assert main is not None
+    assert sub is not None
+    assert (main.vni, main.subnet, main.addresses, main.secret) == (sub.vni, sub.subnet, sub.addresses, sub.secret)
+    assert main.gateway != sub.gateway
+    assert main.mtu == 1450
+    assert {peer.port for peer in main.peers.values()} == {sub.local.port}
+    assert len(await cluster.manager.stores.sessions.networks()) == 1
+    await sessions.destroy(cluster.user, reply.session.id)
+    assert await cluster.manager.stores.sessions.networks() == [], "given back with the slots"
+    with pytest.raises(UnsupportedResource, match="encrypted network over several nodes: agent-1: not here"):
+        await sessions.create(
+            cluster.user,
+            request(cluster_size=2, cluster_mode=ClusterMode.MULTI_NODE, resource_opts={"encrypted_network": "true"}),
+        )
     await second.close()
 
 

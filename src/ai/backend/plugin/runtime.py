@@ -320,6 +320,10 @@ class AbstractRuntime(ABC):
         """Sessions of which there is a network of ours, or a part of one."""
         return ()
 
+    async def broken_networks(self) -> Sequence[SessionId]:
+        """Sessions whose network somebody else has removed from under their workloads, and that cannot be mended."""
+        return ()
+
     @abstractmethod
     async def stop(self, key: WorkloadKey, *, grace_s: float) -> WorkloadExit | None:
         """End the workload: polite signal, then SIGKILL of the whole tree after the grace. None if it is gone."""

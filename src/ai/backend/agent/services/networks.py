@@ -71,13 +71,11 @@ class Networks:
                 return await self._runtime.create_network(record.session_id, cluster.hosts)
             return await self._runtime.create_network(record.session_id, cluster.hosts, overlay_of(cluster.overlay))
 
-    async def rejoin(self, record: KernelRecord) -> None:
-        """After a restart of the agent: what leads to other nodes is as it was told, whoever changed it meanwhile.
-
-        Raises as :meth:`join`.
-        """
-        if record.spec.cluster.overlay is not None:
-            await self.join(record)
+    async def broken(self) -> frozenset[SessionId]:
+        """Sessions with kernels here whose network somebody else has removed."""
+        if not self._holders:
+            return frozenset()
+        return frozenset(await self._runtime.broken_networks()) & self._holders.keys()
 
     async def leave(self, record: KernelRecord) -> None:
         """A kernel is over. Idempotent; raises what the runtime raises, to be tried again."""

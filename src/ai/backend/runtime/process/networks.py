@@ -11,7 +11,7 @@ kernel's last process, so that only the host's has to be removed, and is found b
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -119,15 +119,31 @@ class SessionNetworks:
 
     def sessions(self) -> Sequence[SessionId]:
         """By records, and by devices with our mark whose record is lost."""
-        names = [path.stem for path in self.directory.glob("*.json")]
+        names = self._recorded()
         if os.geteuid() == 0:
             with suppress(OSError):
                 names += overlay.marked(self._mark).values()
-        found: list[SessionId] = []
-        for name in dict.fromkeys(names):
-            with suppress(ValueError):
-                found.append(SessionId(UUID(name)))
-        return found
+        return _ids(names)
+
+    def broken(self) -> Sequence[SessionId]:
+        """Those that have a record and no device: the kernels' devices went with it. Raises OSError."""
+        recorded = _ids(self._recorded())
+        if not recorded:
+            return ()
+        with Route() as route:
+            there = route.links()
+        return [session_id for session_id in recorded if self.device(session_id) not in there]
+
+    def _recorded(self) -> list[str]:
+        return [path.stem for path in self.directory.glob("*.json")]
+
+
+def _ids(names: Iterable[str]) -> list[SessionId]:
+    found: list[SessionId] = []
+    for name in dict.fromkeys(names):
+        with suppress(ValueError):
+            found.append(SessionId(UUID(name)))
+    return found
 
 
 def hosts_file(network: NetworkView) -> bytes:

@@ -185,6 +185,9 @@ class ProcessRuntime(AbstractRuntime):
     async def list_networks(self) -> Sequence[SessionId]:
         return await asyncio.to_thread(self._networks.sessions)
 
+    async def broken_networks(self) -> Sequence[SessionId]:
+        return await asyncio.to_thread(self._networks.broken)
+
     # -- creation
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:

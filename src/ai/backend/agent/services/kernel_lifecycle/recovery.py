@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
-from ai.backend.agent.model.kernel import Phase
+from ai.backend.agent.model.kernel import Ending, Phase
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.common.errors import BackendError
-from ai.backend.plugin.runtime import WorkloadView
+from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.plugin.runtime import WorkloadKey, WorkloadView
 
 log = logging.getLogger(__name__)
 
@@ -26,20 +27,23 @@ class Recovery:
     async def recover(self) -> None:
         """Find the kernels of an earlier life again, go on with each, and remove workloads that no record knows."""
         now, wall_now = time.monotonic(), time.time()
+        spread: list[Kernel] = []
         for record in self._around.records.load():
             kernel_id = record.spec.kernel_id
             if record.phase is Phase.ENDED:
-                self._supervisor.ended[kernel_id] = now - max(0.0, wall_now - record.ended_at)
+                self._supervisor.ended.add(kernel_id, now - max(0.0, wall_now - record.ended_at))
                 continue
-            self._supervisor.kernels[kernel_id] = Kernel(record, self._around.records)
+            kernel = self._supervisor.kernels[kernel_id] = Kernel(record, self._around.records)
+            if record.spec.cluster.overlay is not None and record.phase is Phase.RUNNING:
+                spread.append(kernel)
             self._around.networks.hold(record)
             self._around.inventory.adopt(kernel_id, record.device_allocation)
         self._forget_ended()
         self._supervisor.restore_leftovers()
         await self.remove_strangers(await self._around.runtime.list_workloads())
         await self._sweep_networks()
+        await self._rejoin(spread)
         for kernel in self._supervisor.live():
-            await self._rejoin(kernel)
             self._supervisor.resume(kernel)
 
     async def remove_strangers(self, views: Iterable[WorkloadView]) -> None:
@@ -61,13 +65,24 @@ class Recovery:
         except Exception:
             log.exception("networks of sessions that are gone cannot be removed; the next look tries again")
 
-    async def _rejoin(self, kernel: Kernel) -> None:
-        if kernel.phase is not Phase.RUNNING:
-            return
-        try:
-            await self._around.networks.rejoin(kernel.record)
-        except BackendError as e:
-            log.warning("kernel %s may not reach the kernels on other nodes: %s", kernel.id, e)
+    async def _rejoin(self, kernels: Sequence[Kernel]) -> None:
+        """Where a network is broken nothing is mended: the next comparison ends its kernels."""
+        broken = await self._around.networks.broken() if kernels else ()
+        for record in [kernel.record for kernel in kernels]:
+            try:
+                if record.session_id not in broken:
+                    await self._around.networks.join(record)
+            except BackendError as e:
+                log.warning("kernel %s may not reach those on other nodes: %s", record.spec.kernel_id, e)
+
+    async def _end_cut_off(self, settled: Collection[WorkloadKey]) -> None:
+        """Somebody has removed the network of a session from under its kernels."""
+        broken = await self._around.networks.broken()
+        for kernel in self._supervisor.live() if broken else ():
+            if kernel.key in settled and _is_settled(kernel) and kernel.record.session_id in broken:
+                message = "somebody has removed its session's network"
+                reason = KernelEventReason.ANOMALY_DETECTED
+                self._supervisor.end(kernel, Ending(status=KernelStatus.TERMINATED, reason=reason, message=message))
 
     async def sync(self) -> None:
         """Compare the records with what the runtime holds; forget kernels that ended long ago."""
@@ -79,15 +94,16 @@ class Recovery:
                 view = views.get(kernel.key)
                 if view is None or view.exit is not None:
                     self._supervisor.lost(kernel, view.exit if view is not None else None)
+        await self._end_cut_off(settled)
         await self.remove_strangers(views.values())
         await self._sweep_networks()
         self._forget_ended()
 
     def _forget_ended(self) -> None:
         limit = time.monotonic() - self._around.settings.kernel_lifecycles.tombstone
-        for kernel_id in [kernel_id for kernel_id, at in self._supervisor.ended.items() if at < limit]:
+        for kernel_id in self._supervisor.ended.older_than(limit):
             self._around.records.forget(kernel_id)
-            del self._supervisor.ended[kernel_id]
+            self._supervisor.ended.discard(kernel_id)
 
 
 def _is_settled(kernel: Kernel) -> bool:
