@@ -32,7 +32,7 @@ from ai.backend.manager.adapters.storage_proxy import StorageProxies
 from ai.backend.manager.adapters.stores import Stores
 from ai.backend.manager.adapters.system import SystemClock, SystemMinter
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.model.session import SlotAudit
+from ai.backend.manager.model.session import Session, SlotAudit
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
 from ai.backend.manager.ports.storage import StorageGateway
 from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
@@ -130,7 +130,7 @@ class Manager:
         self.metrics.expose(self._stats.families)
         self._slots = SlotCatalogue(kept.agents, kept.sessions)
         is_shared = kept.leases is not None
-        self._writer = SessionWriter(kept.sessions, bus, on_end=self._stats.forget, is_shared=is_shared)
+        self._writer = SessionWriter(kept.sessions, bus, on_end=self._forget, is_shared=is_shared)
         self._identity = IdentityService(kept.identities, kept.sessions, clock, minter)
         self._hash_password = hash_password
         self._passwords = PasswordService(kept.identities, self._identity, clock, hash_password, verify_password)
@@ -441,6 +441,10 @@ class Manager:
                 await flush()
             except Exception:  # the other writes must still be tried
                 log.exception("could not write what was pending")
+
+    def _forget(self, ended: Session) -> None:
+        self._stats.forget(ended)
+        self._activity.forget(ended)
 
     async def _resign(self) -> None:
         if self._leadership is not None:

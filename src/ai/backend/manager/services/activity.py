@@ -10,6 +10,7 @@ from datetime import datetime
 from ai.backend.common.ids import SessionId
 from ai.backend.infra.bus import Signal
 from ai.backend.manager.model.activity import Activity
+from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.activity_store import ActivityStore
 from ai.backend.manager.ports.world import Clock
 
@@ -36,6 +37,11 @@ class ActivityBoard:
         if session_id not in self._dirty:
             self._dirty.add(session_id)
             self._signal.set()
+
+    def forget(self, session: Session) -> None:
+        """It has ended, and nobody asks any more."""
+        self._seen.pop(session.id, None)
+        self._dirty.discard(session.id)
 
     async def load(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
         """What is known of these sessions, here and in the store."""

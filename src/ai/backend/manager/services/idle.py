@@ -15,6 +15,7 @@ from ai.backend.core.idle.rules import Limits, Rules, read_rules
 from ai.backend.core.idle.window import Window
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.model.activity import Activity
+from ai.backend.manager.model.identity import ResourcePolicy
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.activity_store import ActivityStore
 from ai.backend.manager.ports.identity_store import IdentityStore
@@ -98,11 +99,15 @@ class IdleService:
         self._faults = rules.faults
         return rules
 
+    async def has_limits(self) -> bool:
+        """Whether there are any, for whomever."""
+        rules = await self.rules()
+        return rules != Rules(faults=rules.faults) or any(map(_is_bounded, await self._identities.policies()))
+
     async def _limits(self, keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
         """Of those keypairs that have any."""
         policies = {p.name: p for p in await self._identities.policies()}
-        bounded = {name for name, p in policies.items() if p.idle_timeout > 0 or p.max_session_lifetime > 0}
-        if not bounded and rules == Rules(faults=rules.faults):
+        if rules == Rules(faults=rules.faults) and not any(map(_is_bounded, policies.values())):
             return {}
         found: dict[AccessKey, Limits] = {}
         for key in keys:
@@ -173,6 +178,10 @@ class IdleService:
             judged.session.id: {name: report.to_json() for name, report in judged.verdict.reports.items()}
             for judged in await self.judge(sessions)
         }
+
+
+def _is_bounded(policy: ResourcePolicy) -> bool:
+    return policy.idle_timeout > 0 or policy.max_session_lifetime > 0
 
 
 def _running_since(session: Session) -> datetime:

@@ -23,6 +23,7 @@ from ai.backend.agent.services.kernel_images import KernelImages
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings, circumstances_of
 from ai.backend.agent.services.kernel_lifecycle.endings import ending_of, exit_code_of
 from ai.backend.agent.services.kernel_lifecycle.runner import StepRunner
+from ai.backend.agent.services.kernel_lifecycle.tombstones import Tombstones
 from ai.backend.agent.services.statistics import Statistics
 from ai.backend.common.errors import (
     BackendError,
@@ -67,7 +68,7 @@ class Supervisor:
         self._batches: set[asyncio.Task[None]] = set()
         self.kernels: dict[str, Kernel] = {}
         """Those that are live."""
-        self.ended: dict[str, float] = {}
+        self.ended = Tombstones()
         """When others have ended, on the monotonic clock. There may be many: their records stay on the disk."""
 
     # ---- commands
@@ -113,16 +114,17 @@ class Supervisor:
                 for left in kernels[place:]:
                     self._around.inventory.free(left.id)
                 raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
-            self.ended.pop(kernel.id, None)
+            self.ended.discard(kernel.id)
             self.kernels[kernel.id] = kernel
             self._start(kernel, self._create)
         crash_point("create.accept.after")
 
     def _find(self, kernel_id: str) -> Kernel | None:
         """A live kernel, or what the record tells of one that has ended."""
-        if kernel_id in self.ended and (record := self._around.records.get(kernel_id)) is not None:
-            return Kernel(record, self._around.records)
-        return self.kernels.get(kernel_id)
+        if (live := self.kernels.get(kernel_id)) is not None:
+            return live
+        record = self._around.records.get(kernel_id) if kernel_id in self.ended else None
+        return Kernel(record, self._around.records) if record is not None else None
 
     def _is_known(self, spec: KernelSpec) -> bool:
         """Raises Conflict for an old attempt, or for a new one while the older is still here."""
@@ -387,7 +389,7 @@ class Supervisor:
             kernel.record.tombstone(), status=ending.status, ending=ending, ended_at=time.time()
         )
         self._around.records.put(record)
-        self.ended[kernel.id] = time.monotonic()
+        self.ended.add(kernel.id, time.monotonic())
         del self.kernels[kernel.id]
         kernel.become(record)
 
