@@ -25,6 +25,7 @@ from ai.backend.common.errors import CreationDenied, ImageMissing, Unavailable, 
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.node import runner_copy
+from ai.backend.plugin.node.channel import RelayConnection
 from ai.backend.plugin.node.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.plugin.testing.runtime_contract import Talk
@@ -401,7 +402,9 @@ async def test_the_runner_of_a_living_container_stays(
 
 
 @pytest.mark.needs("crun")
-async def test_runtimes_of_the_engine_are_chosen_by_name(runtime: DockerRuntime, docker_engine: DockerEngine) -> None:
+async def test_runtimes_of_the_engine_are_chosen_by_name(
+    runtime: DockerRuntime, docker_engine: DockerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert {"runc", "crun"} <= set(runtime.info().runtime_classes)
     for name in ("runc", "crun"):
         spec = spec_of(runtime_class=name)
@@ -415,6 +418,13 @@ async def test_runtimes_of_the_engine_are_chosen_by_name(runtime: DockerRuntime,
         await runtime.remove(spec.key)
     with pytest.raises(CreationDenied, match="kata"):
         await runtime.create(spec_of(runtime_class="kata"))
+
+    async def refused(_: object) -> RelayConnection:  # as of a machine that shares folders, and no sockets in them
+        raise Unavailable("the workload's shim does not answer")
+
+    monkeypatch.setattr(RelayConnection, "open", refused)
+    with pytest.raises(WorkloadError, match=r"does not answer; the runtime class crun must let unix sockets through"):
+        await runtime.create(spec_of(runtime_class="crun"))
 
 
 @pytest.fixture

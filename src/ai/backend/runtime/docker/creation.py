@@ -64,7 +64,13 @@ class Creation:
             reach("create.started")
         finally:
             await asyncio.to_thread(unstage, self.folder.path)  # the container has them, or never will
-        await begin(self.engine, container_id, self.folder, self.settings.start_timeout_s)
+        try:
+            await begin(self.engine, container_id, self.folder, self.settings.start_timeout_s)
+        except WorkloadError as error:
+            if not self.spec.runtime_class:
+                raise
+            hint = f"the runtime class {self.spec.runtime_class} must let unix sockets through mounts"
+            raise WorkloadError(f"{error.message}; {hint}") from error
         reach("create.begun")
         found = await self.engine.inspect(container_id)
         if found is None:
