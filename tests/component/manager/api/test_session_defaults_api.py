@@ -189,6 +189,11 @@ async def test_dotfiles_of_every_scope_reach_the_agent(api: Api) -> None:
     script = await api.user.request("POST", "/user-config/bootstrap-script", json={"script": "echo kept"})
     assert script.status == 200
     assert (await api.user.request("GET", "/user-config/bootstrap-script")).json() == "echo kept"
+    shown = "query($k: String) { keypair(access_key: $k) { dotfiles bootstrap_script } }"
+    for viewer in (api.user, api.admin):
+        told = (await api.gql(shown, viewer, k=api.user.access_key))["data"]["keypair"]
+        assert json.loads(told["dotfiles"]) == listed.json()
+        assert told["bootstrap_script"] == "echo kept"
     await api.user.request("POST", "/session", json={"image": "python", "name": "dotted", "maxWaitSeconds": 30})
     (spec,) = api.agent.created
     assert [(d.path, d.data.decode(), d.mode) for d in spec.dotfiles] == [

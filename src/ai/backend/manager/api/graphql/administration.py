@@ -37,11 +37,14 @@ def structured(field: str, given: Any) -> Any:
         raise InvalidInput(f"{field} is not JSON.", data={field: "malformed"}) from None
 
 
-def _slots(given: Any) -> ResourceSlot:
-    told = structured("total_resource_slots", given)
-    if not isinstance(told, dict):
-        raise InvalidInput("Resource slots are an object.", data={"total_resource_slots": "malformed"})
-    return ResourceSlot.parse(told)
+def _slots_of(field: str) -> Callable[[Any], ResourceSlot]:
+    def read(given: Any) -> ResourceSlot:
+        told = structured(field, given)
+        if not isinstance(told, dict):
+            raise InvalidInput("Resource slots are an object.", data={field: "malformed"})
+        return ResourceSlot.parse(told)
+
+    return read
 
 
 def _hosts(given: Any) -> dict[str, tuple[str, ...]]:
@@ -77,7 +80,7 @@ def _size(given: Any) -> int:
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
-    "total_resource_slots": _slots,
+    **{name: _slots_of(name) for name in ("total_resource_slots", "max_pending_session_resource_slots")},
     "allowed_vfolder_hosts": _hosts,
     "allowed_docker_registries": _registries,
     "type": _group_type,
@@ -88,6 +91,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
             "max_session_lifetime",
             "max_concurrent_sessions",
             "max_containers_per_session",
+            "max_pending_session_count",
             "idle_timeout",
             "max_vfolder_count",
             "max_vfolder_size",
@@ -103,6 +107,8 @@ _KEPT: dict[str, tuple[str, ...]] = {
         "max_session_lifetime",
         "max_concurrent_sessions",
         "max_containers_per_session",
+        "max_pending_session_count",
+        "max_pending_session_resource_slots",
         "idle_timeout",
         "max_vfolder_count",
         "max_vfolder_size",

@@ -19,7 +19,13 @@ from ai.backend.manager.api.graphql.administration import ADMINISTRATION_BINDABL
 from ai.backend.manager.api.graphql.equipment import EQUIPMENT_BINDABLES
 from ai.backend.manager.api.graphql.folders import FOLDER_BINDABLES
 from ai.backend.manager.api.graphql.images import IMAGE_BINDABLES
-from ai.backend.manager.api.graphql.limits import MAX_TOKENS, QueryLimits, check_introspection, check_limits
+from ai.backend.manager.api.graphql.limits import (
+    MAX_TOKENS,
+    QueryLimits,
+    check_introspection,
+    check_limits,
+    widths_of,
+)
 from ai.backend.manager.api.graphql.people import PEOPLE_BINDABLES
 from ai.backend.manager.api.graphql.resolvers import BINDABLES, Context
 from ai.backend.manager.api.graphql.resource_groups import RESOURCE_GROUP_BINDABLES
@@ -81,6 +87,7 @@ class Executor:
     def __init__(self, limits: QueryLimits) -> None:
         self._limits = limits
         self.schema = load_schema()
+        self._widths = widths_of(self.schema)
         self._parsed: OrderedDict[str, DocumentNode | list[GraphQLError]] = OrderedDict()
 
     async def execute(
@@ -93,7 +100,7 @@ class Executor:
         try:
             if not self._is_open_to(context):
                 check_introspection(document)
-            check_limits(document, variables, self._limits)
+            check_limits(document, variables, self._limits, self._widths)
         except GraphQLError as error:
             return {"data": None, "errors": [tell_error(error)]}
         outcome = execute(

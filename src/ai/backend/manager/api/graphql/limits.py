@@ -1,6 +1,7 @@
 """What one query may ask for: depth and cost, counted before anything is executed.
 
-The cost of a field is one, times the page sizes of the lists around it; a list without a page counts as ten.
+The cost of a field is one, times the page sizes of the lists around it. A list without a page counts as ten, or as the
+page that it gives.
 """
 
 from __future__ import annotations
@@ -15,35 +16,24 @@ from graphql import (
     FragmentDefinitionNode,
     FragmentSpreadNode,
     GraphQLError,
+    GraphQLSchema,
     IntValueNode,
     OperationDefinitionNode,
     SelectionSetNode,
     VariableNode,
     Visitor,
+    get_named_type,
+    get_nullable_type,
+    is_list_type,
+    is_object_type,
     visit,
 )
 
 MAX_TOKENS = 4_000
 MAX_PAGE = 100
-_LISTS = frozenset(
-    {
-        "compute_containers",
-        "compute_sessions",
-        "containers",
-        "dependencies",
-        "domains",
-        "groups",
-        "groups_by_name",
-        "images",
-        "keypairs",
-        "labels",
-        "resource_presets",
-        "scaling_groups",
-        "users",
-        "vfolders",
-    }
-)
 _UNPAGED = 10
+_FULL_PAGES = frozenset({"compute_sessions", "keypairs", "users"})
+"""Lists without a page that give a whole one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +43,23 @@ class QueryLimits:
     depth: int = 16
     cost: int = 50_000
     introspection: str = "everybody"
+
+
+def widths_of(schema: GraphQLSchema) -> dict[str, int]:
+    """For how many items each list of objects counts that has no page, by the name of its field."""
+    fields = [
+        (name, field)
+        for kind in schema.type_map.values()
+        if is_object_type(kind) and not kind.name.startswith("__")
+        for name, field in kind.fields.items()
+    ]
+    return {
+        name: MAX_PAGE if name in _FULL_PAGES else _UNPAGED
+        for name, field in fields
+        if name != "items"  # of a page, which has counted
+        and is_list_type(get_nullable_type(field.type))
+        and is_object_type(get_named_type(field.type))
+    }
 
 
 def check_introspection(document: DocumentNode) -> None:
@@ -70,14 +77,16 @@ def check_introspection(document: DocumentNode) -> None:
     visit(document, Finder())
 
 
-def check_limits(document: DocumentNode, variables: Mapping[str, Any], limits: QueryLimits) -> None:
-    """Refuse a validated query that is too deep or too dear.
+def check_limits(
+    document: DocumentNode, variables: Mapping[str, Any], limits: QueryLimits, widths: Mapping[str, int]
+) -> None:
+    """Refuse a validated query that is too deep or too dear. ``widths`` are those of :func:`widths_of`.
 
     Raises:
         GraphQLError: it is.
     """
     fragments = {d.name.value: d for d in document.definitions if isinstance(d, FragmentDefinitionNode)}
-    counter = _Counter(fragments, variables, limits)
+    counter = _Counter(fragments, variables, limits, widths)
     for definition in document.definitions:
         if isinstance(definition, OperationDefinitionNode):
             counter.walk(definition.selection_set, 1, 1)
@@ -85,8 +94,13 @@ def check_limits(document: DocumentNode, variables: Mapping[str, Any], limits: Q
 
 class _Counter:
     def __init__(
-        self, fragments: Mapping[str, FragmentDefinitionNode], variables: Mapping[str, Any], limits: QueryLimits
+        self,
+        fragments: Mapping[str, FragmentDefinitionNode],
+        variables: Mapping[str, Any],
+        limits: QueryLimits,
+        widths: Mapping[str, int],
     ) -> None:
+        self._widths = widths
         self._limits = limits
         self._fragments = fragments
         self._variables = variables
@@ -120,4 +134,4 @@ class _Counter:
                 elif isinstance(argument.value, VariableNode):
                     value = self._variables.get(argument.value.name.value)
                 return min(max(value, 1), MAX_PAGE) if isinstance(value, int) else MAX_PAGE
-        return _UNPAGED if node.name.value in _LISTS else 1
+        return self._widths.get(node.name.value, 1)

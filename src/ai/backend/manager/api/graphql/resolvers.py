@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from ariadne import ObjectType, QueryType
 from graphql import GraphQLResolveInfo
 
-from ai.backend.common.errors import BackendError, NotFound
+from ai.backend.common.errors import BackendError, Forbidden, NotFound
 from ai.backend.common.ids import AgentId, SessionId, UserId
 from ai.backend.common.states import GroupType, KernelStatus, SessionStatus
 from ai.backend.infra.http.decode import refuse
@@ -240,6 +241,25 @@ async def keypair_projects(view: views.View, info: Info) -> list[str]:
     context = context_of(info)
     user = await context.services.identity.user(context.caller, uuid=UserId(view["user"]))
     return [group.name for group in user.groups]
+
+
+@keypair_type.field("bootstrap_script")
+async def keypair_script(view: views.View, info: Info) -> str | None:
+    context = context_of(info)
+    try:
+        return await context.services.defaults.bootstrap_script(context.caller, view["access_key"])
+    except Forbidden:
+        return None
+
+
+@keypair_type.field("dotfiles")
+async def keypair_dotfiles(view: views.View, info: Info) -> str | None:
+    context = context_of(info)
+    try:
+        owner = await context.services.defaults.of_user(context.caller, view["access_key"])
+    except Forbidden:
+        return None
+    return json.dumps([asdict(dotfile) for dotfile in await context.services.defaults.list(owner)])
 
 
 @keypair_type.field("compute_sessions")

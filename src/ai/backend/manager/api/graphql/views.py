@@ -175,8 +175,6 @@ def keypair_view(keypair: Keypair) -> View:
         "concurrency_used": keypair.concurrency_used,
         "ssh_public_key": keypair.ssh_public_key,
         "ssh_private_key": None,
-        "dotfiles": "[]",
-        "bootstrap_script": "",
     }
 
 
@@ -189,6 +187,8 @@ def policy_view(policy: ResourcePolicy) -> View:
         "max_session_lifetime": policy.max_session_lifetime,
         "max_concurrent_sessions": policy.max_concurrent_sessions,
         "max_containers_per_session": policy.max_containers_per_session,
+        "max_pending_session_count": policy.max_pending_session_count,
+        "max_pending_session_resource_slots": slots_json(policy.max_pending_session_resource_slots),
         "idle_timeout": policy.idle_timeout,
         "max_vfolder_count": policy.max_vfolder_count,
         "max_vfolder_size": policy.max_vfolder_size,
