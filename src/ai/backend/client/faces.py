@@ -1,4 +1,4 @@
-"""The blocking faces of what administrators use."""
+"""The blocking faces of the areas whose objects have no handle."""
 
 from __future__ import annotations
 
@@ -9,10 +9,19 @@ from ai.backend.client.func.bounds import (
     AsyncResourcePreset,
     AsyncStoragePolicy,
 )
-from ai.backend.client.func.people import AsyncUser
+from ai.backend.client.func.people import AsyncKeyPair, AsyncUser
 from ai.backend.client.func.resource_groups import AsyncScalingGroup
 from ai.backend.client.func.session_defaults import AsyncDotfile, AsyncSessionTemplate
 from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
+from ai.backend.client.func.system import (
+    AsyncAgent,
+    AsyncAuth,
+    AsyncEtcdConfig,
+    AsyncManager,
+    AsyncResource,
+    AsyncServerLog,
+    AsyncSystem,
+)
 from ai.backend.client.portal import Facade, blocking
 
 
@@ -136,3 +145,85 @@ class Dotfile(Facade[AsyncDotfile]):
     get = blocking(AsyncDotfile.get)
     paginated_list = blocking(AsyncDotfile.paginated_list)
     delete = blocking(AsyncDotfile.delete)
+
+
+class System(Facade[AsyncSystem]):
+    """``api_session.System`` of a blocking session."""
+
+    get_versions = blocking(AsyncSystem.get_versions)
+    get_api_version = blocking(AsyncSystem.get_api_version)
+    get_manager_version = blocking(AsyncSystem.get_manager_version)
+
+
+class Auth(Facade[AsyncAuth]):
+    """``api_session.Auth`` of a blocking session."""
+
+    authorize = blocking(AsyncAuth.authorize)
+    check = blocking(AsyncAuth.check)
+    update_password = blocking(AsyncAuth.update_password)
+    update_password_no_auth = blocking(AsyncAuth.update_password_no_auth)
+    ssh_public_key = blocking(AsyncAuth.ssh_public_key)
+    generate_ssh_keypair = blocking(AsyncAuth.generate_ssh_keypair)
+    upload_ssh_keypair = blocking(AsyncAuth.upload_ssh_keypair)
+
+
+class Manager(Facade[AsyncManager]):
+    """``api_session.Manager`` of a blocking session."""
+
+    status = blocking(AsyncManager.status)
+    freeze = blocking(AsyncManager.freeze)
+    unfreeze = blocking(AsyncManager.unfreeze)
+    get_announcement = blocking(AsyncManager.get_announcement)
+    update_announcement = blocking(AsyncManager.update_announcement)
+    scheduler_op = blocking(AsyncManager.scheduler_op)
+
+
+class EtcdConfig(Facade[AsyncEtcdConfig]):
+    """``api_session.EtcdConfig`` of a blocking session."""
+
+    get = blocking(AsyncEtcdConfig.get)
+    set = blocking(AsyncEtcdConfig.set)
+    delete = blocking(AsyncEtcdConfig.delete)
+
+
+class Agent(Facade[AsyncAgent]):
+    """``api_session.Agent`` of a blocking session."""
+
+    paginated_list = blocking(AsyncAgent.paginated_list)
+    detail = blocking(AsyncAgent.detail)
+    update = blocking(AsyncAgent.update)
+
+
+class KeyPair(Facade[AsyncKeyPair]):
+    """``api_session.KeyPair`` of a blocking session."""
+
+    info = blocking(AsyncKeyPair.info)
+    paginated_list = blocking(AsyncKeyPair.paginated_list)
+    create = blocking(AsyncKeyPair.create)
+    update = blocking(AsyncKeyPair.update)
+    activate = blocking(AsyncKeyPair.activate)
+    deactivate = blocking(AsyncKeyPair.deactivate)
+    delete = blocking(AsyncKeyPair.delete)
+
+
+class Resource(Facade[AsyncResource]):
+    """``api_session.Resource`` of a blocking session."""
+
+    list_slots = blocking(AsyncResource.list_slots)
+    slot_details = blocking(AsyncResource.slot_details)
+    variant_properties = blocking(AsyncResource.variant_properties)
+    list_presets = blocking(AsyncResource.list_presets)
+    check_presets = blocking(AsyncResource.check_presets)
+    get_docker_registries = blocking(AsyncResource.get_docker_registries)
+    get_vfolder_types = blocking(AsyncResource.get_vfolder_types)
+    recalculate_usage = blocking(AsyncResource.recalculate_usage)
+    usage_per_month = blocking(AsyncResource.usage_per_month)
+    usage_per_period = blocking(AsyncResource.usage_per_period)
+    user_monthly_stats = blocking(AsyncResource.user_monthly_stats)
+    admin_monthly_stats = blocking(AsyncResource.admin_monthly_stats)
+
+
+class ServerLog(Facade[AsyncServerLog]):
+    """``api_session.ServerLog`` of a blocking session."""
+
+    list = blocking(AsyncServerLog.list)

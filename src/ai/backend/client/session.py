@@ -3,7 +3,7 @@
     with Session() as api_session:                 async with AsyncSession() as api_session:
         api_session.ComputeSession.get_or_create(...)    await api_session.ComputeSession.get_or_create(...)
 
-Both have the same areas: ComputeSession, VFolder, Artifact, System, Auth, Manager, Agent, KeyPair, Resource,
+Both have the same areas: ComputeSession, VFolder, Artifact, System, Auth, Manager, Agent, KeyPair, Resource, ServerLog,
 BackgroundTask, Admin; for administrators User, Domain, Group, ScalingGroup, ResourcePreset, QuotaScope, Storage,
 KeypairResourcePolicy, UserResourcePolicy and ProjectResourcePolicy.
 """
@@ -19,16 +19,24 @@ from uuid import UUID
 
 from ai.backend.client.config import APIConfig, get_config
 from ai.backend.client.faces import (
+    Agent,
+    Auth,
     Domain,
     Dotfile,
+    EtcdConfig,
     Group,
+    KeyPair,
     KeypairResourcePolicy,
+    Manager,
     QuotaScope,
+    Resource,
     ResourcePreset,
     ScalingGroup,
+    ServerLog,
     SessionTemplate,
     Storage,
     StoragePolicy,
+    System,
     User,
 )
 from ai.backend.client.func.admin import AsyncAdmin
@@ -43,7 +51,7 @@ from ai.backend.client.func.bounds import (
 )
 from ai.backend.client.func.creation import CreateOptions
 from ai.backend.client.func.image import AsyncImage
-from ai.backend.client.func.people import AsyncUser
+from ai.backend.client.func.people import AsyncKeyPair, AsyncUser
 from ai.backend.client.func.resource_groups import AsyncScalingGroup
 from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions
 from ai.backend.client.func.session_defaults import AsyncDotfile, AsyncSessionTemplate
@@ -52,9 +60,9 @@ from ai.backend.client.func.system import (
     AsyncAgent,
     AsyncAuth,
     AsyncEtcdConfig,
-    AsyncKeyPair,
     AsyncManager,
     AsyncResource,
+    AsyncServerLog,
     AsyncSystem,
 )
 from ai.backend.client.func.vfolder import AsyncVFolder, AsyncVFolders
@@ -77,6 +85,7 @@ class AsyncSession:
         self.System = AsyncSystem(self.transport)
         self.Auth = AsyncAuth(self.transport)
         self.Manager = AsyncManager(self.transport)
+        self.ServerLog = AsyncServerLog(self.transport)
         self.EtcdConfig = AsyncEtcdConfig(self.transport)
         self.SessionTemplate = AsyncSessionTemplate(self.transport)
         self.Dotfile = AsyncDotfile(self.transport)
@@ -279,30 +288,6 @@ class ComputeSessions(Facade[AsyncComputeSessions]):
         return ComputeSession(self._portal, self._portal.run(self._inner.get_or_create(image, **options)))
 
 
-class System(Facade[AsyncSystem]):
-    get_versions = blocking(AsyncSystem.get_versions)
-    get_api_version = blocking(AsyncSystem.get_api_version)
-    get_manager_version = blocking(AsyncSystem.get_manager_version)
-
-
-class Auth(Facade[AsyncAuth]):
-    authorize = blocking(AsyncAuth.authorize)
-    check = blocking(AsyncAuth.check)
-
-
-class Manager(Facade[AsyncManager]):
-    status = blocking(AsyncManager.status)
-    freeze = blocking(AsyncManager.freeze)
-    unfreeze = blocking(AsyncManager.unfreeze)
-    get_announcement = blocking(AsyncManager.get_announcement)
-
-
-class EtcdConfig(Facade[AsyncEtcdConfig]):
-    get = blocking(AsyncEtcdConfig.get)
-    set = blocking(AsyncEtcdConfig.set)
-    delete = blocking(AsyncEtcdConfig.delete)
-
-
 class VFolder(Facade[AsyncVFolder]):
     """The blocking face of a folder's handle."""
 
@@ -384,30 +369,6 @@ class Artifacts(Facade[AsyncArtifacts]):
     storages = blocking(AsyncArtifacts.storages)
 
 
-class Agent(Facade[AsyncAgent]):
-    paginated_list = blocking(AsyncAgent.paginated_list)
-    detail = blocking(AsyncAgent.detail)
-    update = blocking(AsyncAgent.update)
-
-
-class KeyPair(Facade[AsyncKeyPair]):
-    info = blocking(AsyncKeyPair.info)
-    paginated_list = blocking(AsyncKeyPair.paginated_list)
-    create = blocking(AsyncKeyPair.create)
-    update = blocking(AsyncKeyPair.update)
-    activate = blocking(AsyncKeyPair.activate)
-    deactivate = blocking(AsyncKeyPair.deactivate)
-    delete = blocking(AsyncKeyPair.delete)
-
-
-class Resource(Facade[AsyncResource]):
-    list_slots = blocking(AsyncResource.list_slots)
-    slot_details = blocking(AsyncResource.slot_details)
-    variant_properties = blocking(AsyncResource.variant_properties)
-    list_presets = blocking(AsyncResource.list_presets)
-    check_presets = blocking(AsyncResource.check_presets)
-
-
 class Image(Facade[AsyncImage]):
     list = blocking(AsyncImage.list)
     rescan_images = blocking(AsyncImage.rescan_images)
@@ -441,6 +402,7 @@ class Session:
         self.System = System(self.portal, inner.System)
         self.Auth = Auth(self.portal, inner.Auth)
         self.Manager = Manager(self.portal, inner.Manager)
+        self.ServerLog = ServerLog(self.portal, inner.ServerLog)
         self.EtcdConfig = EtcdConfig(self.portal, inner.EtcdConfig)
         self.SessionTemplate = SessionTemplate(self.portal, inner.SessionTemplate)
         self.Dotfile = Dotfile(self.portal, inner.Dotfile)

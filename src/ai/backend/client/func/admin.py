@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from ai.backend.client.exceptions import BackendAPIError, UnusableReply
 from ai.backend.client.transport import Transport
@@ -18,6 +18,15 @@ class PaginatedResult:
     total_count: int
     items: list[dict[str, Any]] = field(default_factory=list)
     fields: tuple[str, ...] = ()
+
+
+class Paging(TypedDict, total=False):
+    """Which part of a list. ``filter`` and ``order`` are in the mini-language of the wire contract 3.1."""
+
+    page_offset: int
+    page_size: int
+    filter: str | None
+    order: str | None
 
 
 class AsyncAdmin:
@@ -51,13 +60,18 @@ class AsyncAdmin:
         root: str,
         fields: Sequence[str],
         arguments: Mapping[str, tuple[str, Any]],
-        *,
-        page_offset: int = 0,
-        page_size: int = 20,
+        **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """One page of a paginated root field; ``arguments`` maps a name to its type and value (None: left out)."""
-        given = {name: pair for name, pair in arguments.items() if pair[1] is not None}
-        given = {"limit": ("Int!", page_size), "offset": ("Int!", page_offset), **given}
+        """One page of a paginated root field, the first 20 items if nothing is said; ``arguments`` maps a name to its
+        type and value (None: left out)."""
+        wanted = {
+            **arguments,
+            "filter": ("String", paging.get("filter")),
+            "order": ("String", paging.get("order")),
+            "limit": ("Int!", paging.get("page_size", 20)),
+            "offset": ("Int!", paging.get("page_offset", 0)),
+        }
+        given = {name: pair for name, pair in wanted.items() if pair[1] is not None}
         declared = ", ".join(f"${name}: {kind}" for name, (kind, _) in given.items())
         passed = ", ".join(f"{name}: ${name}" for name in given)
         query = f"query({declared}) {{ {root}({passed}) {{ items {{ {' '.join(fields)} }} total_count }} }}"

@@ -15,7 +15,16 @@ from ai.backend.client.exceptions import BackendAPIError
 from ai.backend.client.func.admin import AsyncAdmin
 from ai.backend.client.transport import Transport
 
-_STRUCTURED = ("allowed_vfolder_hosts", "total_resource_slots", "resource_slots", "driver_opts", "scheduler_opts")
+_STRUCTURED = frozenset(
+    {
+        "allowed_vfolder_hosts",
+        "total_resource_slots",
+        "max_pending_session_resource_slots",
+        "resource_slots",
+        "driver_opts",
+        "scheduler_opts",
+    }
+)
 
 
 class Mutations:
@@ -73,6 +82,8 @@ POLICY_FIELDS = (
     "max_session_lifetime",
     "max_concurrent_sessions",
     "max_containers_per_session",
+    "max_pending_session_count",
+    "max_pending_session_resource_slots",
     "idle_timeout",
     "allowed_vfolder_hosts",
 )

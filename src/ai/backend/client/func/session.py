@@ -16,7 +16,7 @@ from uuid import UUID
 from ai.backend.client.early import EarlyReply
 from ai.backend.client.events import Event, follow
 from ai.backend.client.exceptions import BackendClientError, UnusableReply
-from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
+from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
 from ai.backend.client.func.creation import CreateOptions, creation_call
 from ai.backend.client.streams import ExecuteStream, PtyStream
 from ai.backend.client.transport import Transport
@@ -356,21 +356,14 @@ class AsyncComputeSessions:
         access_key: str | None = None,
         *,
         fields: Sequence[str] = LIST_FIELDS,
-        page_offset: int = 0,
-        page_size: int = 20,
-        filter: str | None = None,  # noqa: A002  # the name of the argument on the wire
-        order: str | None = None,
+        **paging: Unpack[Paging],
     ) -> PaginatedResult:
         """One page of the caller's sessions; ``access_key`` lists somebody else's, for administrators."""
         arguments = {
             "status": ("String", status if status is None or isinstance(status, str) else ",".join(status)),
             "access_key": ("String", access_key),
-            "filter": ("String", filter),
-            "order": ("String", order),
         }
-        return await AsyncAdmin(self._transport).fetch_page(
-            "compute_session_list", fields, arguments, page_offset=page_offset, page_size=page_size
-        )
+        return await AsyncAdmin(self._transport).fetch_page("compute_session_list", fields, arguments, **paging)
 
 
 def batch_options(opts: Mapping[str, Any] | None) -> dict[str, Any]:

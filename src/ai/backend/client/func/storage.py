@@ -6,9 +6,9 @@ usage = api.QuotaScope.get("local:volume1", "user:dfa9da54-4b28-432f-be29-c0d680
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
-from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
+from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
 from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call
 
@@ -55,15 +55,9 @@ class AsyncStorage:
         self,
         *,
         fields: Sequence[str] = VOLUME_FIELDS,
-        page_offset: int = 0,
-        page_size: int = 20,
-        filter: str | None = None,  # noqa: A002  # the name of the argument on the wire
-        order: str | None = None,
+        **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        arguments = {"filter": ("String", filter), "order": ("String", order)}
-        return await self._admin.fetch_page(
-            "storage_volume_list", fields, arguments, page_offset=page_offset, page_size=page_size
-        )
+        return await self._admin.fetch_page("storage_volume_list", fields, {}, **paging)
 
     async def detail(self, host: str, fields: Sequence[str] = DETAIL_FIELDS) -> dict[str, Any] | None:
         """None where there is no such volume."""

@@ -1,15 +1,16 @@
-"""Versions, keypairs, agents, resources: what one may ask about the cluster and oneself."""
+"""Versions, credentials, agents, resources: what one may ask about the cluster and oneself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
 from ai.backend.client.exceptions import UnusableReply
-from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
+from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
+from ai.backend.client.func.area import Area
 from ai.backend.client.func.bounds import Mutations
-from ai.backend.client.transport import Transport
+from ai.backend.client.func.people import AsyncKeyPair
 from ai.backend.client.wire import Call, new_token
 
 AGENT_FIELDS = (
@@ -33,29 +34,9 @@ AGENT_FIELDS = (
     "compute_plugins",
     "devices",
 )
-KEYPAIR_FIELDS = (
-    "user_id",
-    "access_key",
-    "is_active",
-    "is_admin",
-    "created_at",
-    "last_used",
-    "resource_policy",
-    "rate_limit",
-    "concurrency_used",
-)
 
 
-class _Area:
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    async def _get(self, path: str, **params: str) -> dict[str, Any]:
-        call = Call(method="GET", path=path, params=params or None, repeatable=True)
-        return (await self._transport.request(call)).object()
-
-
-class AsyncSystem(_Area):
+class AsyncSystem(Area):
     """The server as a whole."""
 
     async def get_versions(self) -> dict[str, str]:
@@ -73,7 +54,7 @@ class AsyncSystem(_Area):
         return str((await self.get_versions()).get("manager", ""))
 
 
-class AsyncAuth(_Area):
+class AsyncAuth(Area):
     """Credentials."""
 
     async def authorize(self, user_id: str, password: str) -> dict[str, Any]:
@@ -82,12 +63,36 @@ class AsyncAuth(_Area):
         call = Call(method="POST", path="/auth/authorize", json=body, signed=False)
         return dict((await self._transport.request(call)).object().get("data", {}))
 
+    async def update_password(self, old_password: str, new_password: str, new_password2: str) -> None:
+        """Change the caller's password."""
+        body = {"old_password": old_password, "new_password": new_password, "new_password2": new_password2}
+        await self._send("POST", "/auth/update-password", body)
+
+    async def update_password_no_auth(self, domain: str, user_id: str, current: str, new: str) -> None:
+        """Change a password that must be changed before its user signs in; without a signature."""
+        body = {"domain": domain, "username": user_id, "current_password": current, "new_password": new}
+        call = Call(method="POST", path="/auth/update-password-no-auth", json=body, signed=False)
+        await self._transport.request(call)
+
+    async def ssh_public_key(self) -> str:
+        """The key that opens the sessions of the caller's keypair; empty for none."""
+        return str((await self._get("/auth/ssh-keypair")).get("ssh_public_key") or "")
+
+    async def generate_ssh_keypair(self) -> dict[str, str]:
+        """A new key in its place: ``ssh_public_key`` and, this once, ``ssh_private_key``."""
+        return await self._send("PATCH", "/auth/ssh-keypair", {})
+
+    async def upload_ssh_keypair(self, public_key: str, private_key: str = "") -> str:
+        """Let a key of one's own open sessions; the private half is only compared. The public key as it is kept."""
+        body = {"pubkey": public_key, "privkey": private_key}
+        return str((await self._send("POST", "/auth/ssh-keypair", body))["ssh_public_key"])
+
     async def check(self) -> dict[str, Any]:
         """Whether the configured keypair is accepted: the caller's own keypair."""
         return await AsyncKeyPair(self._transport).info()
 
 
-class AsyncManager(_Area):
+class AsyncManager(Area):
     """The manager daemon."""
 
     async def status(self) -> dict[str, Any]:
@@ -103,11 +108,28 @@ class AsyncManager(_Area):
     async def get_announcement(self) -> dict[str, Any]:
         return await self._get("/manager/announcement")
 
+    async def update_announcement(self, enabled: bool = True, message: str | None = None) -> None:
+        """Tell everybody something in Markdown, or nothing any more. For superadmins, as all changes here."""
+        await self._send("POST", "/manager/announcement", {"enabled": enabled, "message": message}, repeatable=True)
+
+    async def scheduler_op(self, op: Literal["include-agents", "exclude-agents"], args: Sequence[str]) -> None:
+        """Let agents take new sessions, or none."""
+        await self._send("POST", "/manager/scheduler/operation", {"op": op, "args": list(args)}, repeatable=True)
+
     async def _set(self, body: dict[str, Any]) -> None:
-        await self._transport.request(Call(method="PUT", path="/manager/status", json=body, repeatable=True))
+        await self._send("PUT", "/manager/status", body, repeatable=True)
 
 
-class AsyncEtcdConfig(_Area):
+class AsyncServerLog(Area):
+    """Errors that clients reported."""
+
+    async def list(self, mark_read: bool = False, page_size: int = 20, page_no: int = 1) -> dict[str, Any]:
+        """``logs``, newest first, and their ``count``; administrators see those of their domain."""
+        params = {"mark_read": str(mark_read), "page_size": str(page_size), "page_no": str(page_no)}
+        return await self._get("/logs/error", **params)
+
+
+class AsyncEtcdConfig(Area):
     """The shared configuration, for superadmins; in the embedded cluster no etcd is behind it."""
 
     async def get(self, key: str, *, prefix: bool = False) -> Any:
@@ -122,11 +144,10 @@ class AsyncEtcdConfig(_Area):
         await self._ask("delete", {"key": key, "prefix": prefix})
 
     async def _ask(self, verb: str, body: dict[str, Any]) -> dict[str, Any]:
-        call = Call(method="POST", path=f"/config/{verb}", json=body, repeatable=True)
-        return (await self._transport.request(call)).object()
+        return await self._send("POST", f"/config/{verb}", body, repeatable=True)
 
 
-class AsyncAgent(_Area):
+class AsyncAgent(Area):
     """The agents, for administrators."""
 
     async def paginated_list(
@@ -135,19 +156,14 @@ class AsyncAgent(_Area):
         scaling_group: str | None = None,
         *,
         fields: Sequence[str] = AGENT_FIELDS,
-        page_offset: int = 0,
-        page_size: int = 20,
-        filter: str | None = None,  # noqa: A002  # the name of the argument on the wire
-        order: str | None = None,
+        **paging: Unpack[Paging],
     ) -> PaginatedResult:
         arguments = {
             "status": ("String", status),
             "scaling_group": ("String", scaling_group),
-            "filter": ("String", filter),
-            "order": ("String", order),
         }
         admin = AsyncAdmin(self._transport)
-        return await admin.fetch_page("agent_list", fields, arguments, page_offset=page_offset, page_size=page_size)
+        return await admin.fetch_page("agent_list", fields, arguments, **paging)
 
     async def detail(self, agent_id: str, *, fields: Sequence[str] = AGENT_FIELDS) -> dict[str, Any] | None:
         """One agent, or None."""
@@ -178,65 +194,7 @@ def _operations(agent_id: str, device_name: str) -> str:
     return f"/resource/agents/{quote(agent_id, safe='')}/devices/{quote(device_name, safe='')}/operations"
 
 
-class AsyncKeyPair(_Area):
-    """Keypairs. ``props``: is_active, is_admin, resource_policy, rate_limit (requests in 15 minutes; 0: any number)."""
-
-    async def create(self, user_id: str, /, **props: Any) -> dict[str, Any]:
-        """A further keypair of the user of an e-mail address: ``access_key`` and, this once, ``secret_key``."""
-        answer = await Mutations(self._transport).mutate(
-            "create_keypair",
-            {"user_id": ("String!", user_id)},
-            "KeyPairInput",
-            props,
-            result="keypair { access_key secret_key }",
-        )
-        return dict(answer["keypair"])
-
-    async def update(self, access_key: str, /, **props: Any) -> None:
-        named = {"access_key": ("String!", access_key)}
-        await Mutations(self._transport).mutate("modify_keypair", named, "ModifyKeyPairInput", props)
-
-    async def activate(self, access_key: str) -> None:
-        await self.update(access_key, is_active=True)
-
-    async def deactivate(self, access_key: str) -> None:
-        await self.update(access_key, is_active=False)
-
-    async def delete(self, access_key: str) -> None:
-        """For good; not the main keypair of its user."""
-        await Mutations(self._transport).mutate("delete_keypair", {"access_key": ("String!", access_key)})
-
-    async def info(self, *, fields: Sequence[str] = KEYPAIR_FIELDS) -> dict[str, Any]:
-        """The caller's own keypair."""
-        found = (await AsyncAdmin(self._transport).query(f"query {{ keypair {{ {' '.join(fields)} }} }}")).get(
-            "keypair"
-        )
-        return dict(found or {})
-
-    async def paginated_list(
-        self,
-        *,
-        is_active: bool | None = None,
-        user_id: str | None = None,
-        domain_name: str | None = None,
-        fields: Sequence[str] = KEYPAIR_FIELDS,
-        page_offset: int = 0,
-        page_size: int = 20,
-        filter: str | None = None,  # noqa: A002  # the name of the argument on the wire
-        order: str | None = None,
-    ) -> PaginatedResult:
-        arguments = {
-            "is_active": ("Boolean", is_active),
-            "email": ("String", user_id),
-            "domain_name": ("String", domain_name),
-            "filter": ("String", filter),
-            "order": ("String", order),
-        }
-        admin = AsyncAdmin(self._transport)
-        return await admin.fetch_page("keypair_list", fields, arguments, page_offset=page_offset, page_size=page_size)
-
-
-class AsyncResource(_Area):
+class AsyncResource(Area):
     """Resource slots and presets."""
 
     async def list_slots(self) -> dict[str, str]:
@@ -259,3 +217,32 @@ class AsyncResource(_Area):
         body = {"group": group or self._transport.config.group, "scaling_group": scaling_group}
         call = Call(method="POST", path="/resource/check-presets", json=body, repeatable=True, token=new_token())
         return (await self._transport.request(call)).object()
+
+    async def get_docker_registries(self) -> dict[str, Any]:
+        """Registries of images by their names."""
+        return await self._get("/config/docker-registries")
+
+    async def get_vfolder_types(self) -> list[str]:
+        """Who may own virtual folders: ``user``, ``group``."""
+        return list(await self._read("/config/vfolder-types"))
+
+    async def recalculate_usage(self) -> dict[str, Any]:
+        """Count again what kernels hold; ``drift`` names agents whose records differ, and should be empty."""
+        return await self._send("POST", "/resource/recalculate-usage", {}, repeatable=True)
+
+    async def usage_per_month(self, month: str, group_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """What each group used in a month (``YYYYMM``, UTC); all that the caller sees without ids."""
+        return list(await self._read("/resource/usage/month", {"month": month, "group_ids": list(group_ids)}))
+
+    async def usage_per_period(self, group_id: str, start_date: str, end_date: str) -> dict[str, Any]:
+        """What a group used from one day (``YYYYMMDD``, UTC) to another, both included; empty for nothing."""
+        body = {"group_id": group_id, "start_date": start_date, "end_date": end_date}
+        return dict(await self._read("/resource/usage/period", body))
+
+    async def user_monthly_stats(self) -> list[dict[str, Any]]:
+        """What of the caller's was running in each quarter of an hour of the last 30 days."""
+        return list(await self._read("/resource/stats/user/month"))
+
+    async def admin_monthly_stats(self) -> list[dict[str, Any]]:
+        """The same of everybody's, for administrators."""
+        return list(await self._read("/resource/stats/admin/month"))

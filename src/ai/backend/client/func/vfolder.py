@@ -11,10 +11,10 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Unpack
 from uuid import UUID
 
-from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult
+from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
 from ai.backend.client.transfer import (
     CHUNK,
     PARALLEL,
@@ -355,17 +355,12 @@ class AsyncVFolders:
         *,
         root: str = "vfolder_list",
         fields: Sequence[str] = LIST_FIELDS,
-        page_offset: int = 0,
-        page_size: int = 20,
-        filter: str | None = None,  # noqa: A002  # the name of the argument on the wire
-        order: str | None = None,
+        **paging: Unpack[Paging],
     ) -> PaginatedResult:
         """One page by GraphQL; ``root`` may be ``vfolder_own_list``, ``vfolder_invited_list`` or
         ``vfolder_project_list`` too."""
-        arguments = {"group_id": ("UUID", group), "filter": ("String", filter), "order": ("String", order)}
-        return await AsyncAdmin(self._transport).fetch_page(
-            root, fields, arguments, page_offset=page_offset, page_size=page_size
-        )
+        arguments = {"group_id": ("UUID", group)}
+        return await AsyncAdmin(self._transport).fetch_page(root, fields, arguments, **paging)
 
     async def list_hosts(self) -> dict[str, Any]:
         """``default`` and ``allowed`` storage hosts."""
