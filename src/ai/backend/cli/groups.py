@@ -10,6 +10,8 @@ _AGENTS = "ai.backend.cli.agent_commands:"
 _PEOPLE = "ai.backend.cli.people_commands:"
 _TENANTS = "ai.backend.cli.tenant_commands:"
 _LIMITS = "ai.backend.cli.limit_commands:"
+_OPERATIONS = "ai.backend.cli.operation_commands:"
+_USAGE = "ai.backend.cli.usage_commands:"
 _QUOTA = "ai.backend.cli.quota_commands:"
 _RESOURCE_GROUPS = "ai.backend.cli.resource_group_commands:resource_group"
 _LIST = Entry("ai.backend.cli.list_command:session_list", "List sessions.")
@@ -32,6 +34,8 @@ admin = LazyGroup(
         "image": Entry("ai.backend.cli.image_admin:admin_image", "Images of container registries."),
         "artifact": Entry("ai.backend.cli.artifact_admin:admin_artifact", "Where artifacts come from."),
         "manager": Entry("ai.backend.cli.groups:admin_manager", "The manager."),
+        "announcement": Entry(_OPERATIONS + "announcement", "What everybody is told."),
+        "resource": Entry("ai.backend.cli.groups:admin_resource", "What there is, and what was used."),
         "etcd": Entry("ai.backend.cli.groups:admin_etcd", "The shared configuration."),
         "vfolder": Entry("ai.backend.cli.vfolder_admin:vfolder", "Folders of all users."),
         "storage": Entry("ai.backend.cli.vfolder_admin:storage", "The volumes of the storage proxies."),
@@ -76,7 +80,26 @@ admin_session = LazyGroup(
     "session", help="Sessions of all users.", entries={"list": _LIST, "info": SESSION_COMMANDS["info"]}
 )
 admin_manager = LazyGroup(
-    "manager", help="The manager.", entries={"status": Entry(_ADMIN + "manager_status", "Show its status.")}
+    "manager",
+    help="The manager.",
+    entries={
+        "status": Entry(_ADMIN + "manager_status", "Show its status."),
+        "freeze": Entry(_OPERATIONS + "freeze", "Take no new sessions."),
+        "unfreeze": Entry(_OPERATIONS + "unfreeze", "Take new sessions again."),
+        "scheduler": Entry(_OPERATIONS + "scheduler", "Which agents take sessions."),
+    },
+)
+admin_resource = LazyGroup(
+    "resource",
+    help="What there is, and what was used.",
+    entries={
+        "query-slots": Entry(_ADMIN + "query_slots", "List the resource slots of the cluster."),
+        "vfolder-types": Entry(_USAGE + "vfolder_types", "Show who may own virtual folders."),
+        "docker-registries": Entry(_USAGE + "docker_registries", "List registries of images."),
+        "recalculate-usage": Entry(_USAGE + "recalculate_usage", "Count again what sessions hold."),
+        "usage-per-month": Entry(_USAGE + "usage_per_month", "Show what groups used in a month."),
+        "usage-per-period": Entry(_USAGE + "usage_per_period", "Show what a group used from one day to another."),
+    },
 )
 admin_etcd = LazyGroup(
     "etcd",
@@ -88,7 +111,12 @@ admin_etcd = LazyGroup(
     },
 )
 keypair = LazyGroup(
-    "keypair", help="Your own keypair.", entries={"info": Entry(_ADMIN + "keypair_info", "Show your own keypair.")}
+    "keypair",
+    help="Your own keypair.",
+    entries={
+        "info": Entry(_ADMIN + "keypair_info", "Show your own keypair."),
+        "ssh-key": Entry("ai.backend.cli.account_commands:ssh_key", "The SSH key that opens your sessions."),
+    },
 )
 resource = LazyGroup(
     "resource",

@@ -31,6 +31,8 @@ def _limits(command: Any) -> Any:
         HOST_PERMISSIONS,
         click.option("--idle-timeout", type=count, help="Seconds; 0: none."),
         click.option("--max-containers-per-session", type=click.IntRange(1), help="Kernels of one session."),
+        json_option("--max-pending-session-resource-slots", help="What waiting sessions may ask for together."),
+        click.option("--max-pending-session-count", type=count, help="Sessions that may wait; 0: any number."),
         click.option("--max-concurrent-sftp-sessions", type=count, help="Taken, and without effect here."),
         click.option("--max-concurrent-sessions", type=count, help="0: any number."),
         click.option("--max-session-lifetime", type=count, help="Seconds; 0: no limit."),

@@ -65,6 +65,11 @@ ENTRIES = {
     "accelerator": Entry(
         "ai.backend.cli.accelerator_commands:accelerator", "Accelerator plugins and devices of this node."
     ),
+    "server-logs": Entry("ai.backend.cli.operation_commands:server_logs", "Errors that clients reported."),
+    "update-password": Entry("ai.backend.cli.account_commands:update_password", "Change your password."),
+    "update-password-no-auth": Entry(
+        "ai.backend.cli.account_commands:update_password_no_auth", "Change a password that must be changed."
+    ),
     "config": Entry("ai.backend.cli.config_command:config", "Show the configuration in force."),
     "completion": Entry("ai.backend.cli.completion_command:completion", "Print a completion script for a shell."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "standalone room"),

@@ -37,10 +37,20 @@ _KEYPAIR_COLUMNS = [
 ]
 
 
+def _networks(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[str] | None:
+    return [part.strip() for part in value.split(",") if part.strip()] if value is not None else None
+
+
 def _described(command: Any) -> Any:
     """Options of `user add` and `user update`."""
     for option in (
         click.option("--resource-policy", help="The user resource policy."),
+        click.option(
+            "--allowed-ip",
+            "allowed_client_ip",
+            callback=_networks,
+            help="Networks or addresses that they may come from, with commas; an empty text: from anywhere.",
+        ),
         click.option("--description", help="What is to be known about them."),
         click.option("-s", "--status", help=_STATUS),
         click.option("-r", "--role", help="user, admin, superadmin or monitor."),

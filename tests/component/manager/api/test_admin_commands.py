@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,13 +25,17 @@ class Shell:
         self._patch = patch
 
     async def __call__(self, *arguments: str, by: RawClient | None = None, fails: str = "") -> Any:
-        """What it prints as JSON; with ``fails`` its error must say that."""
+        """What `admin ...` prints as JSON; with ``fails`` its error must say that."""
+        return await self.own("admin", *arguments, by=by, fails=fails)
+
+    async def own(self, *arguments: str, by: RawClient | None = None, fails: str = "") -> Any:
+        """The same of any command."""
         client = by or self._api.admin
         self._patch.setenv("BACKEND_ENDPOINT", f"http://127.0.0.1:{self._api.port}")
         self._patch.setenv("BACKEND_ACCESS_KEY", client.access_key)
         self._patch.setenv("BACKEND_SECRET_KEY", client.secret_key)
         self._patch.setattr(config, "_config", None)
-        command = ["--output", "json", "admin", *arguments]
+        command = ["--output", "json", *arguments]
         done = await asyncio.to_thread(CliRunner().invoke, root, command)
         if fails:
             assert done.exit_code != 0, done.output
@@ -38,8 +44,8 @@ class Shell:
         assert done.exit_code == 0, (arguments, done.output, done.stderr)
         return json.loads(done.stdout)
 
-    async def text(self, *arguments: str) -> str:
-        done = await asyncio.to_thread(CliRunner().invoke, root, ["admin", *arguments])
+    async def text(self, *arguments: str, inside: tuple[str, ...] = ("admin",)) -> str:
+        done = await asyncio.to_thread(CliRunner().invoke, root, [*inside, *arguments])
         assert done.exit_code == 0, done.output
         return done.stdout
 
@@ -117,8 +123,11 @@ async def test_people_and_tenants(api: Api, shell: Shell) -> None:
     await shell("keypair", "update", pair["access_key"], "--resource-policy", "tight")
     await shell("keypair-resource-policy", "delete", "tight", fails="tight")
     await shell("keypair", "delete", pair["access_key"])
-    await shell("keypair-resource-policy", "update", "tight", "--idle-timeout", "60")
-    assert (await shell("keypair-resource-policy", "info", "tight"))["idle_timeout"] == 60
+    waiting = ("--max-pending-session-count", "2", "--max-pending-session-resource-slots", '{"cpu": "4"}')
+    await shell("keypair-resource-policy", "update", "tight", "--idle-timeout", "60", *waiting)
+    tight = await shell("keypair-resource-policy", "info", "tight")
+    assert (tight["idle_timeout"], tight["max_pending_session_count"]) == (60, 2)
+    assert tight["max_pending_session_resource_slots"] == {"cpu": "4"}
     await shell("keypair-resource-policy", "delete", "tight")
     for email in ("ann@lab", "bob@lab"):
         await shell("user", "delete", email)
@@ -129,3 +138,66 @@ async def test_people_and_tenants(api: Api, shell: Shell) -> None:
     await shell("domain", "delete", "lab")
     await shell("domain", "purge", "lab", "--yes")
     await shell("domain", "info", "lab", fails="domain")
+
+
+async def test_the_installation_as_a_whole(api: Api, shell: Shell) -> None:
+    assert (await shell("manager", "freeze"))["status"] == "frozen"
+    assert (await shell("manager", "status"))["status"] == "frozen"
+    assert (await shell("manager", "unfreeze"))["status"] == "running"
+    await shell("manager", "freeze", "--wait", "--force-kill", fails="exclude each other")
+    await shell("manager", "freeze", by=api.user, fails="superadmins")
+    await shell("manager", "freeze", "--wait")  # nothing runs, so nothing is waited for
+    await shell("manager", "unfreeze")
+    await shell("manager", "scheduler", "exclude-agents", "agent-1")
+    assert not (await shell("agent", "list"))["items"][0]["schedulable"]
+    await shell("manager", "scheduler", "include-agents", "agent-1")
+    await shell("manager", "scheduler", "include-agents", "agent-2", fails="agent-2")
+    await shell("announcement", "update", "-m", "Closed on *Sunday*")
+    assert (await shell("announcement", "get"))["message"] == "Closed on *Sunday*"
+    assert "Sunday" in await shell.text("announcement", "get")
+    await shell("announcement", "delete", "-y")
+    assert (await shell("announcement", "get"))["enabled"] is False
+    await shell("announcement", "update", "-m", " ", fails="nothing to tell")
+
+
+async def test_what_was_used_by_command(api: Api, shell: Shell) -> None:
+    await api.create(name="used", config={"resources": {"cpu": 1, "mem": "64m"}})
+    now = datetime.now(UTC)
+    [group] = await shell("resource", "usage-per-month", now.strftime("%Y%m"))
+    assert [c["name"] for c in group["c_infos"]] == ["used"]
+    day, group_id = now.strftime("%Y%m%d"), group["g_id"]
+    [found] = await shell("resource", "usage-per-period", group_id, day, day)
+    assert found["c_count"] == 1
+    assert "cpu=1, mem=64m" in await shell.text("resource", "usage-per-period", group_id, day, day)
+    assert await shell("resource", "usage-per-period", group_id, "20200101", "20200101") == []
+    await shell("resource", "usage-per-period", group_id, "x", day, fails="YYYYMMDD")
+    await shell("resource", "usage-per-month", "202601", by=api.user, fails="administrators")
+    assert (await shell("resource", "recalculate-usage"))["drift"] == {}
+    assert "right" in await shell.text("resource", "recalculate-usage")
+    assert "cpu" in await shell("resource", "query-slots")
+    assert isinstance(await shell("resource", "vfolder-types"), list)
+    assert isinstance(await shell("resource", "docker-registries"), list)
+
+
+async def test_what_is_one_s_own(api: Api, shell: Shell, tmp_path: Path) -> None:
+    await shell("user", "update", "other@local", "--allowed-ip", "127.0.0.1, ::1")
+    told = await shell("user", "info", "-e", "other@local")
+    assert told["allowed_client_ip"] == ["127.0.0.1/32", "::1/128"]
+    mine = tmp_path / "id"
+    made = await shell.own("keypair", "ssh-key", "generate", "-f", str(mine), by=api.other)
+    assert mine.stat().st_mode & 0o777 == 0o600
+    assert mine.read_text().startswith("-----BEGIN OPENSSH PRIVATE KEY")
+    assert (await shell.own("keypair", "ssh-key", "show", by=api.other))["ssh_public_key"] == made["ssh_public_key"]
+    await shell.own("keypair", "ssh-key", "generate", "-f", str(mine), by=api.other, fails="cannot be written")
+    public = tmp_path / "id.pub"
+    public.write_text(made["ssh_public_key"] + "\n")
+    assert await shell.own("keypair", "ssh-key", "upload", str(public)) == {"ssh_public_key": made["ssh_public_key"]}
+    public.write_text("nonsense")
+    await shell.own("keypair", "ssh-key", "upload", str(public), fails="public key")
+    await shell.own("update-password", "a long password", "another one", "another one", by=api.other)
+    await shell.own("update-password", "wrong", "another two", "another two", by=api.other, fails="wrong")
+    await shell.own("update-password-no-auth", "default", "other@local", "another one", "another two", fails="sign in")
+    body = {"severity": "error", "source": "client", "message": "it broke", "traceback": "line 1"}
+    await api.user.request("POST", "/logs/error", json=body)
+    assert (await shell.own("server-logs", "list", "-l", "5"))["logs"][0]["message"] == "it broke"
+    assert "line 1" in await shell.text("server-logs", "list", inside=())

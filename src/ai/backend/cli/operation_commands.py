@@ -1,0 +1,135 @@
+"""`backend.ai admin manager|announcement` and `backend.ai server-logs`: the installation as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from ai.backend.cli.administering import change
+from ai.backend.cli.calling import call
+from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
+from ai.backend.cli.output import readable_time
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+announcement = LazyGroup("announcement", help="What everybody is told.")
+scheduler = LazyGroup("scheduler", help="Which agents take sessions.")
+server_logs = LazyGroup("server-logs", help="Errors that clients reported.")
+_AGENTS = click.argument("agent_ids", nargs=-1, required=True)
+_LOOK_S = 3.0
+
+
+@click.command("freeze", cls=Leaf)
+@click.option("--wait", is_flag=True, help="Wait until no sessions are left, then freeze.")
+@click.option("--force-kill", is_flag=True, help="End all sessions.")
+def freeze(wait: bool, force_kill: bool) -> None:
+    """Take no new sessions; those that are there go on."""
+    if wait and force_kill:
+        raise click.UsageError("--wait and --force-kill exclude each other")
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        while wait and (left := int((await api.Manager.status())["active_sessions"])):
+            screen.note(f"{left} sessions are left")
+            await asyncio.sleep(_LOOK_S)  # the server tells of no end of all sessions
+        await api.Manager.freeze(force_kill=force_kill)
+
+    change(work, {"status": "frozen"}, "frozen; sessions end" if force_kill else "frozen")
+
+
+@click.command("unfreeze", cls=Leaf)
+def unfreeze() -> None:
+    """Take new sessions again."""
+    change(lambda api: api.Manager.unfreeze(), {"status": "running"}, "running")
+
+
+def _operate(op: Literal["include-agents", "exclude-agents"], agent_ids: tuple[str, ...], text: str) -> None:
+    change(lambda api: api.Manager.scheduler_op(op, agent_ids), {"op": op, "args": list(agent_ids)}, text)
+
+
+@scheduler.command("include-agents", cls=Leaf)
+@_AGENTS
+def include_agents(agent_ids: tuple[str, ...]) -> None:
+    """Let agents take new sessions."""
+    _operate("include-agents", agent_ids, f"{', '.join(agent_ids)}: new sessions are taken")
+
+
+@scheduler.command("exclude-agents", cls=Leaf)
+@_AGENTS
+def exclude_agents(agent_ids: tuple[str, ...]) -> None:
+    """Let agents take no new sessions, also after restarts; what runs there goes on."""
+    _operate("exclude-agents", agent_ids, f"{', '.join(agent_ids)}: no new sessions are taken")
+
+
+# ---- announcements ----
+
+
+@announcement.command("get", cls=Leaf)
+def announcement_get() -> None:
+    """Show what everybody is told."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found = await api.Manager.get_announcement()
+        if screen.is_json:
+            screen.json(found)
+        elif found.get("enabled"):
+            screen.say(str(found.get("message") or ""))
+        else:
+            screen.note("there is no announcement")
+
+    call(screen, work)
+
+
+@announcement.command("update", cls=Leaf)
+@click.option("-m", "--message", help="Markdown; an editor is opened without it.")
+def announcement_update(message: str | None) -> None:
+    """Tell everybody something."""
+    text = message if message is not None else click.edit("")
+    if text is None or not text.strip():
+        raise click.UsageError("there is nothing to tell")
+    change(lambda api: api.Manager.update_announcement(True, text), {"enabled": True, "message": text}, "announced")
+
+
+@announcement.command("delete", cls=Leaf)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def announcement_delete(yes: bool) -> None:
+    """Tell nothing any more."""
+    if not yes:
+        click.confirm("Remove the announcement?", abort=True, err=True)
+    change(lambda api: api.Manager.update_announcement(False), {"enabled": False}, "removed")
+
+
+# ---- reported errors ----
+
+
+@server_logs.command("list", cls=Leaf)
+@click.option("--mark-read", is_flag=True, help="Mark those of this page as read.")
+@click.option("-l", "--page-size", type=click.IntRange(1, 100), default=20, show_default=True, help="Errors of a page.")
+@click.option("-n", "--page-number", type=click.IntRange(1), default=1, show_default=True, help="Which page.")
+def server_logs_list(mark_read: bool, page_size: int, page_number: int) -> None:
+    """List reported errors, newest first; administrators see those of their domain."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        found = await api.ServerLog.list(mark_read, page_size, page_number)
+        if screen.is_json:
+            screen.json(found)
+        elif found["logs"]:
+            screen.say("\n\n".join(_told(one) for one in found["logs"]))
+        else:
+            screen.note("no errors were reported")
+
+    call(screen, work)
+
+
+def _told(error: dict[str, Any]) -> str:
+    from datetime import UTC, datetime
+
+    at = readable_time(datetime.fromtimestamp(error["created_at"], UTC).isoformat())
+    request = f"{error['request_status'] or ''} {error['request_url'] or ''}".strip()
+    lines = [f"{at} {error['severity']} from {error['source']}, user {error['user']}", request, error["message"]]
+    return "\n".join(line for line in [*lines, error["traceback"] or ""] if line)
