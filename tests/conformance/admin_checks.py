@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+from datetime import UTC, datetime
 from typing import Any
 
 from ai.backend.client.exceptions import BackendAPIError
@@ -17,7 +19,16 @@ COVERED = {
     "admin_tenants": ["admin domain", "admin group"],
     "admin_limits": ["admin keypair-resource-policy", "admin scaling-group"],
     "admin_agents": ["admin agent"],
+    "admin_usage": ["admin resource"],
+    "admin_state": ["admin manager", "admin announcement", "server-logs"],
 }
+_STATISTICS = """
+import json
+from ai.backend.client.session import Session
+with Session() as session:
+    resource = session.Resource
+    print(json.dumps([resource.user_monthly_stats()[-1], resource.admin_monthly_stats()[-1]]))
+"""
 PASSWORD = "a long password"
 
 
@@ -175,3 +186,86 @@ def check_admin_agents(scene: Scene) -> None:
     told = info["items"][0]
     assert (told["id"], told["status"]) == (agent["id"], "ALIVE"), info
     assert listed["items"][0]["scaling_group"] == agent["scaling_group"]
+
+
+def _said(scene: Scene, *commands: tuple[str, ...]) -> list[str]:
+    """What the client prints, each by a superadmin."""
+    return [ended(said).all for said in boss_of(scene).several(*commands)]
+
+
+def check_admin_usage(scene: Scene) -> None:
+    admin, now = _admin(scene), datetime.now(UTC)
+    group, day = admin.Group.from_name("default")[0]["id"], now.strftime("%Y%m%d")
+    resource = ("admin", "resource")
+    with scene.session("conf-usage"):
+        month, period, empty, recount, slots, types = _said(
+            scene,
+            (*resource, "usage-per-month", now.strftime("%Y%m"), group),
+            (*resource, "usage-per-period", group, day, day),
+            (*resource, "usage-per-period", group, "20200101", "20200102"),
+            (*resource, "recalculate-usage"),
+            (*resource, "query-slots"),
+            (*resource, "vfolder-types"),
+        )
+        for report in (month, period):
+            assert f"Group: default ({group})" in report, report
+            assert f"Identity: conf-usage / {scene.client.keys['BACKEND_ACCESS_KEY']}" in report, report
+            assert f"{128 * 1024**2} mem (bytes)" in report, report
+        assert "No usage information" in empty, empty
+        assert "is re-calculated" in recount, recount
+        assert "cpu (count)" in slots, slots
+        assert "user" in types, types
+        boss = boss_of(scene)
+        done = subprocess.run(
+            [boss.python, "-c", _STATISTICS],
+            env=boss.environment(),
+            cwd=boss.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        own, everybodys = json.loads(done.stdout)
+        assert own["num_sessions"] == {"value": 0, "unit_hint": "count"}, own
+        assert everybodys["num_sessions"]["value"] >= 1, everybodys
+
+
+def check_admin_state(scene: Scene) -> None:
+    admin, manager = _admin(scene), ("admin", "manager")
+    [agent] = admin.Agent.paginated_list().items
+    try:
+        frozen, status, *_ = _said(
+            scene,
+            (*manager, "freeze"),
+            (*manager, "status"),
+            (*manager, "scheduler", "exclude-agents", agent["id"]),
+            ("admin", "announcement", "update", "-m", "Hear *this*"),
+        )
+        assert "successfully frozen" in frozen, frozen
+        assert "frozen" in status, status
+        assert admin.Manager.status()["status"] == "frozen"
+        assert admin.Agent.paginated_list().items[0]["schedulable"] is False
+        told, running, *_ = _said(
+            scene,
+            ("admin", "announcement", "get"),
+            (*manager, "unfreeze"),
+            (*manager, "scheduler", "include-agents", agent["id"]),
+        )
+        assert "Hear *this*" in told, told
+        assert "successfully unfrozen" in running, running
+        assert admin.Manager.status()["status"] == "running"
+        assert "Server Announcement" in ended(scene.client("ps")).err
+        deleted, nothing, logs = _said(
+            scene,
+            ("admin", "announcement", "delete"),
+            ("admin", "announcement", "get"),
+            ("server-logs", "list"),
+        )
+        assert "Deleted announcement" in deleted, deleted
+        assert "No announcements" in nothing, nothing
+        assert "Total log count" in logs, logs
+    finally:
+        admin.Manager.unfreeze()
+        admin.Manager.update_announcement(False)
+        admin.Manager.scheduler_op("include-agents", [agent["id"]])

@@ -52,6 +52,10 @@ def _without_kinds(answer: Answer) -> None:
     answer.set_json(value)
 
 
+def _without_containers(answer: Answer) -> None:
+    answer.set_json([{**group, "c_infos": []} for group in answer.json()])
+
+
 def _refuse_graphql(answer: Answer) -> None:
     answer.status = 400
     answer.set_json({"errors": [{"message": "no"}]})
@@ -206,6 +210,9 @@ BREAKAGES = [
         "resource groups under another name", "admin_limits", "/scaling-groups", spoil=_rename("scaling_groups", "x")
     ),
     Breakage("agents that are not listed", "admin_agents", "/admin/gql", spoil=_nothing_listed),
+    Breakage("a report without its containers", "admin_usage", "/resource/usage/month", spoil=_without_containers),
+    Breakage("a freeze that is lost", "admin_state", "/manager/status", "PUT", swallow=(204, "")),
+    Breakage("an announcement nobody hears", "admin_state", "/manager/announcement", "POST", swallow=(204, "")),
     Breakage("services under another name", "app", "/stream/.*/apps", spoil=_services_renamed),
     Breakage("a tunnel that changes what it carries", "app", "/stream/.*/tcpproxy", binary=b"HTTP/1.1 200 OK\r\n\r\n"),
     Breakage("a key of no use", "ssh", "/session/.*/download", spoil=_spoil_archive_of_key),
