@@ -30,6 +30,7 @@ from ai.backend.common.states import AgentStatus, SessionStatus, SessionType
 from ai.backend.common.wire.agent import ImageReport, PluginReport
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
+from ai.backend.infra.heap import collect_rarely
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
@@ -168,6 +169,7 @@ def enqueue() -> Sequence[Figure]:
                 finally:
                     await database.close()
 
+            collect_rarely()  # as a manager's daemon does
             found = asyncio.run(run())
         finally:
             server.stop()

@@ -268,6 +268,18 @@ class StoreContract:
         assert [s.id for s in await stores.sessions.on_agent(AGENT)] == [session.id]
         assert [s.id for s in await stores.sessions.by_status([SessionStatus.SCHEDULED])] == [session.id]
 
+    async def test_what_is_known_at_its_version_is_not_read_again(self, stores: Stores) -> None:
+        sessions = [make_session(f"s-{i}", at=NOW + timedelta(minutes=i)) for i in range(4)]
+        for session in sessions:
+            await stores.sessions.insert(session, events=[])
+        await stores.agents.put_agent(make_agent())
+        await stores.sessions.save([placed(sessions[0])])
+        renamed = replace(sessions[1], name="renamed", version=2)
+        await stores.sessions.save([Change(old=sessions[1], new=renamed)])
+        known = {s.id: s for s in sessions[:3]}
+        found = await stores.sessions.refreshed([SessionStatus.PENDING], known.get)
+        assert found == [renamed, sessions[2], sessions[3]]
+
     async def test_searching_pages_filters_and_orders(self, stores: Stores) -> None:
         for i in range(5):
             session = make_session(f"name-{i}", at=NOW + timedelta(minutes=i), tag=None if i % 2 else f"t{i}")
@@ -729,13 +741,27 @@ class StoreContract:
             status=TaskStatus.STARTED,
             created_at=NOW,
             updated_at=NOW,
+            subject="images",
         )
-        await stores.tasks.put_task(task)
+        await stores.tasks.add_task(task)
+        another = replace(task, id=TaskId(uuid4()))
+        with pytest.raises(Conflict) as busy:
+            await stores.tasks.add_task(another)
+        assert busy.value.data["task"] == str(task.id)
+        for _ in range(2):
+            await stores.tasks.add_task(replace(task, id=TaskId(uuid4()), subject="", status=TaskStatus.DONE))
         moved = replace(task, status=TaskStatus.UPDATED, current_progress=1, total_progress=2, message="half")
         await stores.tasks.put_task(moved)
         assert await stores.tasks.task(task.id) == moved
+        assert await stores.tasks.open_task("images") == moved
+        assert list(await stores.tasks.asked_to_cancel([task.id, another.id])) == []
+        await stores.tasks.ask_to_cancel(task.id)
+        await stores.tasks.put_task(moved)
+        assert list(await stores.tasks.asked_to_cancel([task.id, another.id])) == [task.id]
         assert await stores.tasks.fail_open_tasks(at=NOW, message="gone") == 1
         assert await stores.tasks.fail_open_tasks(at=NOW, message="gone") == 0
+        assert await stores.tasks.open_task("images") is None
+        await stores.tasks.add_task(another)
         records = [
             AuditRecord(
                 at=NOW,

@@ -84,7 +84,7 @@ class QuantityMap(TypeDecorator[ResourceSlot]):
         return None if value is None else _read_quantities(value)
 
 
-@lru_cache(64)
+@lru_cache(1024)
 def _read_quantities(text: str) -> ResourceSlot:
-    """Most kernels have the same few slots, and a ResourceSlot does not change."""
+    """Most kernels have one of the same few hundred slots, and a ResourceSlot does not change."""
     return ResourceSlot.parse(msgspec.json.decode(text, type=dict[str, str]))

@@ -12,7 +12,7 @@ import click
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.daemon import run_daemon
-from ai.backend.infra.heap import share_one_heap
+from ai.backend.infra.heap import collect_rarely, share_one_heap
 from ai.backend.infra.pid_file import PidFile
 from ai.backend.infra.telemetry import count_together, log_as_configured
 from ai.backend.infra.workers import Workers, first_has_ended
@@ -148,6 +148,7 @@ def start_server(context: click.Context, worker: int) -> None:
     except BackendError as e:
         raise click.ClickException(str(e)) from e
     share_one_heap()
+    collect_rarely()
     options = [*(("--config", str(config)) if config else ()), *(("--log-level", level) if level else ())]
     command = [sys.executable, "-c", _COMMAND, *options, "start-server", "--worker"]
     run_daemon(

@@ -5,7 +5,7 @@ Every method is one transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -79,6 +79,12 @@ class SessionStore(Protocol):
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
         """Oldest first."""
+        ...
+
+    async def refreshed(
+        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+    ) -> list[Session]:
+        """As ``by_status``; of those that ``known`` has at the version that is stored, its copy."""
         ...
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]: ...

@@ -107,30 +107,30 @@ def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, slots: Reso
         state.exit_code,
     ):
         return kernel
-    after = replace(
-        kernel,
-        status=state.status,
-        reason=state.reason,
-        attempt=state.attempt,
-        agent=state.agent_id,
-        exit_code=state.exit_code,
-        status_info=_info(kernel, state),
-        status_changed=now if state.status is not kernel.status else kernel.status_changed,
-    )
+    changes: dict[str, Any] = {
+        "status": state.status,
+        "reason": state.reason,
+        "attempt": state.attempt,
+        "agent": state.agent_id,
+        "exit_code": state.exit_code,
+        "status_info": _info(kernel, state),
+    }
+    if state.status is not kernel.status:
+        changes["status_changed"] = now
     if state.status is KernelStatus.SCHEDULED and state.attempt > kernel.attempt:
         moved = kernel.agent is not None and kernel.agent != state.agent_id
-        after = replace(after, status_data={RELOCATED_FROM: kernel.agent} if moved else {})
+        changes["status_data"] = {RELOCATED_FROM: kernel.agent} if moved else {}
     if state.status in HOLDING and kernel.status not in HOLDING:
-        after = replace(after, occupied_slots=slots if slots is not None else kernel.requested_slots)
+        changes["occupied_slots"] = slots if slots is not None else kernel.requested_slots
     elif state.status not in HOLDING and kernel.status in HOLDING:
-        after = replace(after, occupied_slots=ResourceSlot())
+        changes["occupied_slots"] = ResourceSlot()
     if state.status is KernelStatus.RUNNING and kernel.started_at is None:
-        after = replace(after, started_at=now)
+        changes["started_at"] = now
     if state.status.is_final and not kernel.status.is_final:
-        after = replace(after, terminated_at=now)
+        changes["terminated_at"] = now
     if state.status is KernelStatus.PENDING:
-        after = replace(after, status_data=_without_devices(kernel.status_data))
-    return after
+        changes["status_data"] = _without_devices(kernel.status_data)
+    return replace(kernel, **changes)
 
 
 def _reason_of(effect: EmitEvent) -> KernelEventReason:
@@ -161,34 +161,44 @@ def _draft(session: Session, effect: EmitEvent) -> EventDraft:
     return EventDraft(name=effect.name, session_id=session.id, kernel_id=effect.kernel_id, payload=payload)
 
 
-def _merge_session(session: Session, state: SessionState, kernels: tuple[Kernel, ...], now: datetime) -> Session:
+def _merge_session(
+    session: Session,
+    state: SessionState,
+    kernels: tuple[Kernel, ...],
+    now: datetime,
+    passed: Sequence[SessionStatus],
+) -> Session:
+    """``passed``: statuses to note in the history."""
     moved = state.status is not session.status
-    after = replace(
-        session,
-        kernels=kernels,
-        status=state.status,
-        result=state.result,
-        reason=state.reason,
-        status_info=_info(session, state),
-        status_changed=now if moved else session.status_changed,
-    )
+    changes: dict[str, Any] = {
+        "kernels": kernels,
+        "status": state.status,
+        "result": state.result,
+        "reason": state.reason,
+        "status_info": _info(session, state),
+    }
+    if passed:
+        changes["status_history"] = {**session.status_history, **{status.value: now.isoformat() for status in passed}}
+    if moved:
+        changes["status_changed"] = now
     if state.status is SessionStatus.SCHEDULED and moved:
         kept = {name: value for name, value in session.status_data.items() if name == STARTED_OVER}
-        after = replace(after, scheduled_at=now, status_info=None, status_data=kept)
+        changes |= {"scheduled_at": now, "status_info": None, "status_data": kept}
     if state.status is SessionStatus.RUNNING and session.started_at is None:
-        after = replace(after, started_at=now, status_info=None)
+        changes |= {"started_at": now, "status_info": None}
+    starts_over = False
     if state.status is SessionStatus.PENDING and moved:
-        after = replace(after, status_data=_without_devices(after.status_data))
-        if session.status is SessionStatus.TERMINATING:
-            after = _start_over(after)
-        else:
+        changes["status_data"] = _without_devices(session.status_data)
+        starts_over = session.status is SessionStatus.TERMINATING
+        if not starts_over:
             tried = max(k.attempt for k in kernels) - _spent(session)
-            after = replace(after, not_before=now + RETRY_BACKOFF * 2 ** (tried - 1))
+            changes["not_before"] = now + RETRY_BACKOFF * 2 ** (tried - 1)
     if state.status.is_final and moved:
-        after = replace(after, terminated_at=now)
+        changes["terminated_at"] = now
     if moved and (state.status.is_final or state.status is SessionStatus.PENDING):
-        after = replace(after, vni=None, network=None)
-    return after
+        changes |= {"vni": None, "network": None}
+    after = replace(session, **changes)
+    return _start_over(after) if starts_over else after
 
 
 def advance(
@@ -221,14 +231,11 @@ def advance(
         _merge_kernel(kernel, after, now, slots.get(kernel.id))
         for kernel, after in zip(session.kernels, state.kernels, strict=True)
     )
-    new = _merge_session(session, state, kernels, now)
     told = [e for e in effects if isinstance(e, EmitEvent)]
     passed = [_PASSED[e.name] for e in told if e.kernel_id is None and e.name in _PASSED]
-    if new.status is not session.status:
-        passed.append(new.status)
-    if passed:
-        history = {**session.status_history, **{status.value: now.isoformat() for status in passed}}
-        new = replace(new, status_history=history)
+    if state.status is not session.status:
+        passed.append(state.status)
+    new = _merge_session(session, state, kernels, now, passed)
     if new == session and not told:
         return None, tuple(effects)
     return Change(old=session, new=new, events=tuple(_draft(new, e) for e in told)), tuple(effects)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -41,25 +42,26 @@ from ai.backend.manager.ports.stores import UNLIMITED
 
 _SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name != "kernels")
 _KERNEL_FIELDS = tuple(f.name for f in fields(Kernel) if f.name != "live_stat")
+_session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
+_SESSION_COLUMNS, _KERNEL_COLUMNS = t.sessions.c.keys(), t.kernels.c.keys()
 _LIVE = t.sessions.c.status.not_in(FINAL_SESSION_STATUSES)
 _HIDDEN = frozenset({"environ", "network", "bootstrap_script", "callback_url", "version"})
 _CHUNK = 500
 
 
 def _kernel_row(kernel: Kernel) -> dict[str, Any]:
-    return {name: getattr(kernel, name) for name in _KERNEL_FIELDS}
+    return dict(zip(_KERNEL_FIELDS, _kernel_values(kernel), strict=True))
 
 
 def _session_row(session: Session) -> dict[str, Any]:
-    return {name: getattr(session, name) for name in _SESSION_FIELDS}
+    return dict(zip(_SESSION_FIELDS, _session_values(session), strict=True))
 
 
-def _difference(names: tuple[str, ...], old: object, new: object) -> dict[str, Any]:
-    return {
-        name: after
-        for name in names
-        if (after := getattr(new, name)) is not (before := getattr(old, name)) and after != before
-    }
+def _difference(
+    names: tuple[str, ...], values: Callable[[Any], tuple[Any, ...]], old: object, new: object
+) -> dict[str, Any]:
+    told = zip(names, values(old), values(new), strict=True)
+    return {name: after for name, before, after in told if after is not before and after != before}
 
 
 def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
@@ -73,8 +75,8 @@ def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
             .order_by(t.kernels.c.local_rank)
         )
         for row in found:
-            kernels.setdefault(row.session_id, []).append(Kernel(**row._mapping))
-    return [Session(**row._mapping, kernels=tuple(kernels[row.id])) for row in rows]
+            kernels.setdefault(row.session_id, []).append(Kernel(**dict(zip(_KERNEL_COLUMNS, row, strict=True))))
+    return [Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)), kernels=tuple(kernels[row.id])) for row in rows]
 
 
 def _existing(error: IntegrityError, session_id: UUID | None) -> SessionAlreadyExists:
@@ -192,21 +194,23 @@ class SqlSessionStore:
     @staticmethod
     def _write(s: Connection, changes: Sequence[Change]) -> None:
         """Change rows, provided that each session is at the version that its change was made from."""
-        told = [(c.old, replace(c.new, version=c.old.version + 1)) for c in changes]
+        told = [
+            (c.old, {**_difference(_SESSION_FIELDS, _session_values, c.old, c.new), "version": c.old.version + 1})
+            for c in changes
+        ]
         if len(told) == 1:
-            old, new = told[0]
+            old, values = told[0]
             same = (t.sessions.c.id == old.id, t.sessions.c.version == old.version)
-            values = _difference(_SESSION_FIELDS, old, new)
             if s.execute(update(t.sessions).where(*same).values(values)).rowcount != 1:
                 raise StaleVersion(f"session {old.id} is not at version {old.version} any more")
         elif told:
             check_versions(s, {old.id: old.version for old, _ in told})
-            update_many(s, t.sessions, [(old.id, _difference(_SESSION_FIELDS, old, new)) for old, new in told])
+            update_many(s, t.sessions, [(old.id, values) for old, values in told])
         kernels = [
             (after.id, values)
-            for old, new in told
-            for before, after in zip(old.kernels, new.kernels, strict=True)
-            if after is not before and (values := _difference(_KERNEL_FIELDS, before, after))
+            for c in changes
+            for before, after in zip(c.old.kernels, c.new.kernels, strict=True)
+            if after is not before and (values := _difference(_KERNEL_FIELDS, _kernel_values, before, after))
         ]
         update_many(s, t.kernels, kernels)
 
@@ -255,6 +259,23 @@ class SqlSessionStore:
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
         return await self._select(t.sessions.c.status.in_(list(statuses)))
+
+    async def refreshed(
+        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+    ) -> list[Session]:
+        c = t.sessions.c
+        query = select(c.id, c.version).where(c.status.in_(list(statuses))).order_by(c.created_at, c.id)
+
+        def work(s: Connection) -> list[Session]:
+            versions = {row[0]: row[1] for row in s.execute(query)}
+            found = {i: one for i, v in versions.items() if (one := known(i)) is not None and one.version == v}
+            missing = [i for i in versions if i not in found]
+            for start in range(0, len(missing), _CHUNK):
+                rows = s.execute(select(t.sessions).where(c.id.in_(missing[start : start + _CHUNK]))).all()
+                found.update((one.id, one) for one in _load(s, rows))
+            return [found[i] for i in versions]
+
+        return await self._db.run_read(work)
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]:
         owners = select(t.kernels.c.session_id).where(t.kernels.c.id.in_(list(kernel_ids)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -180,6 +180,11 @@ class MemorySessionStore:
 
     async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
         return sorted((s for s in self._memory.sessions.values() if s.status in statuses), key=_age)
+
+    async def refreshed(
+        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+    ) -> list[Session]:
+        return await self.by_status(statuses)
 
     async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]:
         wanted = set(kernel_ids)

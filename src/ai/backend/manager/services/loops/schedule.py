@@ -108,7 +108,7 @@ class ScheduleLoop(Loop):
             await self._shares.sample()
         except BackendError as e:
             log.warning("what is used could not be kept: %s", e)
-        pending = await self._sessions.by_status([SessionStatus.PENDING])
+        pending = await self._sessions.refreshed([SessionStatus.PENDING], self._writer.written)
         now = self._clock.now()
         self.period_s = _SLOW_S
         groups: dict[str, list[Session]] = {}
