@@ -40,6 +40,23 @@ def runner(home: Path, folder: Path) -> Iterator[Driver]:
     driver.close()
 
 
+NOTEBOOK = """#!{python}
+# Stands in for the interpreter of an environment with JupyterLab.
+import json, os, pathlib, socket, sys, types
+names = ("ServerApp", "IdentityProvider", "FileContentsManager")
+c = types.SimpleNamespace(**{{name: types.SimpleNamespace() for name in names}})
+exec(pathlib.Path(sys.argv[sys.argv.index("--config") + 1]).read_text())
+kernel = pathlib.Path(os.environ.get("JUPYTER_PATH", "/nowhere"), "kernels/python3/kernel.json")
+spec = json.loads(kernel.read_text()) if kernel.exists() else None
+told = [sys.argv[1:], vars(c.ServerApp), c.IdentityProvider.token, spec]
+listener = socket.create_server((c.ServerApp.ip, c.ServerApp.port))
+while True:
+    connection, _ = listener.accept()
+    connection.sendall(json.dumps(told).encode())
+    connection.close()
+"""
+
+
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -67,7 +84,7 @@ def listed(runner: Driver, name: str) -> Any:
 
 def greeting(port: int) -> bytes:
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        return connection.recv(100)
+        return connection.recv(65_536)
 
 
 def test_life_of_a_service(runner: Driver, start: Callable[..., Any], folder: Path) -> None:
@@ -196,3 +213,29 @@ def test_the_http_service_of_python_images(runner: Driver, start: Callable[..., 
     connection.request("GET", "/page.txt")
     assert connection.getresponse().read() == b"a page"
     connection.close()
+
+
+@pytest.mark.parametrize("is_beside", [True, False], ids=["beside", "in-the-session"])
+def test_jupyterlab_is_configured_and_its_notebooks_run_in_the_session(
+    start: Callable[..., Any], home: Path, tmp_path: Path, is_beside: bool
+) -> None:
+    interpreter = tmp_path / "a {brace}" / "bin" / "python"
+    interpreter.parent.mkdir(parents=True)
+    interpreter.write_text(NOTEBOOK.format(python=sys.executable))
+    interpreter.chmod(0o755)
+    paths = {"service_path": str(interpreter)} if is_beside else {"runtime_path": str(interpreter)}
+    reply = start("jupyterlab", **paths)
+    assert reply["ok"], reply
+    assert reply["data"]["url_template"] == "http://{host}:{port}/lab"
+    (port,) = reply["data"]["ports"]
+    argv, server, token, kernel = json.loads(greeting(port))
+    assert argv[:4] == ["-m", "jupyterlab", "--no-browser", "--config"]
+    assert argv[4].endswith(".py"), "Jupyter reads no other"
+    assert (server["port"], server["ip"], server["root_dir"], token) == (port, "127.0.0.1", str(home), "")
+    if is_beside:
+        assert kernel["argv"][0] == sys.executable
+        packages = interpreter.parents[1] / f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        assert f"sys.path.append({str(packages)!r})" in kernel["argv"][2]
+        assert kernel["argv"][3:] == ["-f", "{connection_file}"]
+    else:
+        assert kernel is None

@@ -113,7 +113,8 @@ def _write_file(plan: Plan, arguments: Dict[str, Any], variables: Dict[str, Any]
 def _write_tempfile(plan: Plan, arguments: Dict[str, Any], variables: Dict[str, Any], env: Dict[str, str]) -> str:
     import tempfile
 
-    fd, path = tempfile.mkstemp(prefix=f"{plan.name}-")
+    # Jupyter reads a file of another name as if it were not there, and the definition of spec 03-05 makes one so.
+    fd, path = tempfile.mkstemp(prefix=f"{plan.name}-", suffix=".py")
     with open(fd, "w", encoding="utf-8") as file:
         file.write("".join(render(line, variables) for line in arguments["body"]))
     os.chmod(path, file_mode(arguments.get("mode", "755")))

@@ -161,7 +161,8 @@ class Services:
         kit = message.get("kit")
         if not kit and message.get("t") == "service-list" and name in INTRINSIC:
             return offered_definition(name)
-        return builtin_definition(name, self._runtime, kit if isinstance(kit, str) else None)
+        paths = [str(message.get(key) or "") for key in ("runtime_path", "service_path")]
+        return builtin_definition(name, self._runtime, kit if isinstance(kit, str) else None, *paths)
 
     # ---- a start
 

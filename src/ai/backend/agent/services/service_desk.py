@@ -91,10 +91,12 @@ class ServiceDesk:
         if req.port is not None and req.port not in service.ports:
             raise InvalidInput(f"the service {req.name} has no port {req.port}", data={"port": req.port})
         exposure = await self._ports.require_consent(kernel)
+        labels = await self._labels_of(kernel.record.spec.image)
         frame: dict[str, Any] = {
             "t": "service-start",
             **_declaration(service),
-            "runtime_path": (await self._labels_of(kernel.record.spec.image)).get("ai.backend.runtime-path", ""),
+            "runtime_path": labels.get("ai.backend.runtime-path", ""),
+            "service_path": labels.get(f"ai.backend.service-path.{service.name}", ""),
             "host": "0.0.0.0" if service.name == SSHD and kernel.network is not None else "127.0.0.1",
             "shared": exposure is PortExposure.HOST,
             "envs": dict(req.envs),

@@ -16,6 +16,8 @@ from ai.backend.plugin.runtime import RuntimeImage
 RUNTIME_PATHS = {"bash": "/bin/bash", "c": "/usr/bin/gcc"}
 FEATURES = "query batch uid-match user-input"
 MIN_PYTHON = (3, 8)
+_HIDDEN = ("/tmp/", "/var/tmp/", "/dev/", "/home/work/")
+"""Where sessions see something of their own."""
 _ASK_VERSION = "import sys; print('%d.%d.%d' % sys.version_info[:3], sys.prefix, sys.base_exec_prefix, sep='\\n')"
 
 
@@ -114,15 +116,53 @@ def _suffix(python: _Python, count: int) -> str:
     return "system" if python.executable.startswith("/usr/bin/") else str(count)
 
 
-def _services_of(python: _Python) -> str:
-    """A web server of files, which every Python has, and the notebook where it is installed."""
-    found = ["http:http:8000"]
-    library = Path(python.executable).parents[1] / "lib"
-    for folder in (library / f"python{python.minor}" / "site-packages", library / "python3" / "dist-packages"):
-        if (folder / "jupyterlab").is_dir():
-            found.append("jupyterlab:http:8090")
-            break
-    return ",".join(found)
+def _has_jupyterlab(python: _Python) -> bool:
+    library = Path(python.executable).parents[1]
+    folders = (
+        library / "lib" / f"python{python.minor}" / "site-packages",
+        library / "lib" / "python3" / "dist-packages",
+        library / "local" / "lib" / f"python{python.minor}" / "dist-packages",
+    )
+    return any((folder / "jupyterlab").is_dir() for folder in folders)
+
+
+def _jupyterlab_beside(python: _Python) -> tuple[str, str] | None:
+    """An interpreter of a virtual environment with JupyterLab for that Python, and the environment: the agent's own, or
+    the one of the `jupyter-lab` that is on the path."""
+    candidates = [Path(sys.executable)]
+    if (program := shutil.which("jupyter-lab")) is not None:
+        candidates.append(Path(program).resolve().with_name("python"))
+    for candidate in candidates:
+        environment = candidate.absolute().parents[1]
+        packages = environment / "lib" / f"python{python.minor}" / "site-packages"
+        if str(environment).startswith(_HIDDEN):
+            continue
+        if all((packages / name).is_dir() for name in ("jupyterlab", "ipykernel")) and (
+            os.path.realpath(candidate) == python.executable
+        ):
+            return str(environment / "bin" / candidate.name), str(environment)
+    return None
+
+
+def _host_python(python: _Python, name: str, aliases: tuple[str, ...]) -> ProcessImage:
+    """With a web server of files, which every Python has, and JupyterLab where it is installed in it or beside it."""
+    services, labels, prefixes = ["http:http:8000"], {}, python.prefixes
+    beside = None if _has_jupyterlab(python) else _jupyterlab_beside(python)
+    if beside is not None:
+        labels["ai.backend.service-path.jupyterlab"], environment = beside
+        prefixes = (*prefixes, *(found for found in _outside_usr([environment]) if found not in prefixes))
+    if beside is not None or _has_jupyterlab(python):
+        services.append("jupyterlab:http:8090")
+    return ProcessImage(
+        name=f"host/{name}",
+        runtime="python",
+        version=python.version,
+        interpreter=python.executable,
+        runtime_path=python.executable,
+        prefixes=prefixes,
+        labels={"ai.backend.service-ports": ",".join(services), **labels},
+        aliases=aliases,
+    )
 
 
 def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
@@ -140,18 +180,7 @@ def host_images(extra: Sequence[Path] = ()) -> list[ProcessImage]:
         taken = f"python:{python.minor}" in names
         tag = f"python:{python.minor}" if not taken else f"python:{python.minor}-{_suffix(python, len(names))}"
         names.add(tag)
-        images.append(
-            ProcessImage(
-                name=f"host/{tag}",
-                runtime="python",
-                version=python.version,
-                interpreter=python.executable,
-                runtime_path=python.executable,
-                prefixes=python.prefixes,
-                labels={"ai.backend.service-ports": _services_of(python)},
-                aliases=(*(("python",) if is_first else ()), tag),
-            )
-        )
+        images.append(_host_python(python, tag, (*(("python",) if is_first else ()), tag)))
     runner = pythons[0]
     for runtime, path in RUNTIME_PATHS.items():
         if not shutil.which(path):
