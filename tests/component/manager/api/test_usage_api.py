@@ -40,7 +40,7 @@ async def ran(api: Api) -> str:
 
 async def test_what_a_group_used(api: Api) -> None:
     now = datetime.now(UTC)
-    empty = {"start_date": "20200101", "end_date": "20200103"}
+    empty: dict[str, Any] = {"start_date": "20200101", "end_date": "20200103"}
     group = await ran(api)
     [told] = await get(api.admin, MONTH, month=now.strftime("%Y%m"), group_ids=[group])
     assert (told["g_id"], told["g_name"], told["domain_name"]) == (group, "default", "default")
