@@ -45,10 +45,14 @@ _HEAVY = (
 
 @dataclass(frozen=True, slots=True)
 class DockerEngine:
-    """A running engine. ``host`` is what DOCKER_HOST would be; ``namespace`` is the network that it is in."""
+    """A running engine.
+
+    ``host`` is what DOCKER_HOST would be; ``namespace`` is the network that it is in, ``options`` are dockerd's.
+    """
 
     directory: Path
     namespace: Path | None = None
+    options: tuple[str, ...] = ()
 
     @property
     def socket(self) -> Path:
@@ -80,6 +84,7 @@ class DockerEngine:
             command = ["nsenter", f"--net={self.namespace}", *command]
         if shutil.which("crun"):
             command += ["--add-runtime", f"crun={self._crun()}"]
+        command += self.options
         with log:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True

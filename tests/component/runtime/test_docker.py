@@ -480,6 +480,38 @@ async def test_an_engine_that_comes_and_goes(
         await asyncio.to_thread(end_engine, own_engine, process)
 
 
+async def test_an_engine_that_lets_containers_live_on(tmp_path: Path, own_engine: DockerEngine) -> None:
+    state, engine = tmp_path / "state", replace(own_engine, options=("--live-restore",))
+    process = await asyncio.to_thread(engine.start)
+    try:
+        await asyncio.to_thread(engine.ensure_image, PYTHON_IMAGE)
+        async with running(state, engine, reconcile_interval_s=1.0) as runtime:
+            session = SessionId(uuid4())
+            network = await runtime.create_network(session, ("main1", "sub1"))
+            spec = replace(spec_of(hostname="main1", network=network), session_id=session)
+            await runtime.create(spec)
+            talk = await talk_to(runtime, spec)
+            await talk.run("x = 41")
+            process.kill()
+            process.wait()
+            await talk.run("x += 1", "r2")
+            process = await asyncio.to_thread(engine.start)
+            await runtime._workloads.reconcile()
+            await talk.run("print(x)", "r3")
+            assert talk.text("r3") == "42\n"
+            await talk.close()
+            view = await runtime.inspect(spec.key)
+            assert view is not None
+            assert view.state is WorkloadState.RUNNING
+            assert engine.call("POST", f"/containers/{view.workload_id}/kill?signal=KILL")[0] == 204
+            assert (await exit_within(runtime, spec.key)).signal == signal.SIGKILL, "it is heard again"
+            await runtime.remove(spec.key)
+            await runtime.remove_network(session)
+            assert not traces(engine, state, str(spec.key.kernel_id))
+    finally:
+        await asyncio.to_thread(end_engine, engine, process)
+
+
 async def test_an_engine_whose_disk_is_full(tmp_path: Path, own_engine: DockerEngine) -> None:
     data = own_engine.directory / "data"
     data.mkdir()
