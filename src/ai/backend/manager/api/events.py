@@ -75,17 +75,21 @@ class EventsApi:
         if ref != "*":
             # An id from here on: the name may change or come again while the stream is open.
             ref = str((await self._sessions.get(caller, ref, owner_access_key=owner)).id)
+        seen = _last_event_id(call.request.headers.get("Last-Event-ID") or query.last_event_id)
         wanted = EventFilter(
             session_ref=None if ref == "*" else ref,
             scope="*" if query.scope == "session,kernel" else query.scope,
             owner_access_key=owner,
-            after_id=_last_event_id(call.request.headers.get("Last-Event-ID") or query.last_event_id),
+            # Before the head goes out: what the client does once it has that is told, however slow the rest is.
+            after_id=await self._events.newest_id() if seen is None else seen,
         )
-        return await send_events(call.request, self._relay(caller, wanted, groups))
+        return await send_events(call.request, self._relay(caller, wanted, groups, resumes=seen is not None))
 
-    async def _relay(self, caller: Caller, wanted: EventFilter, groups: set[str] | None) -> AsyncIterator[SseEvent]:
+    async def _relay(
+        self, caller: Caller, wanted: EventFilter, groups: set[str] | None, *, resumes: bool
+    ) -> AsyncIterator[SseEvent]:
         single = wanted.session_ref
-        if single is not None and wanted.after_id is None:
+        if single is not None and not resumes:
             session = await self._sessions.get(caller, single, owner_access_key=wanted.owner_access_key)
             if session.status.is_final:
                 return

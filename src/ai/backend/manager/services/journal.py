@@ -62,6 +62,10 @@ class EventService:
         self._finder = finder
         self._bus = bus
 
+    async def newest_id(self) -> int:
+        """Of the last event that has happened: ``after_id`` for whoever wants to hear what comes."""
+        return await self._store.last_event_id()
+
     async def subscribe(self, caller: Caller, wanted: EventFilter) -> AsyncIterator[Event]:
         """At least once, in order per session, for ever; the consumer ends it by closing the iterator.
 
@@ -69,7 +73,7 @@ class EventService:
             SessionNotFound: at the first step.
         """
         with self._bus.subscribe(OUTBOX, limit=1) as hints:
-            after = wanted.after_id if wanted.after_id is not None else await self._store.last_event_id()
+            after = wanted.after_id if wanted.after_id is not None else await self.newest_id()
             only: SessionId | None = None
             if wanted.session_ref is not None:
                 session = await self._finder.one(caller, wanted.session_ref, owner_access_key=wanted.owner_access_key)
