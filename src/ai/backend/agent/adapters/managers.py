@@ -11,15 +11,13 @@ import msgspec
 
 from ai.backend.agent.config.settings import AgentSettings, LinkSettings
 from ai.backend.common.errors import BackendError, InvalidInput
-from ai.backend.infra.config_store import GLOBAL, ConfigScope, ScopeKind
+from ai.backend.infra.config_store import GLOBAL, MANAGERS, ConfigScope, ScopeKind
 
 if TYPE_CHECKING:
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
     from ai.backend.infra.rpc.several import SeveralManagers
 
 log = logging.getLogger(__name__)
-MANAGERS = "nodes/managers"
-"""Where managers say how agents reach them."""
 PLUGINS = "config/plugins/accelerator"
 _ASK_S = 2.0
 

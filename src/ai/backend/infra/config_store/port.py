@@ -39,6 +39,8 @@ class ConfigScope:
 
 
 GLOBAL = ConfigScope(ScopeKind.GLOBAL)
+MANAGERS = "nodes/managers"
+"""Below it each manager says how agents reach it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

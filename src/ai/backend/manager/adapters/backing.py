@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.bus import Bus
-from ai.backend.infra.config_store import ConfigStore, RememberingConfigStore, SQLiteConfigStore
+from ai.backend.infra.config_store import MANAGERS, ConfigStore, RememberingConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.ratelimit import Limiter
 from ai.backend.infra.telemetry import Metrics
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
 
 log = logging.getLogger(__name__)
-MANAGERS = "nodes/managers"
-"""Where managers say in the shared configuration how agents reach them."""
 _LISTED_S = 60
 """For so long a manager that is gone stays listed."""
 _RETRY_S, _RETRY_MAX_S = 0.5, 5.0

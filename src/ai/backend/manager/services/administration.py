@@ -16,6 +16,7 @@ from ai.backend.manager.model.query import SessionQuery
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
+from ai.backend.manager.services.changes import named
 from ai.backend.manager.services.folders.leaving import LeavingFolders
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.loops.running import Loop
@@ -56,7 +57,7 @@ class AdministrationService:
         """Raises InvalidName."""
         _check(caller)
         check_slug(name, what="name", allow_dots=True)
-        domain = Domain(name=DomainName(name), created_at=self._clock.now(), **_given(values))
+        domain = Domain(name=DomainName(name), created_at=self._clock.now(), **named(values))
         await self._store.put_domain(domain, only_new=True)
         return domain
 
@@ -65,7 +66,7 @@ class AdministrationService:
         _check(caller)
         if values.get("name") not in (None, name):
             raise InvalidInput("A domain keeps its name.", data={"name": "cannot be changed"})
-        changed = await self._store.change_domain(name, **_given(values))
+        changed = await self._store.change_domain(name, **named(values))
         if changed is None:
             raise NotFound(f"There is no domain {name[:64]!r}.")
         self._identity.invalidate_all()
@@ -87,7 +88,7 @@ class AdministrationService:
 
     async def create_group(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Group:
         """Raises InvalidName; NotFound for the domain and the project resource policy."""
-        given = _given(values)
+        given = named(values)
         domain = given.pop("domain_name", caller.domain_name)
         _check_group(caller, domain, given)
         await self._check_project_policy(given)
@@ -114,7 +115,7 @@ class AdministrationService:
         remove: Collection[UserId] = (),
     ) -> Group:
         """Raises InvalidName; NotFound also for users to be added, who are of the group's domain."""
-        given = _given(values)
+        given = named(values)
         group = await self._group(caller, group_id)
         _check_group(caller, group.domain_name, given)
         await self._check_project_policy(given)
@@ -166,13 +167,13 @@ class AdministrationService:
         """Of keypairs. Raises InvalidName."""
         _check(caller)
         check_slug(name, what="name", allow_dots=True)
-        policy = ResourcePolicy(name=name, created_at=self._clock.now(), **_given(values))
+        policy = ResourcePolicy(name=name, created_at=self._clock.now(), **named(values))
         await self._store.put_policy(policy, only_new=True)
         return policy
 
     async def modify_policy(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourcePolicy:
         _check(caller)
-        changed = await self._store.change_policy(name, **_given(values))
+        changed = await self._store.change_policy(name, **named(values))
         if changed is None:
             raise NotFound(f"There is no resource policy {name[:64]!r}.")
         return changed
@@ -203,7 +204,7 @@ class AdministrationService:
             raise NotFound(f"There is no {kind} resource policy {name[:64]!r}.")
         check_slug(name, what="name", allow_dots=True)
         base = found[0] if found else StoragePolicy(kind=kind, name=name, created_at=self._clock.now())
-        policy = replace(base, **_given(values))
+        policy = replace(base, **named(values))
         await self._store.put_storage_policy(policy)
         for loop in self._after_storage_policy:
             loop.wake()
@@ -228,7 +229,3 @@ def _check_group(caller: Caller, domain_name: str, given: Mapping[str, Any]) -> 
         raise Forbidden("Only administrators change the groups of their domain.")
     if {*given} - _FOR_DOMAIN_ADMINS:
         raise Forbidden("Only superadmins change the limits of groups.")
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

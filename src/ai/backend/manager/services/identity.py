@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from ai.backend.common.errors import Forbidden, NotFound
 from ai.backend.common.folders import HostPermission
@@ -29,6 +29,7 @@ from ai.backend.manager.model.query import ListQuery, Page
 from ai.backend.manager.ports.identity_store import IdentityStore, KeypairSecret
 from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.manager.ports.world import Clock, Minter
+from ai.backend.manager.services.changes import existing
 
 log = logging.getLogger(__name__)
 
@@ -36,13 +37,6 @@ CACHE_S = 1.0
 """No answer about a keypair is older than this."""
 _CACHED_KEYS = 10_000
 _FLUSH_S = 5.0
-T = TypeVar("T")
-
-
-def _found(value: T | None, what: str) -> T:
-    if value is None:
-        raise NotFound(f"There is no such {what}.")
-    return value
 
 
 class IdentityService:
@@ -228,8 +222,8 @@ class IdentityService:
     async def keypair(self, caller: Caller, access_key: str | None = None) -> Keypair:
         """None is the caller's own. ``concurrency_used`` is filled in."""
         key = access_key or caller.access_key
-        found = _found(await self._store.keypair(key), "keypair")
-        owner = _found(await self._store.user(uuid=found.user_id), "keypair")
+        found = existing(await self._store.keypair(key), "keypair")
+        owner = existing(await self._store.user(uuid=found.user_id), "keypair")
         if not self._sees(caller, owner.domain_name, owner.uuid):
             raise NotFound("There is no such keypair.")
         return (await self._with_concurrency([found]))[0]
@@ -268,7 +262,7 @@ class IdentityService:
         """The caller without an address or id; NotFound where they are of another domain."""
         if email is None and uuid is None:
             uuid = caller.user_id
-        found = _found(await self._store.user(email=email, uuid=uuid), "user")
+        found = existing(await self._store.user(email=email, uuid=uuid), "user")
         if not self._sees(caller, found.domain_name, found.uuid) or domain_name not in (None, found.domain_name):
             raise NotFound("There is no such user.")
         return found
@@ -296,7 +290,7 @@ class IdentityService:
         wanted = name or caller.domain_name
         if wanted != caller.domain_name and not caller.sees_all:
             raise NotFound("There is no such domain.")
-        return _found(await self._store.domain(wanted), "domain")
+        return existing(await self._store.domain(wanted), "domain")
 
     async def domains(self, caller: Caller) -> Sequence[Domain]:
         """All for superadmins, else the caller's own."""
@@ -316,7 +310,7 @@ class IdentityService:
         if wanted != caller.resource_policy and not caller.is_any_admin:
             raise NotFound("There is no such resource policy.")
         found = await self._store.policies(name=wanted)
-        return _found(found[0] if found else None, "resource policy")
+        return existing(found[0] if found else None, "resource policy")
 
     async def resource_policies(self, caller: Caller) -> Sequence[ResourcePolicy]:
         return await self._store.policies(name=None if caller.is_any_admin else caller.resource_policy)

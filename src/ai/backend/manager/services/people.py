@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
@@ -21,13 +21,13 @@ from ai.backend.manager.model.identity import Caller, Keypair, NewKeypair, User
 from ai.backend.manager.model.query import Condition, ListQuery, SessionQuery
 from ai.backend.manager.ports.identity_store import IdentityStore, KeypairSecret
 from ai.backend.manager.ports.world import Clock, Minter
+from ai.backend.manager.services.changes import existing, named
 from ai.backend.manager.services.folders.leaving import LeavingFolders
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.passwords import check_password
 from ai.backend.manager.services.sessions import SessionService
 
-T = TypeVar("T")
 ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 _LIVE = tuple(status for status in SessionStatus if status not in FINAL_SESSION_STATUSES)
 _FOR_DOMAIN_ADMINS = frozenset(
@@ -82,7 +82,7 @@ class PeopleService:
         Raises:
             InvalidInput, InvalidName: a malformed address, name or password. Conflict: one of them is taken.
         """
-        given = _given(values)
+        given = named(values)
         role = given.pop("role", UserRole.USER)
         domain = DomainName(given.pop("domain_name", caller.domain_name))
         _check_rights(caller, domain, role, given)
@@ -115,7 +115,7 @@ class PeopleService:
             Conflict: also where the caller could not come from there any more.
         """
         user = await self._user(caller, email)
-        given = _given(values)
+        given = named(values)
         if user.uuid == caller.user_id and not may_come_from(address or "", given.get("allowed_client_ip", ())):
             raise Conflict(
                 "You could not come from where you are any more.", data={"allowed_client_ip": "without your own"}
@@ -146,7 +146,7 @@ class PeopleService:
             **given,
         )
         await self._after(user)
-        return _found(changed, "user")
+        return existing(changed, "user")
 
     async def delete_user(self, caller: Caller, email: str) -> None:
         """Out of sight, but not gone: the keypairs are inactive at once, and the sessions end."""
@@ -177,7 +177,7 @@ class PeopleService:
         keys = await self._store.keys_of(user_id=user.uuid)
         await self._end_sessions(caller, keys)
         if self._folders is not None:
-            heir = _found(await self._store.user(uuid=caller.user_id), "user")
+            heir = existing(await self._store.user(uuid=caller.user_id), "user")
             await self._folders.of_user(user.uuid, heir=None if purge_shared else heir)
         await self._store.delete_user(user.uuid)
         for key in keys:
@@ -243,7 +243,7 @@ class PeopleService:
     async def create_keypair(self, caller: Caller, email: str, values: Mapping[str, Any]) -> NewKeypair:
         """A further keypair of a user. Its secret is told this once."""
         user = await self._user(caller, email)
-        given = _given(values)
+        given = named(values)
         self._check_keypair_rights(caller, user, given)
         await self._check_keypair_policy(given)
         now = self._clock.now()
@@ -262,12 +262,12 @@ class PeopleService:
 
     async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
         """In force at once in this manager, within a second in others."""
-        given = _given(values)
+        given = named(values)
         self._check_keypair_rights(caller, await self._owner(caller, access_key), given)
         await self._check_keypair_policy(given)
         changed = await self._store.change_keypair(access_key, **given, modified_at=self._clock.now())
         self._identity.invalidate(access_key)
-        return _found(changed, "keypair")
+        return existing(changed, "keypair")
 
     async def delete_keypair(self, caller: Caller, access_key: str) -> None:
         """For good. Raises Conflict for a main keypair, and while sessions of it live."""
@@ -284,7 +284,7 @@ class PeopleService:
         if not caller.is_any_admin:
             raise Forbidden("Only administrators change keypairs.")
         keypair = await self._identity.keypair(caller, access_key)
-        return _found(await self._store.user(uuid=keypair.user_id), "keypair")
+        return existing(await self._store.user(uuid=keypair.user_id), "keypair")
 
     @staticmethod
     def _check_keypair_rights(caller: Caller, owner: User, given: Mapping[str, Any]) -> None:
@@ -305,13 +305,3 @@ def _check_rights(caller: Caller, domain_name: str, role: UserRole, given: Mappi
         raise Forbidden("You do not administrate that user.")
     if {*given} - _FOR_DOMAIN_ADMINS:
         raise Forbidden("Only superadmins change the limits of users.")
-
-
-def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
-
-
-def _found(value: T | None, what: str) -> T:
-    if value is None:
-        raise NotFound(f"There is no such {what}.")
-    return value

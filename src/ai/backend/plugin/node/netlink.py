@@ -30,7 +30,6 @@ _NUD_STATIC, _NTF_SELF = 0xC0, 0x02  # permanent, and never asked after
 IFF_UP, IFF_NOARP = 0x1, 0x80
 EVERYBODY = "00:00:00:00:00:00"
 """Where a VXLAN device sends what has no place of its own, broadcasts included."""
-NAME_LIMIT = 15
 TIMEOUT_S = 10.0
 
 

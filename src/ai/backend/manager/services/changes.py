@@ -1,0 +1,22 @@
+"""What changes of rows have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from ai.backend.common.errors import NotFound
+
+T = TypeVar("T")
+
+
+def named(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a partial change names; None is what it leaves alone."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def existing(value: T | None, what: str) -> T:
+    """Raises NotFound for None."""
+    if value is None:
+        raise NotFound(f"There is no such {what}.")
+    return value
