@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_or_generate_keypair
+from ai.backend.plugin.node import ipsec
 from tests.support.cluster import wait_until
 from tests.support.forked import ForkedPopen
 from tests.support.migrated import migrated
@@ -165,6 +166,25 @@ def test_kernels_on_two_machines_log_in_to_each_other(cluster: TwoMachines) -> N
     cluster.cli("rm", "wide")
     wait_until(lambda: not cluster.links(), what="the end of all devices")
     assert not numbers(cluster)
+
+
+def test_a_network_is_encrypted_or_refused(cluster: TwoMachines) -> None:
+    start = ("start", "-t", "secret", "--cluster-mode", "multi-node", "--cluster-size", "2", *SIZE)
+    start = (*start, "--resource-opts", "encrypted_network=true", "python")
+    if why := ipsec.why_none(1):
+        with pytest.raises(AssertionError) as refused:
+            cluster.cli(*start)
+        assert "can take part in an encrypted network over several nodes: i-one: " + why in str(refused.value)
+        return
+    cluster.cli(*start)
+    session = cluster.json("info", "secret")
+    assert logins(cluster, "secret") == [f"['{host}', 'main1'] " for host in ("main1", "sub1")]
+    states = [machine.ip("xfrm", "state") for machine in cluster.machines]
+    assert all(said.count("rfc4106(gcm(aes))") == 2 for said in states), states
+    cluster.cli("rm", "secret")
+    await_end(cluster, session)
+    for machine in cluster.machines:
+        wait_until(lambda at=machine: not at.ip("xfrm", "state") + at.ip("xfrm", "policy"), what="no encryption")
 
 
 def test_an_agent_joins_again_and_a_kernel_that_is_cut_off_ends_the_session(cluster: TwoMachines) -> None:

@@ -174,9 +174,9 @@ async def test_a_cluster_starts_all_or_nothing(cluster: Cluster, agent: FakeAgen
     assert main.gateway != sub.gateway
     assert main.mtu == 1450
     assert {peer.port for peer in main.peers.values()} == {sub.local.port}
-    assert len(await cluster.manager.stores.sessions.networks()) == 1
-    await sessions.destroy(cluster.user, reply.session.id)
-    assert await cluster.manager.stores.sessions.networks() == [], "given back with the slots"
+    assert len(await cluster.manager._stores.sessions.networks()) == 1
+    await sessions.destroy(cluster.user, str(reply.session.id))
+    assert await cluster.manager._stores.sessions.networks() == [], "given back with the slots"
     with pytest.raises(UnsupportedResource, match="encrypted network over several nodes: agent-1: not here"):
         await sessions.create(
             cluster.user,

@@ -14,7 +14,7 @@ class Deaf(Route):
     def __init__(self) -> None:
         self.said: list[tuple[int, int, bytes]] = []
 
-    def _do(self, kind: int, body: bytes, flags: int = 0) -> None:
+    def do(self, kind: int, body: bytes, flags: int = 0) -> None:
         self.said.append((kind, flags, body))
 
     def _index(self, name: str) -> int:

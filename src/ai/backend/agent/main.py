@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, Fi
 from ai.backend.agent.adapters.host import HostMeter
 from ai.backend.agent.adapters.kit.store import KitStore
 from ai.backend.agent.adapters.runtimes import load_runtime
-from ai.backend.agent.adapters.underlay import overlay_report
+from ai.backend.agent.adapters.underlay import encryption_mark, overlay_report
 from ai.backend.agent.api.commands import Commands
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.services.device_operations import DeviceOperations
@@ -43,6 +44,7 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
 from ai.backend.plugin.loading import PluginSource, find_plugins
+from ai.backend.plugin.node import ipsec
 from ai.backend.plugin.runtime import AbstractRuntime
 
 log = logging.getLogger(__name__)
@@ -131,7 +133,7 @@ class Agent:
             epoch=epoch,
             secret=self._directory.secret(),
             runtime=self._runtime,
-            networks=Networks(self._runtime),
+            networks=Networks(self._runtime, partial(ipsec.apply, encryption_mark(settings))),
             desk=desk,
             plugins=plugins,
             inventory=inventory,

@@ -19,7 +19,7 @@ from ai.backend.standalone.options import DEFAULT_MOCK, agent_place
 
 PLUGIN_CONFIGURATION = "config/plugins/accelerator"
 DEFAULT_RESOURCE_GROUP = "default"
-VXLAN_PORT = 4789
+VXLAN_PORT, ENCRYPTED_PORT = 4789, 5789
 """Of the first agent. They are on one node, so each has its own, and they reach each other on its loopback."""
 
 
@@ -112,7 +112,11 @@ def agent_settings(
             "runtime": runtime,
             "allow-compute-plugins": allowed,
         },
-        "underlay": {"address": "127.0.0.1", "port": VXLAN_PORT + agent_place(agent_id)},
+        "underlay": {
+            "address": "127.0.0.1",
+            "port": VXLAN_PORT + agent_place(agent_id),
+            "encrypted-port": ENCRYPTED_PORT + agent_place(agent_id),
+        },
         "plugins": plugins,
     }
 

@@ -113,6 +113,7 @@ def test_all_agents_are_told_the_same_but_for_their_place() -> None:
     assert (there.key_out, there.key_in) == (here.key_in, here.key_out)
     assert there.key_out != there.key_in
     assert first.mtu == 1400 - 50 - 40
+    assert (first.local.port, there.port) == (4790, 4790), "apart from what is not encrypted"
     assert "secret" not in repr(first)
     assert str(there.key_out) not in repr(first.peers)
     plain = settled(on([1, 2]))

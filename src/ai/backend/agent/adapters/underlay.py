@@ -5,10 +5,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 from collections.abc import Iterator
+from hashlib import sha256
 from urllib.parse import urlsplit
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.wire.agent import OverlayReport
+from ai.backend.plugin.node import ipsec
 from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.runtime import RuntimeInfo
 
@@ -18,18 +20,28 @@ MULTI_NODE = "multi-node-networks"
 
 def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
     """How this agent takes part in networks over several agents, or why it does not. Blocks for a look at routes."""
-    port = settings.underlay.port
     if MULTI_NODE not in info.capabilities:
-        return OverlayReport(port=port, why_not=info.no_multi_node_networks)
+        return OverlayReport(why_not=info.no_multi_node_networks)
     address = settings.underlay.address or _own_address(settings.link.manager_addr)
     if not address:
-        return OverlayReport(port=port, why_not="no route leads to other nodes: set `underlay.address`")
+        return OverlayReport(why_not="no route leads to other nodes: set `underlay.address`")
     try:
         with Route() as route:
             mtu = route.mtu_at(address)
     except OSError as error:
-        return OverlayReport(port=port, why_not=f"{error.strerror or error}: set `underlay.address`")
-    return OverlayReport(address=address, port=port, mtu=mtu)
+        return OverlayReport(why_not=f"{error.strerror or error}: set `underlay.address`")
+    return OverlayReport(
+        address=address,
+        port=settings.underlay.port,
+        encrypted_port=settings.underlay.encrypted_port,
+        mtu=mtu,
+        why_plain=ipsec.why_none(encryption_mark(settings)),
+    )
+
+
+def encryption_mark(settings: AgentSettings) -> int:
+    """What this agent tells the kernel to encrypt carries it; the same in each life."""
+    return int.from_bytes(sha256(str(settings.data_dir).encode()).digest()[:4]) | 1
 
 
 def _own_address(managers: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AliasChoices, Field, field_validator, model_validator
 
@@ -122,6 +122,19 @@ class UnderlaySettings(Settings):
         le=65535,
         description="UDP port. Agents on one node need one each; a firewall must let it in from the other nodes.",
     )
+
+    encrypted_port: int = Field(
+        default=4790,
+        ge=1,
+        le=65535,
+        description="UDP port of networks that are encrypted. What is let in is ESP (IP protocol 50).",
+    )
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        if self.port == self.encrypted_port:
+            raise ValueError("underlay.port and underlay.encrypted-port must differ")
+        return self
 
     @field_validator("address")
     @classmethod

@@ -448,13 +448,14 @@ class RuntimeClassReport(Wire, frozen=True, kw_only=True):
 
 
 class OverlayReport(Wire, frozen=True, kw_only=True):
-    """How an agent takes part in networks over several agents: its IPv4 address and UDP port for that, and the largest
-    packet between agents. ``why_not`` says why it takes no part, ``why_plain`` why not in encrypted ones; empty where
-    it does.
+    """How an agent takes part in networks over several agents: its IPv4 address and UDP ports for that, one for what is
+    encrypted, and the largest packet between agents. ``why_not`` says why it takes no part, ``why_plain`` why not in
+    encrypted ones; empty where it does.
     """
 
     address: str = ""
     port: int = 4789
+    encrypted_port: int = 4790
     mtu: int = 1500
     why_not: str = ""
     why_plain: str = ""

@@ -66,13 +66,14 @@ def settle(
     reports = {agent_id: agents[agent_id].overlay if agent_id in agents else None for agent_id in here}
     subnet = _subnet(len(placed) + len(here), [IPv4Network(other.subnet) for _, other in taken], settings, rng)
     nodes: dict[AgentId, NetworkNode] = {}
+    encrypted = is_encrypted(session.resource_opts)
     mtu = _LARGEST
     for number, (agent_id, told) in enumerate(reports.items(), 1):
         if told is None or told.why_not:
             raise InsufficientResource(f"agent {agent_id} takes no part in networks over several nodes any more")
-        nodes[agent_id] = NetworkNode(address=told.address, port=told.port, gateway=str(subnet[number]))
+        port = told.encrypted_port if encrypted else told.port
+        nodes[agent_id] = NetworkNode(address=told.address, port=port, gateway=str(subnet[number]))
         mtu = min(mtu, told.mtu)
-    encrypted = is_encrypted(session.resource_opts)
     network = SessionNetwork(
         subnet=str(subnet),
         mtu=mtu - _HEADERS - (_ENCRYPTION if encrypted else 0),
