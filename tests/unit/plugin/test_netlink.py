@@ -56,4 +56,3 @@ def test_broadcasts_go_to_many_and_an_address_to_one(hardware: str, flags: int) 
 
 def test_hardware_addresses_follow_from_addresses() -> None:
     assert mac_of("10.214.0.5") == "02:42:0a:d6:00:05"
-    assert netlink.NAME_LIMIT == 15
