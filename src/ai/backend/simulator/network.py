@@ -15,15 +15,20 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Probabilities, each for one event of its kind."""
+    """Probabilities, each for one event of its kind; but ``skew``: how many seconds wall clocks may be wrong by.
+
+    ``slow``: a transaction of the database takes seconds, or nobody hears how it ends.
+    """
 
     lose: float = 0.1
     repeat: float = 0.1
     crash: float = 0.02
     misbehave: float = 0.1
+    slow: float = 0.15
+    skew: float = 45.0
 
 
-NO_FAULTS = Faults(lose=0.0, repeat=0.0, crash=0.0, misbehave=0.0)
+NO_FAULTS = Faults(lose=0.0, repeat=0.0, crash=0.0, misbehave=0.0, slow=0.0, skew=0.0)
 
 
 class World:
@@ -33,10 +38,10 @@ class World:
         self.rng = random.Random(seed)
         self.faults = faults
         self.now = 0.0
-        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, int, Callable[[], object]]] = []
         self._count = 0
 
-    def after(self, delay: float, call: Callable[[], None]) -> None:
+    def after(self, delay: float, call: Callable[[], object]) -> None:
         self._count += 1
         heapq.heappush(self._events, (self.now + delay, self._count, call))
 

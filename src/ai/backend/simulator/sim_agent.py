@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import Conflict, CreationDenied, Unavailable
@@ -28,16 +30,19 @@ class _Record:
 
 
 class SimAgent:
-    """One agent. ``report`` takes its observations to the manager and may raise Unavailable."""
+    """One agent. ``report`` takes an observation to a manager, with what to call once it is stored; it may raise
+    Unavailable. Whatever is not acknowledged is told again."""
 
     def __init__(
         self,
         world: World,
         agent_id: AgentId,
         plugins: tuple[PluginDevices, ...],
-        report: Callable[[KernelObserved], None],
+        report: Callable[[KernelObserved, Callable[[], None]], None],
+        location: tuple[str, ...] = (),
     ) -> None:
         self.agent_id = agent_id
+        self.location = location
         self.plugins = plugins
         self.is_up = True
         self.records: dict[KernelId, _Record] = {}
@@ -46,6 +51,10 @@ class SimAgent:
         self._allocator = NodeAllocator.from_devices(plugins)
         self._ended: dict[KernelId, int] = {}
         self._outbox: list[KernelObserved] = []
+        self._is_changed = True
+        self._amounts = {
+            (str(s.slot_name), str(d.device_id)): s.amount for p in plugins for d in p.devices for s in d.slots
+        }
         world.after(0.0, self._tick)
 
     # ---- commands
@@ -70,6 +79,7 @@ class SimAgent:
             raise CreationDenied("the image is broken")
         allocation = self._allocator.verify_or_rebind(slots, plan)
         self.records[target.kernel_id] = _Record(target.attempt, S.SCHEDULED, allocation)
+        self._is_changed = True
 
     def restart(self, target: KernelTarget) -> None:
         self._check_up()
@@ -102,7 +112,7 @@ class SimAgent:
 
     def _come_back(self) -> None:
         """Found again: the allocations of the records, and every record is told anew."""
-        self.is_up = True
+        self.is_up = self._is_changed = True
         self._allocator = NodeAllocator.from_devices(self.plugins)
         for kernel_id, record in self.records.items():
             self._allocator.apply(record.allocation)
@@ -140,6 +150,7 @@ class SimAgent:
 
     def _forget(self, kernel_id: KernelId) -> _Record:
         record = self.records.pop(kernel_id)
+        self._is_changed = True
         self._allocator.free(record.allocation)
         return record
 
@@ -157,10 +168,12 @@ class SimAgent:
         if self._world.chance(self._world.faults.misbehave):
             self._world.rng.shuffle(pending)
         for observation in pending:
-            try:
-                self._world.rpc(lambda o=observation: self._report(o))  # type: ignore[misc]  # bound now
-            except Unavailable:
-                continue
+            with suppress(Unavailable):
+                self._world.rpc(lambda o=observation: self._report(o, lambda: self._acknowledged(o)))  # type: ignore[misc]  # bound now
+
+    def _acknowledged(self, observation: KernelObserved) -> None:
+        """A manager has stored it; if that is not lost."""
+        if self.is_up and observation in self._outbox and not self._world.chance(self._world.faults.lose):
             self._outbox.remove(observation)
 
     @property
@@ -168,10 +181,20 @@ class SimAgent:
         return not self.records and not self._outbox
 
     def check(self) -> list[str]:
-        """The books of the allocator are exactly those of the records."""
+        """The books of the allocator are exactly those of the records, and no device gives more than it has; looked at
+        when the records have changed."""
+        if not self.is_up or not self._is_changed:
+            return []
+        self._is_changed = False
         held = sum((_sum(r.allocation) for r in self.records.values()), ResourceSlot())
         taken = self._allocator.totals - self._allocator.available()
-        return [] if not self.is_up or held == taken else [f"{self.agent_id} holds {held} but counts {taken}"]
+        broken = [] if held == taken else [f"{self.agent_id} holds {held} but counts {taken}"]
+        given: dict[tuple[str, str], Decimal] = {}
+        for record in self.records.values():
+            for slot, devices in record.allocation.slots.items():
+                for device, quantity in devices.items():
+                    given[slot, device] = given.get((slot, device), Decimal(0)) + quantity
+        return broken + [f"{key} of {self.agent_id} gives {q}" for key, q in given.items() if q > self._amounts[key]]
 
 
 def _sum(allocation: DeviceAllocation) -> ResourceSlot:
