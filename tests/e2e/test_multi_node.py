@@ -169,8 +169,8 @@ def test_kernels_on_two_machines_log_in_to_each_other(cluster: TwoMachines) -> N
 
 
 def test_a_network_is_encrypted_or_refused(cluster: TwoMachines) -> None:
-    start = ("start", "-t", "secret", "--cluster-mode", "multi-node", "--cluster-size", "2", *SIZE)
-    start = (*start, "--resource-opts", "encrypted_network=true", "python")
+    wanted = ("--cluster-mode", "multi-node", "--cluster-size", "2", "--resource-opts", "encrypted_network=true")
+    start = ("start", "-t", "secret", *wanted, *SIZE, "python")
     if why := ipsec.why_none(1):
         with pytest.raises(AssertionError) as refused:
             cluster.cli(*start)
@@ -183,8 +183,10 @@ def test_a_network_is_encrypted_or_refused(cluster: TwoMachines) -> None:
     assert all(said.count("rfc4106(gcm(aes))") == 2 for said in states), states
     cluster.cli("rm", "secret")
     await_end(cluster, session)
-    for machine in cluster.machines:
-        wait_until(lambda at=machine: not at.ip("xfrm", "state") + at.ip("xfrm", "policy"), what="no encryption")
+    wait_until(
+        lambda: not any(m.ip("xfrm", what) for m in cluster.machines for what in ("state", "policy")),
+        what="the end of the encryption",
+    )
 
 
 def test_an_agent_joins_again_and_a_kernel_that_is_cut_off_ends_the_session(cluster: TwoMachines) -> None:

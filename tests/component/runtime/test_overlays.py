@@ -55,19 +55,23 @@ class Node:
             stderr=subprocess.PIPE,
             text=True,
         )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.input, self.output, self.errors = self.process.stdin, self.process.stdout, self.process.stderr
 
     def says(self) -> str:
-        line: str = self.process.stdout.readline()
-        assert line, self.process.stderr.read()
+        line: str = self.output.readline()
+        assert line, self.errors.read()
         return line.strip()
 
     def run(self, code: str) -> str:
-        self.process.stdin.write(json.dumps(code) + "\n")
-        self.process.stdin.flush()
+        self.input.write(json.dumps(code) + "\n")
+        self.input.flush()
         return str(json.loads(self.says())).strip()
 
     def end(self) -> None:
-        self.process.stdin.close()
+        self.input.close()
         assert self.says() == "gone"
         self.process.wait(30)
 
@@ -75,7 +79,7 @@ class Node:
         with suppress(OSError):
             self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for stream in (self.input, self.output, self.errors):
             stream.close()
 
 
