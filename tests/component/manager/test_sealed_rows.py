@@ -25,10 +25,19 @@ from ai.backend.manager.main import main
 from ai.backend.manager.model.artifact import ArtifactRegistry
 from tests.support.migrated import migrated
 
+HUB = "config/docker/registry/hub"
+
 
 def _stored(path: Path) -> list[str]:
     with sqlite3.connect(path) as db:
         return [row[0] for row in db.execute("SELECT secret_key FROM keypairs ORDER BY access_key")]
+
+
+def _configured(path: Path) -> set[str]:
+    """Every value of the shared configuration, as it lies there now or lay there before."""
+    with sqlite3.connect(path) as db:
+        found = db.execute("SELECT value FROM config_entries UNION SELECT value FROM config_changes")
+        return {row[0] for row in found}
 
 
 async def _start(path: Path, sealer: Sealer) -> tuple[Manager, Database]:
@@ -59,7 +68,10 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
     store = SqlArtifactStore(database)
     await store.add_registry(registry)
     assert await store.registries() == [registry]
+    await plain._stores.config.put_many({HUB: "https://cr.example.org", f"{HUB}/password": "cr_old"})
+    await plain._stores.config.put_many({f"{HUB}/password": "cr_secret"})
     await database.close()
+    assert "cr_old" in _configured(path)
     assert made.admin is not None
     assert made.admin.secret_key in _stored(path)
 
@@ -69,6 +81,10 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
         assert credentials is not None
         assert credentials.secret_key == expected
         assert await SqlArtifactStore(database, sealer).registries() == [registry]
+        images = manager.services.images
+        assert images is not None
+        assert (await images.registries.get("hub")).password == "cr_secret"
+        assert not {"cr_old", "cr_secret"} & _configured(path), "nor what it was before"
         await database.close()
 
     secret = made.admin.secret_key
@@ -83,6 +99,14 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert len(secrets_file(settings).read_text().splitlines()) == 1 + keys
     assert not {*_stored(path)} & {*sealed}
+    backup = await asyncio.to_thread(CliRunner().invoke, main, [*arguments[:2], "etcd", "get", f"{HUB}/password"])
+    assert backup.output.startswith("hs1:")
+    for value in ("typed", backup.output.strip()):
+        done = await asyncio.to_thread(
+            CliRunner().invoke, main, [*arguments[:2], "etcd", "put", f"{HUB}/password", value]
+        )
+        assert done.exit_code == 0, done.output
+        assert value != "typed" or "typed" not in _configured(path)
     with sqlite3.connect(path) as db:
         assert "hf_secret" not in db.execute("SELECT credentials FROM artifact_registries").fetchone()[0]
     await opens(sealer_of(settings), secret)
@@ -98,4 +122,6 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
     credentials = await manager.services.identity.credentials(told["BACKEND_ACCESS_KEY"])
     assert credentials is not None
     assert credentials.secret_key == told["BACKEND_SECRET_KEY"]
+    assert manager.services.images is not None
+    assert (await manager.services.images.registries.get("hub")).password == ""
     await database.close()

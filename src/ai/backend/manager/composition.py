@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from ai.backend.common.errors import Unavailable
 from ai.backend.core.lifecycle.effects import DestroyKernels
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
@@ -27,10 +28,12 @@ from ai.backend.manager.adapters.db.sealing import Sealer
 from ai.backend.manager.adapters.passwords import hash_password, verify_password
 from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
 from ai.backend.manager.adapters.reservoirs import SdkReservoirs
+from ai.backend.manager.adapters.sealed_config import SealedConfigStore, seal_config
 from ai.backend.manager.adapters.ssh_keys import make_ssh_key_pair
 from ai.backend.manager.adapters.storage_proxy import StorageProxies
 from ai.backend.manager.adapters.stores import Stores
 from ai.backend.manager.adapters.system import SystemClock, SystemMinter
+from ai.backend.manager.adapters.watchers import HttpWatcherGateway
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.model.session import Session, SlotAudit
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
@@ -78,6 +81,7 @@ from ai.backend.manager.services.statistics import StatBoard
 from ai.backend.manager.services.templates.service import TemplateService
 from ai.backend.manager.services.tunnels import TunnelService
 from ai.backend.manager.services.usage import UsageService
+from ai.backend.manager.services.watchers import WatcherService
 from ai.backend.manager.services.writer import CALLBACK, LAUNCH, SCHEDULE, TERMINATE, SessionWriter
 
 log = logging.getLogger(__name__)
@@ -188,7 +192,7 @@ class Manager:
         return Images.over(
             kept.images,
             HttpRegistryScanner(),
-            config=kept.config,
+            config=SealedConfigStore(kept.config, self._sealer, opens=True),
             agents=kept.agents,
             identities=kept.identities,
             identity=self._identity,
@@ -287,7 +291,8 @@ class Manager:
             events=EventService(kept.sessions, finder, self._bus),
             tasks=tasks,
             audit=AuditService(kept.audit, clock),
-            config=ConfigService(kept.config),
+            config=ConfigService(SealedConfigStore(kept.config, self._sealer, opens=False)),
+            watchers=WatcherService(kept.agents, kept.config, HttpWatcherGateway()),
             slots=self._slots,
             client_tokens=ClientTokens(
                 kept.answers, window=timedelta(hours=settings.retention.tokens_hours), clock=clock.now
@@ -374,6 +379,10 @@ class Manager:
             await seal_rows(self._database, self._sealer)
         if isinstance(self._stores.config, SQLiteConfigStore):
             await self._stores.config.setup()
+        try:
+            await seal_config(self._stores.config, self._sealer)
+        except Unavailable as e:
+            log.warning("passwords of container registries are looked at with the next start: %s", e)
 
     async def start(self) -> None:
         """Migrate and run the loops, or wait for one's turn to. What a former life left half-way goes on at once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Column, Connection, Integer, MetaData, Row, String, Table, Text, delete, func, insert, select
@@ -148,6 +148,13 @@ class SQLiteConfigStore:
     async def present(self) -> tuple[int, list[ConfigChange]]:
         query = select(config_entries).order_by(config_entries.c.revision)
         return await self._db.run_read(lambda s: (_newest(s), [_change(row) for row in s.execute(query)]))
+
+    async def forget_past(self, keys: Collection[str]) -> None:
+        """Forget what these keys were before; watches that resume are told what they are."""
+        c, entries = config_changes.c, config_entries.c
+        present = select(entries.revision).where(entries.key.in_(keys))
+        past = delete(config_changes).where(c.key.in_(keys), c.revision.not_in(present))
+        await self._db.run_write(lambda s: s.execute(past))
 
     def _record(self, s: Connection, scope: ConfigScope, key: str, value: str | None) -> int:
         statement = insert(config_changes).values(scope=scope.path, key=key, value=value)

@@ -11,9 +11,10 @@ from ai.backend.common.errors import ImageNotFound, NotFound
 from ai.backend.common.images import architecture_name, check_alias
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
-from ai.backend.manager.adapters.backing import config_store
+from ai.backend.manager.adapters.backing import config_store, sealer_of
 from ai.backend.manager.adapters.db.image_store import SqlImageStore
 from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
+from ai.backend.manager.adapters.sealed_config import SealedConfigStore
 from ai.backend.manager.adapters.system import SystemClock
 from ai.backend.manager.commands.running import on_database
 from ai.backend.manager.config.settings import ManagerSettings
@@ -58,7 +59,7 @@ def rescan(settings: ManagerSettings, registry: str | None) -> None:
         config = config_store(settings, database)
         if isinstance(config, SQLiteConfigStore):
             await config.setup()
-        book = RegistryBook(config)
+        book = RegistryBook(SealedConfigStore(config, sealer_of(settings), opens=True))
         try:
             chosen = [await book.get(registry)] if registry else list((await book.all()).values())
         finally:

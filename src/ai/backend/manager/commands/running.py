@@ -13,7 +13,8 @@ from ai.backend.common.errors import BackendError, NotFound, Unavailable
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database, current_revision
-from ai.backend.manager.adapters.backing import config_store, default_database
+from ai.backend.manager.adapters.backing import config_store, default_database, sealer_of
+from ai.backend.manager.adapters.sealed_config import SealedConfigStore
 from ai.backend.manager.config.settings import ManagerSettings
 
 T = TypeVar("T")
@@ -60,8 +61,11 @@ def on_database(settings: ManagerSettings, work: Callable[[Database], Awaitable[
     return run(main)
 
 
-def on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable[T]]) -> T:
-    """``work`` on the shared configuration: in etcd, or in the database."""
+def on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable[T]], *, is_raw: bool = False) -> T:
+    """``work`` on the shared configuration, in etcd or in the database.
+
+    Unless ``is_raw``, secrets are sealed when they are written; reads tell them as they lie.
+    """
 
     async def main() -> T:
         database = default_database(settings)
@@ -70,6 +74,8 @@ def on_config(settings: ManagerSettings, work: Callable[[ConfigStore], Awaitable
             if isinstance(store, SQLiteConfigStore):
                 await existing(database)
                 await store.setup()
+            if not is_raw:
+                return await work(SealedConfigStore(store, sealer_of(settings), opens=False))
             return await work(store)
         finally:
             close = getattr(store, "close", None)

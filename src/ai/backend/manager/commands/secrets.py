@@ -9,8 +9,9 @@ from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.backing import sealer_of, secrets_file
 from ai.backend.manager.adapters.db import sealed_rows
 from ai.backend.manager.adapters.db.sealing import add_key, keep_first_key
+from ai.backend.manager.adapters.sealed_config import forget_lost, seal_config
 from ai.backend.manager.adapters.system import SystemClock, SystemMinter
-from ai.backend.manager.commands.running import on_database
+from ai.backend.manager.commands.running import on_config, on_database
 from ai.backend.manager.config.settings import ManagerSettings
 
 
@@ -31,7 +32,9 @@ def new_key(settings: ManagerSettings) -> None:
 
 
 def _seal(settings: ManagerSettings) -> int:
-    return on_database(settings, lambda database: sealed_rows.seal_rows(database, sealer_of(settings)))
+    sealer = sealer_of(settings)
+    rows = on_database(settings, lambda database: sealed_rows.seal_rows(database, sealer))
+    return rows + on_config(settings, lambda config: seal_config(config, sealer), is_raw=True)
 
 
 @secrets.command("seal")
@@ -56,7 +59,7 @@ def drop_old_keys(settings: ManagerSettings) -> None:
 @secrets.command("reissue")
 @click.pass_obj
 def reissue(settings: ManagerSettings) -> None:
-    """Give new secrets to keypairs whose old ones cannot be opened any more, and print them."""
+    """Give new secrets to keypairs whose old ones cannot be opened any more, and print them; forget other secrets."""
     minter = SystemMinter()
 
     async def work(database: Database) -> list[tuple[str, str, str]]:
@@ -66,3 +69,6 @@ def reissue(settings: ManagerSettings) -> None:
 
     for email, access_key, secret in on_database(settings, work):
         click.echo(f"# {email}\nBACKEND_ACCESS_KEY={access_key}\nBACKEND_SECRET_KEY={secret}")
+    lost = on_config(settings, lambda config: forget_lost(config, sealer_of(settings)), is_raw=True)
+    if lost:
+        click.echo(f"# {lost} passwords of container registries are forgotten: set them again")

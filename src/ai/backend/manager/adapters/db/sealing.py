@@ -105,6 +105,12 @@ class Sealer:
                 self._unknown.add(key_id)
         return self._keys.get(key_id)
 
+    def is_sealed(self, stored: str) -> bool:
+        """With a key that is here."""
+        cipher, _, rest = stored.partition(":")
+        key_id, _, text = rest.partition(":")
+        return cipher == CIPHER and bool(text) and self._key(key_id) is not None
+
     def is_current(self, stored: str) -> bool:
         """Whether sealing it again would change nothing but the nonce."""
         return self._newest is None or stored.startswith(f"{CIPHER}:{self._newest.id}:")
