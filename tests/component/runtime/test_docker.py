@@ -28,7 +28,7 @@ from ai.backend.plugin.node import runner_copy
 from ai.backend.plugin.node.channel import RelayConnection
 from ai.backend.plugin.node.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadState
-from ai.backend.plugin.testing.runtime_contract import Talk
+from ai.backend.plugin.testing.talk import Talk
 from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.runtime import DockerRuntime
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings

@@ -25,7 +25,7 @@ from ai.backend.common.errors import CreationDenied
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.node.crash_points import VARIABLE
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, WorkloadKey, WorkloadSpec
-from ai.backend.plugin.testing.runtime_contract import Talk
+from ai.backend.plugin.testing.talk import Talk
 from ai.backend.runtime.docker.records import INSTANCE_LABEL
 from ai.backend.runtime.process.networks import SessionNetworks
 from ai.backend.runtime.process.runtime import ProcessRuntime

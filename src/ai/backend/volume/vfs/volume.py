@@ -23,7 +23,6 @@ from ai.backend.plugin.volume import (
     AbstractVolume,
     ArchiveEntry,
     FileEntry,
-    FileKind,
     FolderUsage,
     Mount,
     OpenFile,
@@ -37,18 +36,17 @@ from ai.backend.plugin.volume import (
     VolumeMetric,
     VolumeUsage,
 )
-from ai.backend.volume.vfs import clones, migration, trees, uploads
-from ai.backend.volume.vfs.beneath import READ_DIRECTORY, READ_FILE, WALK, Beneath, refusals
+from ai.backend.volume.vfs import clones, entries, migration, trees, uploads
+from ai.backend.volume.vfs.beneath import WALK, Beneath, refusals
 from ai.backend.volume.vfs.layout import Layout
 from ai.backend.volume.vfs.mounts import disk_metric, disk_of, mount_of
-from ai.backend.volume.vfs.syscalls import read_directory, rename_noreplace
+from ai.backend.volume.vfs.syscalls import rename_noreplace
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 R = TypeVar("R")
 _SHORT_THREADS = 16
 _LONG_THREADS = 4
-_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMBOLIC_LINK}
 
 
 class VfsVolume(AbstractVolume):
@@ -240,10 +238,10 @@ class VfsVolume(AbstractVolume):
     async def list_directory(
         self, folder: VFolderId, path: FolderPath, *, limit: int, cursor: str | None = None
     ) -> Page:
-        return await self._in(folder, _list_directory, path, limit, cursor)
+        return await self._in(folder, entries.list_directory, path, limit, cursor)
 
     async def stat(self, folder: VFolderId, path: FolderPath) -> FileEntry:
-        return await self._in(folder, _stat, path)
+        return await self._in(folder, entries.stat_of, path)
 
     async def make_directory(self, folder: VFolderId, path: FolderPath, *, parents: bool, exist_ok: bool) -> None:
         await self._in(folder, self._make_directory, path, parents, exist_ok)
@@ -329,12 +327,12 @@ class VfsVolume(AbstractVolume):
             raise NoSuchFile(f"There is no {missing[0]!r}.", data={"missing": missing[:64]})
 
     async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:
-        return await self._in(folder, _open_file, path)
+        return await self._in(folder, entries.open_file, path)
 
     @contextmanager
     def open_tree(self, folder: VFolderId, paths: Sequence[FolderPath]) -> Iterator[Iterator[ArchiveEntry]]:
         with self._opened(folder) as beneath:
-            yield (entry for path in paths for entry in _tree(beneath, path))
+            yield (entry for path in paths for entry in entries.tree(beneath, path))
 
     # Uploads
 
@@ -414,106 +412,3 @@ class VfsVolume(AbstractVolume):
         del self._purges[trash]
         if trash in self._purge_again:
             self._purge(trash)
-
-
-def _shown(name: str) -> str:
-    """A name as JSON can carry it."""
-    return os.fsencode(name).decode("utf-8", "replace")
-
-
-def _entry(name: str, status: os.stat_result, target: str = "") -> FileEntry:
-    return FileEntry(
-        name=_shown(name),
-        kind=_KINDS.get(stat.S_IFMT(status.st_mode), FileKind.OTHER),
-        mode=status.st_mode,
-        size=status.st_size,
-        created=status.st_ctime,
-        modified=status.st_mtime,
-        symlink_target=_shown(target),
-    )
-
-
-def _list_directory(beneath: Beneath, path: FolderPath, limit: int, cursor: str | None) -> Page:
-    entries: list[FileEntry] = []
-    with refusals(path), beneath.opened(path, READ_DIRECTORY) as fd:
-        try:
-            names, after = read_directory(fd, int(cursor or "0"), limit)
-        except (ValueError, OverflowError):
-            raise InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"}) from None
-        except OSError as e:
-            if e.errno != errno.EINVAL:
-                raise
-            raise InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"}) from None
-        for name in sorted(names):
-            try:
-                status = os.lstat(name, dir_fd=fd)
-                target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
-            except OSError:
-                continue  # it is gone, or something else now
-            entries.append(_entry(name, status, target))
-    return Page(entries, None if after is None else str(after))
-
-
-def _stat(beneath: Beneath, path: FolderPath) -> FileEntry:
-    with refusals(path), beneath.opened(path, os.O_PATH) as fd:
-        return _entry(path.parts[-1] if path.parts else ".", os.fstat(fd))
-
-
-def _open_file(beneath: Beneath, path: FolderPath) -> OpenFile:
-    with refusals(path):
-        return _regular(beneath.open(path, READ_FILE))
-
-
-def _regular(fd: int) -> OpenFile:
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise WrongKindOfFile("That is no regular file.")
-    return OpenFile(fd)
-
-
-def _tree(beneath: Beneath, path: FolderPath) -> Iterator[ArchiveEntry]:
-    with refusals(path), beneath.opened(path, os.O_PATH) as fd:
-        status = os.fstat(fd)
-    if not stat.S_ISDIR(status.st_mode):
-        yield ArchiveEntry(path, _entry(path.parts[-1], status), lambda: _open_file(beneath, path))
-        return
-    with refusals(path):
-        top = beneath.open(path, READ_DIRECTORY)
-    try:
-        yield ArchiveEntry(
-            path, _entry(path.parts[-1] if path.parts else ".", status), lambda: _open_file(beneath, path)
-        )
-        yield from _below(top, path, 0)
-    finally:
-        os.close(top)
-
-
-def _below(directory: int, path: FolderPath, depth: int) -> Iterator[ArchiveEntry]:
-    """As :func:`trees.walk`, with paths; a directory that is too deep or closed to us is left out."""
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            try:
-                status = entry.stat(follow_symlinks=False)
-                target = os.readlink(entry.name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else ""
-            except OSError:
-                continue  # it is gone, or something else now
-            here = path / _shown(entry.name)
-            yield ArchiveEntry(
-                here,
-                _entry(entry.name, status, target),
-                functools.partial(_open_nofollow, entry.name, directory),
-            )
-            if stat.S_ISDIR(status.st_mode) and depth < trees.MAX_DEPTH:
-                try:
-                    below = os.open(entry.name, READ_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
-                except OSError:
-                    continue
-                try:
-                    yield from _below(below, here, depth + 1)
-                finally:
-                    os.close(below)
-
-
-def _open_nofollow(name: str, directory: int) -> OpenFile:
-    with refusals(name):
-        return _regular(os.open(name, READ_FILE | os.O_NOFOLLOW, dir_fd=directory))

@@ -1,0 +1,127 @@
+"""What is in a folder: its entries, told and opened, whatever changes them meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import stat
+from collections.abc import Iterator
+
+from ai.backend.common.errors import InvalidInput, WrongKindOfFile
+from ai.backend.common.volume_paths import FolderPath
+from ai.backend.plugin.volume import (
+    ArchiveEntry,
+    FileEntry,
+    FileKind,
+    OpenFile,
+    Page,
+)
+from ai.backend.volume.vfs import trees
+from ai.backend.volume.vfs.beneath import READ_DIRECTORY, READ_FILE, Beneath, refusals
+from ai.backend.volume.vfs.syscalls import read_directory
+
+_KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMBOLIC_LINK}
+
+
+def _shown(name: str) -> str:
+    """A name as JSON can carry it."""
+    return os.fsencode(name).decode("utf-8", "replace")
+
+
+def _entry(name: str, status: os.stat_result, target: str = "") -> FileEntry:
+    return FileEntry(
+        name=_shown(name),
+        kind=_KINDS.get(stat.S_IFMT(status.st_mode), FileKind.OTHER),
+        mode=status.st_mode,
+        size=status.st_size,
+        created=status.st_ctime,
+        modified=status.st_mtime,
+        symlink_target=_shown(target),
+    )
+
+
+def list_directory(beneath: Beneath, path: FolderPath, limit: int, cursor: str | None) -> Page:
+    entries: list[FileEntry] = []
+    with refusals(path), beneath.opened(path, READ_DIRECTORY) as fd:
+        try:
+            names, after = read_directory(fd, int(cursor or "0"), limit)
+        except (ValueError, OverflowError):
+            raise InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"}) from None
+        except OSError as e:
+            if e.errno != errno.EINVAL:
+                raise
+            raise InvalidInput("That is no cursor of this directory.", data={"cursor": "malformed"}) from None
+        for name in sorted(names):
+            try:
+                status = os.lstat(name, dir_fd=fd)
+                target = os.readlink(name, dir_fd=fd) if stat.S_ISLNK(status.st_mode) else ""
+            except OSError:
+                continue  # it is gone, or something else now
+            entries.append(_entry(name, status, target))
+    return Page(entries, None if after is None else str(after))
+
+
+def stat_of(beneath: Beneath, path: FolderPath) -> FileEntry:
+    with refusals(path), beneath.opened(path, os.O_PATH) as fd:
+        return _entry(path.parts[-1] if path.parts else ".", os.fstat(fd))
+
+
+def open_file(beneath: Beneath, path: FolderPath) -> OpenFile:
+    with refusals(path):
+        return _regular(beneath.open(path, READ_FILE))
+
+
+def _regular(fd: int) -> OpenFile:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise WrongKindOfFile("That is no regular file.")
+    return OpenFile(fd)
+
+
+def tree(beneath: Beneath, path: FolderPath) -> Iterator[ArchiveEntry]:
+    with refusals(path), beneath.opened(path, os.O_PATH) as fd:
+        status = os.fstat(fd)
+    if not stat.S_ISDIR(status.st_mode):
+        yield ArchiveEntry(path, _entry(path.parts[-1], status), lambda: open_file(beneath, path))
+        return
+    with refusals(path):
+        top = beneath.open(path, READ_DIRECTORY)
+    try:
+        yield ArchiveEntry(
+            path, _entry(path.parts[-1] if path.parts else ".", status), lambda: open_file(beneath, path)
+        )
+        yield from _below(top, path, 0)
+    finally:
+        os.close(top)
+
+
+def _below(directory: int, path: FolderPath, depth: int) -> Iterator[ArchiveEntry]:
+    """As :func:`trees.walk`, with paths; a directory that is too deep or closed to us is left out."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+                target = os.readlink(entry.name, dir_fd=directory) if stat.S_ISLNK(status.st_mode) else ""
+            except OSError:
+                continue  # it is gone, or something else now
+            here = path / _shown(entry.name)
+            yield ArchiveEntry(
+                here,
+                _entry(entry.name, status, target),
+                functools.partial(_open_nofollow, entry.name, directory),
+            )
+            if stat.S_ISDIR(status.st_mode) and depth < trees.MAX_DEPTH:
+                try:
+                    below = os.open(entry.name, READ_DIRECTORY | os.O_NOFOLLOW, dir_fd=directory)
+                except OSError:
+                    continue
+                try:
+                    yield from _below(below, here, depth + 1)
+                finally:
+                    os.close(below)
+
+
+def _open_nofollow(name: str, directory: int) -> OpenFile:
+    with refusals(name):
+        return _regular(os.open(name, READ_FILE | os.O_NOFOLLOW, dir_fd=directory))
