@@ -184,5 +184,7 @@ def test_a_session_outlives_its_agent_and_is_ended_with_its_container(
     wait_until(
         lambda: final_status(cluster, session) == "TERMINATED", what="the end of a session without its container"
     )
+    told = cluster.json("info", str(after["Labels"]["ai.backend.session-id"]))
+    assert any(reason in json.dumps(told["status_data"]) for reason in ("container-killed", "container-removed")), told
     kernel_id = str(after["Labels"]["ai.backend.kernel-id"])
     assert wait_until(lambda: nothing_is_left(docker_engine, cluster, kernel_id))

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import os
+import signal
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -22,6 +24,7 @@ SILENCE_S = 300.0
 """How long a transfer may be silent: an engine unpacks large layers without a word."""
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 LOG_LINES = 2000
+_ENDING = frozenset(str(int(number)) for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL, signal.SIGTERM))
 Container = dict[str, Any]
 
 
@@ -306,6 +309,15 @@ class Engine:
                 found = await self._client().containers.container(container_id).stats(stream=False)
                 return dict(found[0]) if found else None
         return None
+
+    async def was_killed(self, container_id: str) -> bool:
+        """Whether somebody has asked the engine to end it, as far as the engine remembers."""
+        filters = json.dumps({"container": [container_id], "event": ["kill"]})
+        params = {"since": "1", "until": f"{time.time():.6f}", "filters": filters}
+        with _translated():
+            async with asyncio.timeout(CALL_TIMEOUT_S), self._client()._query("events", params=params) as answer:
+                lines = (await answer.read()).splitlines()
+                return any(json.loads(line)["Actor"]["Attributes"].get("signal") in _ENDING for line in lines)
 
     async def events(self, label: str, since: float) -> AsyncIterator[Container]:
         """Ends of containers with the label, from that time (seconds since the epoch) on; ends with the engine."""

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 EVENT_QUEUE_LIMIT = 10_000
 EVENT_OVERLAP_S = 5.0
 ENGINE_RETURN_S = 10.0
-NETWORK_LOST = "network-removed"
+KILLED, NETWORK_LOST = "container-killed", "network-removed"
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 5.0
 
 
@@ -102,8 +102,11 @@ class Workloads:
         found = await self._engine.inspect(handle.record.container_id)
         if found is not None and found["State"]["Running"]:
             return None
+        ended = exit_of(found, handle.reason, engine_failed=self._engine_failed())
+        if ended.signal is not None and not ended.reason and await self._engine.was_killed(handle.record.container_id):
+            ended = exit_of(found, KILLED)
         if handle.exit is None:
-            await self._note(handle, exit_of(found, handle.reason, engine_failed=self._engine_failed()))
+            await self._note(handle, ended)
         return handle.exit
 
     def _engine_failed(self) -> bool:
