@@ -35,6 +35,7 @@ admin = LazyGroup(
         "artifact": Entry("ai.backend.cli.artifact_admin:admin_artifact", "Where artifacts come from."),
         "manager": Entry("ai.backend.cli.groups:admin_manager", "The manager."),
         "announcement": Entry(_OPERATIONS + "announcement", "What everybody is told."),
+        "watcher": Entry(_OPERATIONS + "watcher", "Start and stop agents by their watchers."),
         "resource": Entry("ai.backend.cli.groups:admin_resource", "What there is, and what was used."),
         "etcd": Entry("ai.backend.cli.groups:admin_etcd", "The shared configuration."),
         "vfolder": Entry("ai.backend.cli.vfolder_admin:vfolder", "Folders of all users."),

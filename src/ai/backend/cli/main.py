@@ -47,12 +47,15 @@ SESSION_COMMANDS = {
 
 ENTRIES = {
     **SESSION_COMMANDS,
+    "create": Entry("ai.backend.cli.start_command:start", "The same as start."),
+    "destroy": Entry(_SESSION + "rm", "The same as rm."),
     "session": Entry("ai.backend.cli.groups:session", "The same commands under the names of the published tree."),
     "admin": Entry("ai.backend.cli.groups:admin", "Agents, keypairs and all users' sessions."),
     "keypair": Entry("ai.backend.cli.groups:keypair", "Your own keypair."),
     "resource": Entry("ai.backend.cli.groups:resource", "Resource slots and presets."),
     "vfolder": Entry("ai.backend.cli.vfolder_commands:vfolder", "Virtual folders: make, share and fill them."),
     "sesstpl": Entry("ai.backend.cli.session_default_commands:sesstpl", "Templates that sessions are made from."),
+    "session-template": Entry("ai.backend.cli.session_default_commands:sesstpl", "The same as sesstpl."),
     "start-template": Entry(
         "ai.backend.cli.session_default_commands:start_template", "Start a session as a template says."
     ),

@@ -1,4 +1,4 @@
-"""`backend.ai admin manager|announcement` and `backend.ai server-logs`: the installation as a whole."""
+"""`backend.ai admin manager|announcement|watcher` and `backend.ai server-logs`: the installation as a whole."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ai.backend.cli.administering import change
+from ai.backend.cli.administering import change, show_one
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
 from ai.backend.cli.output import readable_time
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 announcement = LazyGroup("announcement", help="What everybody is told.")
 scheduler = LazyGroup("scheduler", help="Which agents take sessions.")
 server_logs = LazyGroup("server-logs", help="Errors that clients reported.")
+watcher = LazyGroup("watcher", help="Start and stop agents by their watchers.")
+_AGENT = click.argument("agent")
 _AGENTS = click.argument("agent_ids", nargs=-1, required=True)
 _LOOK_S = 3.0
 
@@ -62,6 +64,37 @@ def include_agents(agent_ids: tuple[str, ...]) -> None:
 def exclude_agents(agent_ids: tuple[str, ...]) -> None:
     """Let agents take no new sessions, also after restarts; what runs there goes on."""
     _operate("exclude-agents", agent_ids, f"{', '.join(agent_ids)}: no new sessions are taken")
+
+
+# ---- watchers ----
+
+
+@watcher.command("status", cls=Leaf)
+@_AGENT
+def watcher_status(agent: str) -> None:
+    """Show whether the AGENT runs, as its watcher sees it."""
+    show_one(lambda api: api.AgentWatcher.get_status(agent), f"there is no watcher of {agent}")
+
+
+@watcher.command("agent-start", cls=Leaf)
+@_AGENT
+def watcher_start(agent: str) -> None:
+    """Start the AGENT."""
+    change(lambda api: api.AgentWatcher.agent_start(agent), {"agent_id": agent}, f"started {agent}")
+
+
+@watcher.command("agent-stop", cls=Leaf)
+@_AGENT
+def watcher_stop(agent: str) -> None:
+    """Stop the AGENT; its sessions go on."""
+    change(lambda api: api.AgentWatcher.agent_stop(agent), {"agent_id": agent}, f"stopped {agent}")
+
+
+@watcher.command("agent-restart", cls=Leaf)
+@_AGENT
+def watcher_restart(agent: str) -> None:
+    """Restart the AGENT; its sessions go on."""
+    change(lambda api: api.AgentWatcher.agent_restart(agent), {"agent_id": agent}, f"restarted {agent}")
 
 
 # ---- announcements ----

@@ -15,6 +15,7 @@ from ai.backend.client.func.session_defaults import AsyncDotfile, AsyncSessionTe
 from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
 from ai.backend.client.func.system import (
     AsyncAgent,
+    AsyncAgentWatcher,
     AsyncAuth,
     AsyncEtcdConfig,
     AsyncManager,
@@ -192,6 +193,15 @@ class Agent(Facade[AsyncAgent]):
     paginated_list = blocking(AsyncAgent.paginated_list)
     detail = blocking(AsyncAgent.detail)
     update = blocking(AsyncAgent.update)
+
+
+class AgentWatcher(Facade[AsyncAgentWatcher]):
+    """``api_session.AgentWatcher`` of a blocking session."""
+
+    get_status = blocking(AsyncAgentWatcher.get_status)
+    agent_start = blocking(AsyncAgentWatcher.agent_start)
+    agent_stop = blocking(AsyncAgentWatcher.agent_stop)
+    agent_restart = blocking(AsyncAgentWatcher.agent_restart)
 
 
 class KeyPair(Facade[AsyncKeyPair]):

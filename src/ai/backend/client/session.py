@@ -20,6 +20,7 @@ from uuid import UUID
 from ai.backend.client.config import APIConfig, get_config
 from ai.backend.client.faces import (
     Agent,
+    AgentWatcher,
     Auth,
     Domain,
     Dotfile,
@@ -58,6 +59,7 @@ from ai.backend.client.func.session_defaults import AsyncDotfile, AsyncSessionTe
 from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
 from ai.backend.client.func.system import (
     AsyncAgent,
+    AsyncAgentWatcher,
     AsyncAuth,
     AsyncEtcdConfig,
     AsyncManager,
@@ -102,6 +104,7 @@ class AsyncSession:
         self.User = AsyncUser(self.transport)
         self.ResourcePreset = AsyncResourcePreset(self.transport)
         self.Agent = AsyncAgent(self.transport)
+        self.AgentWatcher = AsyncAgentWatcher(self.transport)
         self.KeyPair = AsyncKeyPair(self.transport)
         self.Image = AsyncImage(self.transport)
         self.Resource = AsyncResource(self.transport)
@@ -419,6 +422,7 @@ class Session:
         self.User = User(self.portal, inner.User)
         self.ResourcePreset = ResourcePreset(self.portal, inner.ResourcePreset)
         self.Agent = Agent(self.portal, inner.Agent)
+        self.AgentWatcher = AgentWatcher(self.portal, inner.AgentWatcher)
         self.KeyPair = KeyPair(self.portal, inner.KeyPair)
         self.Image = Image(self.portal, inner.Image)
         self.Resource = Resource(self.portal, inner.Resource)

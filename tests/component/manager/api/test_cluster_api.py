@@ -5,11 +5,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from ai.backend.manager.model.identity import Group
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.test_slots import Machine
 from tests.component.manager.test_variants import GpuAgent
+from tests.support.signed_http import RawClient
 
 
 async def test_what_the_cluster_offers(api: Api) -> None:
@@ -52,6 +55,54 @@ async def test_a_request_sees_one_set_of_slots(api: Api, monkeypatch: pytest.Mon
     assert (refused.status, late.reports is None) == (400, False)
     assert refused.json()["data"]["available"] == ["cpu", "mem", "mock.device"]
     assert (await api.user.request("POST", "/session", json=body)).status == 201
+
+
+async def test_watchers_of_agents_are_asked(api: Api) -> None:
+    heard: list[tuple[str, str, str]] = []
+
+    async def watch(request: web.Request) -> web.Response:
+        heard.append((request.method, request.path, request.headers["X-BackendAI-Watcher-Token"]))
+        if request.path == "/agent/stop":
+            return web.json_response({"title": "no", "msg": "The agent could not stop: broken"}, status=503)
+        if request.path == "/agent/start":
+            return web.Response(text="no JSON")
+        return web.json_response({"agent-status": "active"})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", watch)
+
+    async def ask(action: str = "", client: RawClient = api.admin, agent: str = "agent-1") -> tuple[int, Any]:
+        method, path = ("POST", f"/resource/watcher/agent/{action}") if action else ("GET", "/resource/watcher")
+        reply = await client.request(method, path, json={"agent_id": agent})
+        return reply.status, reply.json()
+
+    async with TestServer(app) as server:
+        assert (await ask())[1]["msg"].startswith("The watcher of agent-1 is not known: set nodes/agents/agent-1/ip")
+        config = api.cluster.manager._stores.config
+        await config.put_many(
+            {
+                "nodes/agents/agent-1/ip": "127.0.0.1",
+                "nodes/agents/agent-1/watcher_port": str(server.port),
+                "config/watcher/token": "t0ken",
+            }
+        )
+        assert await ask() == (200, {"agent-status": "active"})
+        assert (await ask("restart"))[0] == 200
+        status, refused = await ask("stop")
+        assert (status, "broken" in refused["msg"]) == (503, True)
+        assert (await ask("start"))[0] == 503, "no sense in its answer"
+        assert (await ask("reboot"))[0] == 404
+        assert (await ask("restart", client=api.user))[0] == 403
+        assert (await ask("restart", agent="nobody"))[0] == 404
+    assert heard == [
+        ("GET", "/", "t0ken"),
+        ("POST", "/agent/restart", "t0ken"),
+        ("POST", "/agent/stop", "t0ken"),
+        ("POST", "/agent/start", "t0ken"),
+    ]
+    assert (await ask("restart"))[0] == 503, "it is away"
+    await config.put_many({"nodes/agents/agent-1/watcher_port": "x"})
+    assert (await ask("restart"))[0] == 400
 
 
 async def test_variants_over_the_wire(api: Api) -> None:

@@ -190,6 +190,27 @@ class AsyncAgent(Area):
         return str((await self._transport.request(call)).object()["device_id"])
 
 
+class AsyncAgentWatcher(Area):
+    """Whoever starts and stops an agent, for superadmins."""
+
+    async def get_status(self, agent_id: str) -> dict[str, Any]:
+        """``agent-status``, as systemd says it."""
+        return await self._get("/resource/watcher", agent_id=agent_id)
+
+    async def agent_start(self, agent_id: str) -> dict[str, Any]:
+        return await self._act("start", agent_id)
+
+    async def agent_stop(self, agent_id: str) -> dict[str, Any]:
+        """Its sessions go on."""
+        return await self._act("stop", agent_id)
+
+    async def agent_restart(self, agent_id: str) -> dict[str, Any]:
+        return await self._act("restart", agent_id)
+
+    async def _act(self, action: str, agent_id: str) -> dict[str, Any]:
+        return await self._send("POST", f"/resource/watcher/agent/{action}", {"agent_id": agent_id})
+
+
 def _operations(agent_id: str, device_name: str) -> str:
     return f"/resource/agents/{quote(agent_id, safe='')}/devices/{quote(device_name, safe='')}/operations"
 

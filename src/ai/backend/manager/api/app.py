@@ -37,6 +37,7 @@ from ai.backend.manager.api.streams import StreamsApi
 from ai.backend.manager.api.templates import TemplatesApi
 from ai.backend.manager.api.tunnels import TunnelsApi
 from ai.backend.manager.api.usage import UsageApi
+from ai.backend.manager.api.watchers import WatchersApi
 from ai.backend.manager.config.settings import GraphQLSettings, ManagerSettings
 from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.bundle import Services
@@ -113,6 +114,7 @@ def api_endpoints(
         *endpoints_of(TemplatesApi(services.templates), tag="templates"),
         *endpoints_of(SessionDefaultsApi(services.defaults), tag="session defaults"),
         *endpoints_of(ConfigApi(services.config), tag="config"),
+        *endpoints_of(WatchersApi(services.watchers), tag="watchers"),
         *_folder_endpoints(services.folders),
         *_artifact_endpoints(services.artifacts),
         *(endpoints_of(ImagesApi(services.images), tag="images") if services.images is not None else ()),

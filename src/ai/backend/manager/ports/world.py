@@ -35,6 +35,18 @@ class AgentGateway(Protocol):
         ...
 
 
+class WatcherGateway(Protocol):
+    """Reaches the watchers of agents."""
+
+    async def ask(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
+        """The object that a watcher answers.
+
+        Raises:
+            InvalidInput: host and port are no address. Unavailable: it does not answer, or refuses.
+        """
+        ...
+
+
 class CallbackFailed(Exception):
     """A callback was not taken. The text names neither the URL nor what was said.
 

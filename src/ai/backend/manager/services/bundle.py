@@ -30,6 +30,7 @@ from ai.backend.manager.services.state import ManagerState
 from ai.backend.manager.services.templates.service import TemplateService
 from ai.backend.manager.services.tunnels import TunnelService
 from ai.backend.manager.services.usage import UsageService
+from ai.backend.manager.services.watchers import WatcherService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,7 @@ class Services:
     tasks: TaskService
     audit: AuditService
     config: ConfigService
+    watchers: WatcherService
     slots: SlotCatalogue
     client_tokens: ClientTokens
     defaults: SessionDefaults
