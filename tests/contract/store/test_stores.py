@@ -526,6 +526,7 @@ class StoreContract:
         credentials = await ids.credentials(KEY)
         assert credentials is not None
         assert (credentials.secret_key, credentials.is_active) == ("s3cret", True)
+        assert await ids.active_keys({KEY, "AKIANOBODY"}) == {KEY}
         assert "s3cret" not in repr(credentials)
         await ids.touch({KEY: (NOW, 3)})
         assert await ids.change_keypair(KEY, is_active=False)
@@ -536,6 +537,7 @@ class StoreContract:
         credentials = await ids.credentials(KEY)
         assert credentials is not None
         assert not credentials.is_active
+        assert await ids.active_keys({KEY}) == set()
         assert (await ids.keypairs(ListQuery(), email="user@local")).total_count == 1
         assert (await ids.users(ListQuery(), domain_name="default", status="active")).total_count == 1
 
@@ -676,6 +678,7 @@ class StoreContract:
             credentials = await ids.credentials(key)
             assert credentials is not None
             assert credentials.is_active is (role is UserRole.SUPERADMIN)
+            assert (key in await ids.active_keys({key})) is (role is UserRole.SUPERADMIN)
 
     async def test_what_is_new_and_what_changes(self, stores: Stores) -> None:
         ids = stores.identities

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -44,10 +44,18 @@ class ThingReply(msgspec.Struct):
 class Keys:
     keys: dict[str, SigningKey] = field(default_factory=dict)
     lookups: int = 0
+    asked: list[set[str]] = field(default_factory=list)
+    fails: bool = False
 
     async def find_key(self, access_key: str) -> SigningKey | None:
         self.lookups += 1
         return self.keys.get(access_key)
+
+    async def active(self, access_keys: Collection[str]) -> set[str]:
+        self.asked.append(set(access_keys))
+        if self.fails:
+            raise RuntimeError("the store is away")
+        return {key for key in access_keys if key in self.keys and self.keys[key].is_active}
 
     def put(
         self, access_key: str = ACCESS, *, active: bool = True, limit: int | None = None, networks: tuple[str, ...] = ()
@@ -143,6 +151,22 @@ class DemoApi:
 
         return await send_events(call.request, source(), heartbeat_s=0.05)
 
+    @route("GET", "/events/signed", kind="stream")
+    async def signed(self, call: Call) -> web.StreamResponse:
+        """The same."""
+        return await self.stream(call)
+
+    @route("GET", "/socket/flood", kind="socket")
+    async def flood(self, call: Call) -> web.StreamResponse:
+        """Never read, and write for ever."""
+        async with open_socket(call.request, heartbeat_s=None) as socket:
+            try:
+                while not socket.closed:
+                    await socket.send_bytes(bytes(65_536))
+            finally:
+                self.source_closed.set()
+        return socket
+
     @route("GET", "/events/refused", kind="stream", auth=False)
     async def refused(self, call: Call) -> web.StreamResponse:
         """No events."""
@@ -198,6 +222,7 @@ async def demo() -> AsyncIterator[Demo]:
         authenticator=Authenticator(keys, key_ttl_s=0.3, trusted_proxies=frozenset({"127.0.0.1"})),
         audit=trail,
         options=HttpOptions(anonymous_rate_limit=8, trusted_proxies=frozenset({"127.0.0.1"})),
+        active_keys=keys.active,
     )
     runner, port = await serve(server.application(), "127.0.0.1", 0)
     try:

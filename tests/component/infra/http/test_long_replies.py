@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from aiohttp import WSMsgType
 
+from ai.backend.infra.http import streams
 from ai.backend.infra.http.streams import MAX_MESSAGE_BYTES, STREAMS, SseEvent
 from tests.component.infra.http.conftest import Demo
 from tests.support.signed_http import RawClient, read_chunk, read_head
@@ -77,10 +78,12 @@ async def test_a_stop_of_the_server_ends_streams_without_saying_that_it_is_over(
     assert b"server_close" not in seen
 
 
-async def _socket(demo: Demo, client: RawClient, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
-    head = client.head("GET", "/socket", content_type=None).decode().split("\r\n")[1:-2]
+async def _socket(
+    demo: Demo, client: RawClient, session: aiohttp.ClientSession, target: str = "/socket"
+) -> aiohttp.ClientWebSocketResponse:
+    head = client.head("GET", target, content_type=None).decode().split("\r\n")[1:-2]
     headers = {name: value for name, _, value in (line.partition(": ") for line in head)}
-    return await session.ws_connect(f"http://127.0.0.1:{demo.port}/socket", headers=headers, max_msg_size=0)
+    return await session.ws_connect(f"http://127.0.0.1:{demo.port}{target}", headers=headers, max_msg_size=0)
 
 
 async def test_a_socket(demo: Demo) -> None:
@@ -133,3 +136,70 @@ async def test_a_plain_get_of_a_socket_is_refused(demo: Demo) -> None:
     reply = await demo.client().request("GET", "/socket")
     assert reply.status == 400
     assert reply.problem
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_LOOK_AGAIN_S", 0.05)
+    monkeypatch.setattr(streams, "_GOODBYE_S", 0.2)
+
+
+@pytest.mark.usefixtures("soon")
+async def test_what_a_key_has_opened_ends_when_the_key_does(demo: Demo) -> None:
+    demo.keys.put("AKIAOTHER")
+    other = demo.client(access_key="AKIAOTHER")
+    demo.api.events, demo.api.hold = [], asyncio.Event()
+    async with aiohttp.ClientSession() as session:
+        mine, theirs = await _socket(demo, demo.client(), session), await _socket(demo, other, session)
+        reader, writer = await other.send(other.head("GET", "/events/signed", content_type=None))
+        anonymous, its = await _open_events(demo)
+        await read_head(reader)
+        demo.keys.put("AKIAOTHER", active=False)
+        message = await theirs.receive(timeout=30)
+        assert (message.type, message.data) == (WSMsgType.CLOSE, 1008)
+        assert message.extra == "the access key is no longer active"
+        async with asyncio.timeout(30):
+            while await reader.read(65_536):
+                pass
+            await demo.api.source_closed.wait()
+        await mine.send_str("x")
+        assert await mine.receive_str(timeout=30) == "echo x"
+        assert (await read_head(anonymous))[0] == 200
+        writer.close()
+        its.close()
+        await mine.close()
+    assert {"AKIAOTHER", demo.client().access_key} in demo.keys.asked
+    demo.api.hold.set()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_client_that_does_not_read_is_ended_too(demo: Demo) -> None:
+    handshake = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+    client = demo.client()
+    _, writer = await client.send(client.head("GET", "/socket/flood", content_type=None, headers=handshake))
+    await asyncio.sleep(0.1)
+    demo.keys.put(active=False)
+    await asyncio.wait_for(demo.api.source_closed.wait(), 30)
+    writer.close()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_store_that_is_away_ends_nothing_and_is_asked_again(
+    demo: Demo, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with aiohttp.ClientSession() as session, await _socket(demo, demo.client(), session) as socket:
+        demo.keys.fails = True
+        async with asyncio.timeout(30):
+            while len(demo.keys.asked) < 3:  # noqa: ASYNC110  # a list has no event
+                await asyncio.sleep(0.01)
+        await socket.send_str("x")
+        assert await socket.receive_str(timeout=30) == "echo x"
+        demo.keys.put(active=False)
+        demo.keys.fails = False
+        assert (await socket.receive(timeout=30)).data == 1008
+    assert "the store is away" in caplog.text

@@ -18,6 +18,7 @@ from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendAPIError, BackendClientError, EndpointUnreachable
 from ai.backend.client.session import AsyncSession
 from ai.backend.common.errors import RunError, Unavailable
+from ai.backend.common.states import UserStatus
 from ai.backend.common.wire.agent import OpenPort, ServiceState, StartService
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.node.ports import SocketStream
@@ -216,6 +217,31 @@ async def test_one_that_carries_nothing_may_be_ended(
     async with await api.socket(http, "/stream/session/tunnelled/tcpproxy?app=sshd") as ws:
         await ws.send_bytes(b"wait\n")
         assert await until_closed(ws) == 1000
+
+
+async def test_tunnels_and_terminals_end_with_the_key_or_the_user_who_opened_them(
+    api: Api, http: aiohttp.ClientSession, service: Service
+) -> None:
+    stores = api.cluster.manager._stores.identities
+    who = await stores.credentials(api.user.access_key)
+    assert who is not None
+    ways = ("/stream/session/tunnelled/tcpproxy?app=sshd", "/stream/session/tunnelled/pty")
+    for change in (
+        lambda is_active: stores.change_keypair(api.user.access_key, is_active=is_active),
+        lambda is_active: stores.change_user(
+            who.caller.user_id, status=UserStatus.ACTIVE if is_active else UserStatus.INACTIVE
+        ),
+    ):
+        service.ended.clear()
+        sockets = [await api.socket(http, way) for way in ways]
+        await sockets[0].send_bytes(b"echo\n")
+        await change(False)
+        try:
+            assert [await until_closed(ws) for ws in sockets] == [1008, 1008]
+            await asyncio.wait_for(service.ended.wait(), PATIENCE_S)
+        finally:
+            await change(True)
+            api.cluster.manager.services.identity.invalidate_all()
 
 
 async def test_what_is_refused(api: Api, http: aiohttp.ClientSession, service: Service) -> None:

@@ -48,7 +48,7 @@ from ai.backend.infra.http.pot import UNVERIFIED_BYTES, VERIFIED_BYTES, Pot
 from ai.backend.infra.http.ratelimit import Allowance, Limiter, RateLimiter
 from ai.backend.infra.http.routes import SAFE_METHODS, Call, Endpoint, Reply, RouteTable
 from ai.backend.infra.http.signature import SigningKey
-from ai.backend.infra.http.streams import STREAMS, Streams
+from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, ActiveKeys, Streams
 from ai.backend.infra.telemetry import Metrics, bind_log_context
 
 log = logging.getLogger(__name__)
@@ -113,6 +113,7 @@ class HttpServer:
         client_tokens: recognises repeated calls; None takes no notice of client tokens.
         on_admitted: told the access key of every request whose signature was right.
         limiter: who counts requests; this process by default.
+        active_keys: asked now and then about the keys of open streams; without it they stay open.
     """
 
     def __init__(
@@ -126,7 +127,9 @@ class HttpServer:
         options: HttpOptions | None = None,
         on_admitted: Callable[[Any], None] | None = None,
         limiter: Limiter | None = None,
+        active_keys: ActiveKeys | None = None,
     ) -> None:
+        self._active_keys = active_keys
         self.table = RouteTable(endpoints)
         self._authenticator = authenticator
         self._audit = audit
@@ -150,7 +153,7 @@ class HttpServer:
         """The aiohttp application; streams are closed when it shuts down."""
         logging.getLogger("aiohttp.server").addFilter(_is_worth_a_record)
         app = web.Application(client_max_size=0)
-        streams = app[STREAMS] = Streams()
+        streams = app[STREAMS] = Streams(self._active_keys)
 
         async def close_streams(_: web.Application) -> None:
             await streams.close()
@@ -262,6 +265,7 @@ class HttpServer:
         if not may_come_from(call.address, key.networks):
             raise Forbidden("This keypair may not be used from where you are.")
         call.access_key, call.identity = access_key, key.identity
+        call.request[ACCESS_KEY] = access_key
         call.give_back()
         call.pot = self._verified
         if self._on_admitted is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -26,43 +26,92 @@ MAX_MESSAGE_BYTES = 4 << 20
 PING_INTERVAL_S = 30.0
 HEARTBEAT_S = 15.0
 _HEAD_PAUSE_S = 0.02
+_LOOK_AGAIN_S = 1.0
+_GOODBYE_S = 1.0
+_NO_LONGER = b"the access key is no longer active"
+
+
+@dataclass(eq=False, slots=True)
+class _Stream:
+    """``key``: the access key that opened it, if any."""
+
+    task: asyncio.Task[Any]
+    key: str | None
+    socket: web.WebSocketResponse | None
+    is_ending: bool = False
+
+
+ACCESS_KEY: web.RequestKey[str] = web.RequestKey("access_key", str)
+"""Who signed a request."""
+ActiveKeys = Callable[[Collection[str]], Awaitable[set[str]]]
+"""Those of some access keys that may sign now."""
 
 
 class Streams:
-    """The open streams of a server; each learns from :attr:`closing` that it should end."""
+    """The open streams of a server; each learns from :attr:`closing` that it should end.
 
-    def __init__(self) -> None:
+    ``active`` is asked once a second for the keys of all open streams, if there are any; streams of others are ended.
+    """
+
+    def __init__(self, active: ActiveKeys | None = None) -> None:
         self.closing = asyncio.Event()
-        self._open: set[asyncio.Task[Any]] = set()
-        self._sockets: set[web.WebSocketResponse] = set()
+        self._active = active
+        self._open: set[_Stream] = set()
+        self._watch: asyncio.Task[None] | None = None
+        self._goodbyes: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._open)
 
     @contextmanager
-    def opened(self, socket: web.WebSocketResponse | None = None) -> Iterator[None]:
+    def opened(self, request: web.Request, socket: web.WebSocketResponse | None = None) -> Iterator[None]:
         """Be known as open inside the block."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a stream is served by a task")
-        self._open.add(task)
-        if socket is not None:
-            self._sockets.add(socket)
+        stream = _Stream(task, request.get(ACCESS_KEY), socket)
+        self._open.add(stream)
+        if self._active is not None and (self._watch is None or self._watch.done()):
+            self._watch = asyncio.create_task(self._end_those_of_others(self._active), name="stream-keys")
         try:
             yield
         finally:
-            self._open.discard(task)
-            if socket is not None:
-                self._sockets.discard(socket)
+            self._open.discard(stream)
+
+    async def _end_those_of_others(self, active: ActiveKeys) -> None:
+        while keys := {stream.key for stream in self._open if stream.key is not None}:
+            await asyncio.sleep(_LOOK_AGAIN_S)
+            try:
+                gone = keys - await active(keys)
+            except Exception:  # requests fail too, and the next look will tell
+                log.exception("whose streams may stay open could not be found out")
+                continue
+            for stream in [s for s in self._open if s.key in gone and not s.is_ending]:
+                stream.is_ending = True
+                goodbye = asyncio.create_task(self._end(stream))
+                self._goodbyes.add(goodbye)
+                goodbye.add_done_callback(self._goodbyes.discard)
+
+    async def _end(self, stream: _Stream) -> None:
+        """Say why, if the client listens; otherwise go without."""
+        if stream.socket is not None:
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                async with asyncio.timeout(_GOODBYE_S):
+                    await stream.socket.close(code=WSCloseCode.POLICY_VIOLATION, message=_NO_LONGER)
+        if stream in self._open:
+            stream.task.cancel()
 
     async def close(self, *, timeout_s: float = 2.0) -> None:
         """Ask every stream to end, and cancel those that have not after ``timeout_s``."""
         self.closing.set()
-        goodbyes = [s.close(code=WSCloseCode.GOING_AWAY, message=b"server is stopping") for s in list(self._sockets)]
+        if self._watch is not None:
+            self._watch.cancel()
+        sockets = [stream.socket for stream in self._open if stream.socket is not None]
+        goodbyes = [s.close(code=WSCloseCode.GOING_AWAY, message=b"server is stopping") for s in sockets]
         for goodbye in asyncio.as_completed(goodbyes, timeout=timeout_s) if goodbyes else ():
             with contextlib.suppress(TimeoutError, ConnectionError):
                 await goodbye
-        left = set(self._open)
+        left = {stream.task for stream in self._open}
         if left:
             _, left = await asyncio.wait(left, timeout=timeout_s)
         for task in left:
@@ -107,7 +156,7 @@ async def send_events(
         }
     )
     step: asyncio.Future[SseEvent] = asyncio.ensure_future(anext(source))
-    with streams.opened(), contextlib.suppress(ConnectionError):
+    with streams.opened(request), contextlib.suppress(ConnectionError):
         # The head goes out when the source listens, so that whatever the client does next is told to it.
         await asyncio.wait((step,), timeout=_HEAD_PAUSE_S)
         if step.done() and isinstance(step.exception(), BackendError):
@@ -177,7 +226,7 @@ async def open_socket(
     """
     socket = web.WebSocketResponse(heartbeat=heartbeat_s, max_msg_size=MAX_MESSAGE_BYTES, compress=False)
     await socket.prepare(request)
-    with request.app[STREAMS].opened(socket):
+    with request.app[STREAMS].opened(request, socket):
         code, reason = WSCloseCode.OK, b""
         try:
             yield socket

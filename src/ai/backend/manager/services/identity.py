@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -162,6 +162,10 @@ class IdentityService:
             self._cache.clear()
         self._cache[access_key] = (now, found)
         return found
+
+    async def active_keys(self, access_keys: Collection[str]) -> set[str]:
+        """Those of them that may sign now, as the store says."""
+        return await self._store.active_keys(access_keys)
 
     def invalidate(self, access_key: str) -> None:
         """Forget what is cached of a keypair, after a change by this process."""

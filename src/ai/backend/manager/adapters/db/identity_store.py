@@ -25,10 +25,11 @@ from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
-from ai.backend.common.states import GroupType, UserStatus
+from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import GUID
 from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.adapters.db.bulk import chunks
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
 from ai.backend.manager.adapters.db.people import SqlPeopleStore, keypair_of, keypair_row, opened, users_of
 from ai.backend.manager.model.identity import (
@@ -47,6 +48,12 @@ from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
 
 _USER_HIDDEN = frozenset({"password"})
 _KEYPAIR_HIDDEN = frozenset({"secret_key"})
+
+
+def _may_sign(row: Row[Any]) -> bool:
+    """The keypair, its user and the user's domain are active; superadmins stay in a domain that is not."""
+    is_open = row.is_domain_active is not False or row.role is UserRole.SUPERADMIN
+    return bool(row.is_active) and row.status is UserStatus.ACTIVE and is_open
 
 
 def _near_groups() -> Select[Any]:
@@ -401,10 +408,23 @@ class SqlIdentityStore(SqlPeopleStore):
             rate_limit=row.rate_limit,
             allowed_client_ip=row.allowed_client_ip,
         )
-        is_open = row.is_domain_active is not False or caller.is_superadmin
-        is_active = bool(row.is_active) and row.status is UserStatus.ACTIVE and is_open
         secret = opened(self._sealer, row.access_key, row.secret_key)
-        return Credentials(caller=caller, secret_key=secret, is_active=is_active, ssh_public_key=row.ssh_public_key)
+        return Credentials(
+            caller=caller, secret_key=secret, is_active=_may_sign(row), ssh_public_key=row.ssh_public_key
+        )
+
+    async def active_keys(self, access_keys: Collection[str]) -> set[str]:
+        k, u, d = t.keypairs.c, t.users.c, t.domains.c
+        found: set[str] = set()
+        for some in chunks(sorted(access_keys)):
+            rows = await self._rows(
+                select(k.access_key, k.is_active, u.status, u.role, d.is_active.label("is_domain_active"))
+                .join(t.users, u.uuid == k.user_id)
+                .outerjoin(t.domains, d.name == u.domain_name)
+                .where(k.access_key.in_(some))
+            )
+            found.update(row.access_key for row in rows if _may_sign(row))
+        return found
 
     async def keypair(self, access_key: str) -> Keypair | None:
         k, u = t.keypairs.c, t.users.c

@@ -252,6 +252,10 @@ class MemoryIdentityStore(MemoryPeopleStore):
             ssh_public_key=keypair.ssh_public_key,
         )
 
+    async def active_keys(self, access_keys: Collection[str]) -> set[str]:
+        found = {key: await self.credentials(key) for key in access_keys}
+        return {key for key, credentials in found.items() if credentials is not None and credentials.is_active}
+
     async def keypair(self, access_key: str) -> Keypair | None:
         pair = self._pairs.get(access_key)
         return self._keypair(pair) if pair is not None else None
