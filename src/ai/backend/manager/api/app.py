@@ -179,6 +179,7 @@ def build_app(
         options=options.http,
         on_admitted=admit,
         limiter=limiter,
+        active_keys=services.identity.active_keys,
     )
     return server.application()
 
