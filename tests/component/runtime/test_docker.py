@@ -536,6 +536,10 @@ async def test_an_engine_whose_disk_is_full(tmp_path: Path, own_engine: DockerEn
                 assert not traces(own_engine, tmp_path / "state", str(first.key.kernel_id))
                 (data / "filler").unlink()
                 await runtime.create(refused)
+                process.terminate()  # in good order, which asks every container to end
+                process.wait()
+                process = await asyncio.to_thread(own_engine.start)
+                assert (await exit_within(runtime, refused.key)).reason == "engine-stopped"
         finally:
             await asyncio.to_thread(end_engine, own_engine, process)
 

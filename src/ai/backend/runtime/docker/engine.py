@@ -311,11 +311,18 @@ class Engine:
         return None
 
     async def was_killed(self, container_id: str) -> bool:
-        """Whether somebody has asked the engine to end it, as far as the engine remembers."""
+        """Whether somebody has asked the engine to end it, as far as the engine remembers.
+
+        Raises Unavailable also while the engine ends: then it takes no new connections, and ends containers itself.
+        """
         filters = json.dumps({"container": [container_id], "event": ["kill"]})
         params = {"since": "1", "until": f"{time.time():.6f}", "filters": filters}
         with _translated():
-            async with asyncio.timeout(CALL_TIMEOUT_S), self._client()._query("events", params=params) as answer:
+            async with (
+                asyncio.timeout(CALL_TIMEOUT_S),
+                aiodocker.Docker(url=self.host) as afresh,
+                afresh._query("events", params=params) as answer,
+            ):
                 lines = (await answer.read()).splitlines()
                 return any(json.loads(line)["Actor"]["Attributes"].get("signal") in _ENDING for line in lines)
 

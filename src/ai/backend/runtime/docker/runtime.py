@@ -68,7 +68,7 @@ from ai.backend.runtime.docker.workloads import Handle, Workloads
 
 log = logging.getLogger(__name__)
 STOP_MARGIN_S = 25.0
-ENDING_LOOK_S = 0.05
+ENDING_LOOK_S, ENDING_LOOK_MAX_S = 0.05, 5.0
 ENGINE_RETRY_S = 0.5
 
 
@@ -314,15 +314,20 @@ class DockerRuntime(AbstractRuntime):
 
     async def _ended(self, handle: Handle) -> WorkloadExit | None:
         """After the end of a stream: how the container ended, or None if its relay lives and serves another agent."""
+        delay_s, complaint = ENDING_LOOK_S, ""
         while True:
             try:
                 if (ended := await self._workloads.settle(handle)) is not None:
                     return ended
             except BackendError as error:
-                log.warning("the engine cannot say how %s is: %s", handle.record.key, error)
+                if error.message != complaint:
+                    log.warning("the engine cannot say how %s is: %s", handle.record.key, error)
+                complaint = error.message
             if await is_listening(handle.folder.channel):
                 return None
-            await asyncio.sleep(ENDING_LOOK_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(handle.ended.wait(), delay_s)
+            delay_s = min(2 * delay_s, ENDING_LOOK_MAX_S)
 
     async def port_exposure(self, key: WorkloadKey) -> PortExposure:
         handle = self._living(key)
