@@ -10,6 +10,7 @@ import click
 
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import screen_of
+from ai.backend.cli.output import decoded
 from ai.backend.cli.vfolder_group import show, tell
 
 if TYPE_CHECKING:
@@ -37,12 +38,11 @@ def given(**props: Any) -> dict[str, Any]:
 
 
 def readable(item: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON in a string as what it says."""
-    told: dict[str, Any] = {}
-    for name, value in item.items():
-        is_json = isinstance(value, str) and value[:1] in "{[" and value != ""
-        told[name] = json.loads(value) if is_json else value
-    return told
+    """JSON in a string as what it says; what people wrote may begin like it and be none."""
+    return {
+        name: decoded(value) if isinstance(value, str) and value.startswith(("{", "[")) else value
+        for name, value in item.items()
+    }
 
 
 def list_them(

@@ -6,9 +6,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.administering import change, list_them
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
-from ai.backend.cli.vfolder_group import show, tell
+from ai.backend.cli.vfolder_group import show
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 sesstpl = LazyGroup("sesstpl", help="Templates that sessions are made from.")
 dotfile = LazyGroup("dotfile", help="Small files that are in the home directory of every new session.")
 _TEXT = click.option("-f", "--file", "source", type=click.File("r"), default="-", help="Standard input if not given.")
+_TEMPLATE = click.argument("template_id")
+_PATH = click.argument("path")
 _CLUSTER = click.option("--cluster", "is_cluster", is_flag=True, help="A template of clusters, which have roles.")
-_GROUP = click.option("-g", "--group", default=None, help="Of a group, for its administrators.")
-_DOMAIN = click.option("-d", "--domain", default=None, help="Of a domain, for its administrators.")
 _PERMISSION = click.option("--perm", default="644", show_default=True, help="Permission in octal digits.")
 
 
@@ -32,13 +33,12 @@ def _kind(is_cluster: bool) -> Any:
 @_CLUSTER
 def template_create(source: IO[str], group: str | None, is_cluster: bool) -> None:
     """Keep the templates of a file in YAML or JSON."""
-    screen, payload = screen_of(), source.read()
+    payload = source.read()
 
-    async def work(api: AsyncSession) -> None:
-        made = await api.SessionTemplate.create(payload, group=group, kind=_kind(is_cluster))
-        tell(screen, {"ids": made}, "\n".join(f"Template {one} is kept." for one in made))
+    async def work(api: AsyncSession) -> dict[str, Any]:
+        return {"ids": await api.SessionTemplate.create(payload, group=group, kind=_kind(is_cluster))}
 
-    call(screen, work)
+    change(work, {}, "", lines=lambda made: "\n".join(f"Template {one} is kept." for one in made["ids"]))
 
 
 @sesstpl.command("list", cls=Leaf)
@@ -46,150 +46,128 @@ def template_create(source: IO[str], group: str | None, is_cluster: bool) -> Non
 @_CLUSTER
 def template_list(everybodys: bool, is_cluster: bool) -> None:
     """List templates."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        found = await api.SessionTemplate.paginated_list(everybodys=everybodys, kind=_kind(is_cluster))
-        columns = (("id", "ID"), ("name", "Name"), ("user_email", "User"), ("group_name", "Group"))
-        show(screen, found, columns, "There are no templates.")
-
-    call(screen, work)
+    columns = (("id", "ID"), ("name", "Name"), ("user_email", "User"), ("group_name", "Group"))
+    list_them(
+        lambda api: api.SessionTemplate.paginated_list(everybodys=everybodys, kind=_kind(is_cluster)),
+        columns,
+        "There are no templates.",
+    )
 
 
 @sesstpl.command("get", cls=Leaf)
-@click.argument("template_id")
+@_TEMPLATE
 @click.option("-f", "--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
 @_CLUSTER
 def template_get(template_id: str, form: Any, is_cluster: bool) -> None:
     """Print a template."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        text = await api.SessionTemplate.get(template_id, form=form, kind=_kind(is_cluster))
-        tell(screen, {"id": template_id, "text": text}, text.rstrip("\n"))
+    async def work(api: AsyncSession) -> dict[str, Any]:
+        return {"text": await api.SessionTemplate.get(template_id, form=form, kind=_kind(is_cluster))}
 
-    call(screen, work)
+    change(work, {"id": template_id}, "", lines=lambda made: made["text"].rstrip("\n"))
 
 
 @sesstpl.command("update", cls=Leaf)
-@click.argument("template_id")
+@_TEMPLATE
 @_TEXT
 @_CLUSTER
 def template_update(template_id: str, source: IO[str], is_cluster: bool) -> None:
     """Replace what a template says."""
-    screen, payload = screen_of(), source.read()
-
-    async def work(api: AsyncSession) -> None:
-        await api.SessionTemplate.update(template_id, payload, kind=_kind(is_cluster))
-        tell(screen, {"id": template_id}, f"Template {template_id} is changed.")
-
-    call(screen, work)
+    payload = source.read()
+    change(
+        lambda api: api.SessionTemplate.update(template_id, payload, kind=_kind(is_cluster)),
+        {"id": template_id},
+        f"Template {template_id} is changed.",
+    )
 
 
 @sesstpl.command("delete", cls=Leaf)
-@click.argument("template_id")
+@_TEMPLATE
 @_CLUSTER
 def template_delete(template_id: str, is_cluster: bool) -> None:
     """Forget a template; its sessions stay."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await api.SessionTemplate.delete(template_id, kind=_kind(is_cluster))
-        tell(screen, {"id": template_id}, f"Template {template_id} is gone.")
-
-    call(screen, work)
+    change(
+        lambda api: api.SessionTemplate.delete(template_id, kind=_kind(is_cluster)),
+        {"id": template_id},
+        f"Template {template_id} is gone.",
+    )
 
 
 @click.command("start-template", cls=Leaf)
-@click.argument("template_id")
+@_TEMPLATE
 @click.option("-t", "--name", default=None, help="Name of the session.")
 @click.option("--enqueue-only", is_flag=True, help="Do not wait until it runs.")
 @_CLUSTER
 def start_template(template_id: str, name: str | None, enqueue_only: bool, is_cluster: bool) -> None:
     """Start a session as a template says."""
-    screen = screen_of()
+    fields: dict[str, Any] = {"enqueueOnly": enqueue_only, **({"name": name} if name else {})}
+    change(
+        lambda api: api.SessionTemplate.start(template_id, kind=_kind(is_cluster), **fields),
+        {},
+        "",
+        lines=lambda made: f"Session {made.get('sessId', made.get('sessionId'))} is {made.get('status')}.",
+    )
 
-    async def work(api: AsyncSession) -> None:
-        fields: dict[str, Any] = {"enqueueOnly": enqueue_only, **({"name": name} if name else {})}
-        made = await api.SessionTemplate.start(template_id, kind=_kind(is_cluster), **fields)
-        tell(screen, made, f"Session {made.get('sessId', made.get('sessionId'))} is {made.get('status')}.")
 
-    call(screen, work)
+# ---- dotfiles ----
+
+
+def _owned(command: Any) -> Any:
+    """Options that say whose dotfile it is; one's own without them."""
+    for option in (
+        click.option("-d", "--domain", default=None, help="Of a domain, for its administrators."),
+        click.option("-g", "--group", default=None, help="Of a group, for its administrators."),
+    ):
+        command = option(command)
+    return command
 
 
 @dotfile.command("create", cls=Leaf)
-@click.argument("path")
+@_PATH
 @_TEXT
 @_PERMISSION
-@_GROUP
-@_DOMAIN
-def dotfile_create(path: str, source: IO[str], perm: str, group: str | None, domain: str | None) -> None:
+@_owned
+def dotfile_create(path: str, source: IO[str], perm: str, **owner: str | None) -> None:
     """Keep a dotfile; it is in sessions that start from now on."""
-    screen, data = screen_of(), source.read()
-
-    async def work(api: AsyncSession) -> None:
-        await api.Dotfile.create(path, data, perm, group=group, domain=domain)
-        tell(screen, {"path": path}, f"{path} is kept.")
-
-    call(screen, work)
+    data = source.read()
+    change(lambda api: api.Dotfile.create(path, data, perm, **owner), {"path": path}, f"{path} is kept.")
 
 
 @dotfile.command("update", cls=Leaf)
-@click.argument("path")
+@_PATH
 @_TEXT
 @_PERMISSION
-@_GROUP
-@_DOMAIN
-def dotfile_update(path: str, source: IO[str], perm: str, group: str | None, domain: str | None) -> None:
+@_owned
+def dotfile_update(path: str, source: IO[str], perm: str, **owner: str | None) -> None:
     """Replace a dotfile; sessions that run keep theirs."""
-    screen, data = screen_of(), source.read()
-
-    async def work(api: AsyncSession) -> None:
-        await api.Dotfile.update(path, data, perm, group=group, domain=domain)
-        tell(screen, {"path": path}, f"{path} is changed.")
-
-    call(screen, work)
+    data = source.read()
+    change(lambda api: api.Dotfile.update(path, data, perm, **owner), {"path": path}, f"{path} is changed.")
 
 
 @dotfile.command("get", cls=Leaf)
-@click.argument("path")
-@_GROUP
-@_DOMAIN
-def dotfile_get(path: str, group: str | None, domain: str | None) -> None:
+@_PATH
+@_owned
+def dotfile_get(path: str, **owner: str | None) -> None:
     """Print a dotfile."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        found = await api.Dotfile.get(path, group=group, domain=domain)
-        tell(screen, found, found["data"].rstrip("\n"))
-
-    call(screen, work)
+    change(lambda api: api.Dotfile.get(path, **owner), {}, "", lines=lambda found: found["data"].rstrip("\n"))
 
 
 @dotfile.command("list", cls=Leaf)
-@_GROUP
-@_DOMAIN
-def dotfile_list(group: str | None, domain: str | None) -> None:
+@_owned
+def dotfile_list(**owner: str | None) -> None:
     """List dotfiles."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Dotfile.paginated_list(group=group, domain=domain)
+        found = await api.Dotfile.paginated_list(**owner)
         show(screen, found, (("path", "Path"), ("permission", "Permission")), "There are no dotfiles.")
 
     call(screen, work)
 
 
 @dotfile.command("delete", cls=Leaf)
-@click.argument("path")
-@_GROUP
-@_DOMAIN
-def dotfile_delete(path: str, group: str | None, domain: str | None) -> None:
+@_PATH
+@_owned
+def dotfile_delete(path: str, **owner: str | None) -> None:
     """Forget a dotfile; sessions that run keep theirs."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await api.Dotfile.delete(path, group=group, domain=domain)
-        tell(screen, {"path": path}, f"{path} is gone.")
-
-    call(screen, work)
+    change(lambda api: api.Dotfile.delete(path, **owner), {"path": path}, f"{path} is gone.")

@@ -88,6 +88,9 @@ async def test_resource_groups_presets_and_agents(shell: Shell) -> None:
 
 
 async def test_people_and_tenants(api: Api, shell: Shell) -> None:
+    await shell("domain", "add", "odd", "-d", "[it begins like JSON")
+    assert "[it begins like JSON" in await shell.text("domain", "list")
+    await shell("domain", "purge", "odd", "-y")
     await shell("domain", "add", "lab", "-d", "the lab", "--total-resource-slots", '{"cpu": "8"}')
     await shell("domain", "update", "lab", "--vfolder-host-perms", '{"local:volume1": ["upload-file"]}')
     assert (await shell("domain", "info", "lab"))["allowed_vfolder_hosts"] == {"local:volume1": ["upload-file"]}
