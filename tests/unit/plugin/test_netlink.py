@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from ai.backend.plugin.node import netlink
 from ai.backend.plugin.node.netlink import EVERYBODY, Route, mac_of
 
 
@@ -30,13 +29,14 @@ def test_a_tunnel_is_made_without_learning() -> None:
     assert body[16:].hex() == (
         "090003006261693000000000"  # IFLA_IFNAME
         "08000400aa050000"  # IFLA_MTU
-        "34001200"  # IFLA_LINKINFO
+        "3c001200"  # IFLA_LINKINFO
         "0a00010076786c616e000000"  # "vxlan"
-        "24000200"  # IFLA_INFO_DATA
+        "2c000200"  # IFLA_INFO_DATA
         "0800010001100000"  # IFLA_VXLAN_ID
         "08000400c0000201"  # IFLA_VXLAN_LOCAL
         "0500070000000000"  # IFLA_VXLAN_LEARNING
         "06000f0012b60000"  # IFLA_VXLAN_PORT, in network order
+        "05001f0000000000"  # IFLA_VXLAN_LOCALBYPASS
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 from collections.abc import Iterator
 from hashlib import sha256
@@ -10,7 +11,7 @@ from urllib.parse import urlsplit
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.wire.agent import OverlayReport
-from ai.backend.plugin.node import ipsec
+from ai.backend.plugin.node import ipsec, overlay
 from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.runtime import RuntimeInfo
 
@@ -30,6 +31,10 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
             mtu = route.mtu_at(address)
     except OSError as error:
         return OverlayReport(why_not=f"{error.strerror or error}: set `underlay.address`")
+    if ipaddress.ip_address(address).is_loopback:
+        why = _why_none_here(settings)
+        if why:
+            return OverlayReport(why_not=why)
     return OverlayReport(
         address=address,
         port=settings.underlay.port,
@@ -37,6 +42,12 @@ def overlay_report(settings: AgentSettings, info: RuntimeInfo) -> OverlayReport:
         mtu=mtu,
         why_plain=ipsec.why_none(encryption_mark(settings)),
     )
+
+
+def _why_none_here(settings: AgentSettings) -> str:
+    """For an agent whose peers are all on its own node."""
+    name = overlay.device_name("underlay ", f"{settings.data_dir} {os.getpid()}", "u")
+    return overlay.why_none(name, within_node=True)
 
 
 def encryption_mark(settings: AgentSettings) -> int:

@@ -23,7 +23,7 @@ _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MTU, _IFLA_LINK, _IFLA_MASTER = 1, 3, 4, 5, 1
 _IFLA_LINKINFO, _IFLA_NET_NS_PID, _IFLA_IFALIAS = 18, 19, 20
 _INFO_KIND, _INFO_DATA, _VETH_PEER, _MACVLAN_MODE = 1, 2, 1, 1
 _MACVLAN_BRIDGE = 4
-_VXLAN_ID, _VXLAN_LOCAL, _VXLAN_LEARNING, _VXLAN_PORT = 1, 4, 7, 15
+_VXLAN_ID, _VXLAN_LOCAL, _VXLAN_LEARNING, _VXLAN_PORT, _VXLAN_SHORTCUT = 1, 4, 7, 15, 31
 _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 _NDA_DST, _NDA_LLADDR, _NDA_PORT = 1, 2, 6
 _NUD_STATIC, _NTF_SELF = 0xC0, 0x02  # permanent, and never asked after
@@ -53,6 +53,10 @@ def _hardware(address: str) -> bytes:
 def mac_of(address: str) -> str:
     """The hardware address of whoever has this IPv4 address in a session's network, so that peers need not ask."""
     return ":".join(f"{byte:02x}" for byte in b"\x02\x42" + socket.inet_aton(address))
+
+
+def _byte(kind: int, number: int) -> bytes:
+    return attribute(kind, bytes([number]))
 
 
 def _link(index: int = 0, flags: int = 0, change: int = 0) -> bytes:
@@ -145,12 +149,25 @@ class Route(Line):
         self.set_alias(name, alias)
 
     def add_vxlan(self, name: str, vni: int, local: str, port: int, mtu: int) -> None:
-        """A tunnel that knows its peers by :meth:`add_place` alone, and answers no questions for addresses."""
+        """A tunnel that knows its peers by :meth:`add_place` alone, and answers no questions for addresses.
+
+        Between two tunnels of one node it goes as between nodes, if the kernel can (:meth:`has_no_shortcut`).
+        """
         data = _number(_VXLAN_ID, vni) + attribute(_VXLAN_LOCAL, socket.inet_aton(local))
-        data += attribute(_VXLAN_LEARNING, b"\0") + attribute(_VXLAN_PORT, struct.pack("!H", port))
+        data += _byte(_VXLAN_LEARNING, 0) + attribute(_VXLAN_PORT, struct.pack("!H", port))
+        data += _byte(_VXLAN_SHORTCUT, 0)
         info = _text(_INFO_KIND, "vxlan") + attribute(_INFO_DATA, data)
         body = _link(flags=IFF_NOARP, change=IFF_NOARP) + _text(_IFLA_IFNAME, name) + _number(_IFLA_MTU, mtu)
         self.do(_NEWLINK, body + attribute(_IFLA_LINKINFO, info), _CREATE | _EXCLUSIVE)
+
+    def has_no_shortcut(self, name: str) -> bool:
+        """Whether a tunnel reaches others of its node (Linux 6.5 and newer). The kernel's shortcut between them passes
+        packets on as if they were on their way out, and what receives them by macvlan drops them."""
+        for kind, content in self.ask(_GETLINK, _ACK, _link() + _text(_IFLA_IFNAME, name)):
+            if kind == _NEWLINK:
+                info = dict(attributes(dict(attributes(content[16:])).get(_IFLA_LINKINFO, b"")))
+                return dict(attributes(info.get(_INFO_DATA, b""))).get(_VXLAN_SHORTCUT) == b"\0"
+        return False
 
     def add_place(self, name: str, hardware: str, address: str, port: int) -> None:
         """Tell a VXLAN device behind which peer a hardware address is; again is harmless. Of :data:`EVERYBODY` there

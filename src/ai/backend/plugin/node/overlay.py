@@ -10,7 +10,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from ai.backend.common.errors import CreationDeferred
+from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.netlink import EVERYBODY, Route, mac_of
 from ai.backend.plugin.runtime import Overlay
@@ -19,6 +19,7 @@ _SYSCTL = Path("/proc/sys/net")
 _FENCES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
 """Besides that the device answers no questions for addresses: the host listens to nothing that arrives there."""
 _PROBE_PORT, _PROBE_MTU = 4789, 1450
+_NO_SHORTCUT = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
 
 
 def fence(name: str) -> None:
@@ -33,14 +34,16 @@ def device_name(mark: str, session: str, end: str) -> str:
     return "bai" + sha256(f"{mark}{session}".encode()).hexdigest()[:10] + end
 
 
-def why_none(name: str) -> str:
-    """Why this kernel makes no VXLAN devices; empty if it does. ``name`` is of a device to try it with, and nobody
-    else's."""
+def why_none(name: str, *, within_node: bool = False) -> str:
+    """Why this kernel makes no VXLAN devices, or none that reach others of its node; empty if it does. ``name`` is of a
+    device to try it with, and nobody else's."""
     vni = 1 + int(sha256(name.encode()).hexdigest()[:5], 16)
     try:
         with Route() as route:
             try:
                 route.add_vxlan(name, vni, "127.0.0.1", _PROBE_PORT, _PROBE_MTU)
+                if within_node and not route.has_no_shortcut(name):
+                    return _NO_SHORTCUT
             finally:
                 route.remove(name)
     except OSError as error:
@@ -54,7 +57,8 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
     ``mark`` begins its alias. Idempotent.
 
     Raises:
-        CreationDeferred: the number is in use here. OSError: the kernel does not do it, or the address is not here.
+        CreationDeferred: the number is in use here. CreationDenied: a peer is on this node, and this kernel does not
+            lead there. OSError: the kernel does not do it, or the address is not here.
     """
     alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
     with Route() as route:
@@ -67,6 +71,9 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
                 route.add_vxlan(name, overlay.vni, *overlay.local, overlay.mtu)
             except FileExistsError:
                 raise CreationDeferred(f"another network here has the number {overlay.vni}") from None
+            if any(peer[0] == overlay.local[0] for peer in overlay.peers.values()) and not route.has_no_shortcut(name):
+                route.remove(name)
+                raise CreationDenied(_NO_SHORTCUT)
             route.set_alias(name, alias)
             reach("network.made")
         for peer in dict.fromkeys(overlay.peers.values()):

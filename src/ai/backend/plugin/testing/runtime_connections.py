@@ -11,11 +11,12 @@ from uuid import uuid4
 
 import pytest
 
-from ai.backend.common.errors import Unavailable
+from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
+    Overlay,
     PortExposure,
 )
 from ai.backend.plugin.testing.runtime_suite import RuntimeSuite
@@ -53,6 +54,33 @@ class RuntimeConnectionContract(RuntimeSuite):
             assert main.text("r2").split() == ["sub1", "main1", "hello"], main.frames
         finally:
             await asyncio.gather(main.close(), sub.close())
+
+    async def test_a_network_over_several_nodes_is_as_it_was_settled(self, runtime: AbstractRuntime) -> None:
+        self.need(runtime, "multi-node-networks")
+        session, number = SessionId(uuid4()), 1 + uuid4().int % 0xFFFFFF
+        prefix = f"10.214.{number % 256}"
+        first = Overlay(
+            vni=number,
+            subnet=f"{prefix}.0/28",
+            addresses={"main1": f"{prefix}.3", "sub1": f"{prefix}.4"},
+            gateway=f"{prefix}.1",
+            mtu=1400,
+            local=("127.0.0.1", 4789),
+            peers={"sub1": ("192.0.2.1", 4789)},
+        )
+        second = replace(first, vni=1 + number % 0xFFFFFF, peers={"sub1": ("192.0.2.2", 4790)})
+        for overlay in (first, second, second):  # again, and of a later placement
+            view = await runtime.create_network(session, tuple(overlay.addresses), overlay)
+            assert dict(view.addresses) == dict(overlay.addresses)
+            assert list(await runtime.list_networks()) == [session]
+            assert not await runtime.broken_networks()
+        await runtime.remove_network(session)
+        assert not await runtime.list_networks()
+        elsewhere = replace(first, local=("192.0.2.9", 4789))
+        with pytest.raises(BackendError):  # that address is not here
+            await runtime.create_network(session, tuple(first.addresses), elsewhere)
+        await runtime.remove_network(session)
+        assert not await runtime.list_networks()
 
     async def test_a_network_is_removed_and_found_after_a_restart(self, runtime: AbstractRuntime) -> None:
         self.need(runtime, "session-networks")

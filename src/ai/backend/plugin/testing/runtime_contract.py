@@ -21,6 +21,7 @@ Skips follow from what the runtime declares in ``info().capabilities`` and print
 
 * ``keep-home``: a home can outlive its workload (restart in place);
 * ``session-networks``: kernels of a session can have a network of their own; with ``exec``, programs use it;
+* ``multi-node-networks``: such a network reaches over several nodes;
 * ``ports``: what listens inside can be connected to; with ``exec``, the test has something listen;
 * ``host-pids``: ``pids`` are process ids of the machine on which the tests run.
 
