@@ -21,10 +21,13 @@ from ai.backend.cli.lazy import CONTEXT_SETTINGS, Leaf, screen_of
 from ai.backend.cli.session_commands import owner_option
 
 if TYPE_CHECKING:
+    from ai.backend.client.func.session import AsyncComputeSession
     from ai.backend.client.session import AsyncSession
 
 KEY = "id_container"
 USER = "work"
+FAILURE = 255
+"""As OpenSSH ends where it cannot do what it is for."""
 _HOST = "127.0.0.1"
 _OPTIONS = (
     "StrictHostKeyChecking=no",
@@ -115,14 +118,31 @@ def _run(program: str, session: str, owner: str | None, port: int, line: Callabl
     async def work(api: AsyncSession) -> int:
         handle = api.ComputeSession(session, owner)
         with tempfile.TemporaryDirectory(prefix="backend.ai-") as folder:
-            key = next(iter(await handle.download([KEY], Path(folder))))
+            key = await _key_of(handle, Path(folder))
             key.chmod(0o600)
             async with handle.forward_app("sshd", (_HOST, port), report=lambda error: screen.error(str(error))) as end:
                 options = [part for option in _OPTIONS for part in ("-o", option)]
                 return await _attend(found, "-i", str(key), *options, *line(end.port))
 
-    # What OpenSSH itself cannot do ends with 255, as it does for ssh.
-    call(screen, work, failure=255)
+    call(screen, work, failure=FAILURE)
+
+
+async def _key_of(session: AsyncComputeSession, folder: Path) -> Path:
+    """The session's own key, for its user.
+
+    Raises:
+        ClickException: the session has no SSH server.
+    """
+    from ai.backend.client.exceptions import BackendAPIError
+
+    try:
+        return next(iter(await session.download([KEY], folder)))
+    except BackendAPIError as e:
+        if e.status != 404 or "sshd" in {app["name"] for app in await session.list_apps()}:
+            raise
+        lacking = click.ClickException("that session offers no sshd: its agent needs the extra `ssh`")
+        lacking.exit_code = FAILURE
+        raise lacking from None
 
 
 async def _attend(*command: str) -> int:

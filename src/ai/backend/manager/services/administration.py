@@ -124,7 +124,10 @@ class AdministrationService:
         for user_id in add:
             user = await self._store.user(uuid=user_id)
             if user is None or user.domain_name != group.domain_name:
-                raise NotFound(f"There is no user {user_id}.", data={"user_uuids": "unknown"})
+                raise NotFound(
+                    f"There is no user {user_id} in the domain {group.domain_name} of that group.",
+                    data={"user_uuids": "unknown"},
+                )
         changed = await self._store.change_group(group_id, **given)
         if changed is None:
             raise NotFound("There is no such group.", data={"gid": "unknown"})
