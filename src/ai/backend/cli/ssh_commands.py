@@ -127,11 +127,15 @@ def _run(program: str, session: str, owner: str | None, port: int, line: Callabl
     call(screen, work, failure=FAILURE)
 
 
+class NoServer(click.ClickException):
+    exit_code = FAILURE
+
+
 async def _key_of(session: AsyncComputeSession, folder: Path) -> Path:
     """The session's own key, for its user.
 
     Raises:
-        ClickException: the session has no SSH server.
+        NoServer: the session has none for SSH.
     """
     from ai.backend.client.exceptions import BackendAPIError
 
@@ -140,9 +144,7 @@ async def _key_of(session: AsyncComputeSession, folder: Path) -> Path:
     except BackendAPIError as e:
         if e.status != 404 or "sshd" in {app["name"] for app in await session.list_apps()}:
             raise
-        lacking = click.ClickException("that session offers no sshd: its agent needs the extra `ssh`")
-        lacking.exit_code = FAILURE
-        raise lacking from None
+        raise NoServer("that session offers no sshd: its agent needs the extra `ssh`") from None
 
 
 async def _attend(*command: str) -> int:
