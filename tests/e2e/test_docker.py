@@ -28,7 +28,8 @@ RESOURCES = ("-r", "cpu=1", "-r", "mem=256m")
 def cluster(tmp_path_factory: pytest.TempPathFactory, docker_engine: DockerEngine) -> Iterator[Cluster]:
     docker_engine.load_foreign_image("base/foreign:1")
     data = tmp_path_factory.mktemp("docker") / "data"
-    cluster = Cluster(data, "--runtime", "docker", "--mock", env={"DOCKER_HOST": docker_engine.host})
+    env = {"DOCKER_HOST": docker_engine.host, "BACKEND_AGENT_INTERVALS__SYNC": "0.5"}
+    cluster = Cluster(data, "--runtime", "docker", "--mock", env=env)
     cluster.start()
     yield cluster
     cluster.stop()
@@ -81,9 +82,11 @@ def test_a_cluster_of_containers_ends_as_one(cluster: Cluster, docker_engine: Do
     code = "import socket; print(socket.gethostname(), len({socket.gethostbyname(h) for h in ('main1', 'sub1')}))"
     done = cluster.run("run", "-t", session, "-q", *options, "-c", code, PYTHON_IMAGE)
     assert done.stdout.split() == ["main1", "2"], done.stderr
-    assert len(session_networks(docker_engine, found["id"])) == 1
-    docker_engine.call("DELETE", f"/containers/{containers['sub1']}?force=1")
+    (network,) = session_networks(docker_engine, found["id"])
+    body = json.dumps({"Container": containers["sub1"], "Force": True}).encode()
+    assert docker_engine.call("POST", f"/networks/{network}/disconnect", body)[0] == 200
     wait_until(lambda: final_status(cluster, session) == "TERMINATED")
+    assert "removed its session's network" in json.dumps(cluster.json("info", found["id"])["status_data"])
     assert wait_until(lambda: all(nothing_is_left(docker_engine, cluster, k["id"]) for k in found["containers"]))
     assert wait_until(lambda: not session_networks(docker_engine, found["id"]))
 

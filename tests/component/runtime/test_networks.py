@@ -193,33 +193,31 @@ async def test_an_agent_of_containers_dies(
 
 
 @pytest.mark.needs("docker")
-async def test_kernels_that_lost_their_network_are_ended(
+async def test_a_network_that_is_taken_from_containers_is_broken(
     tmp_path: Path, docker_engine: DockerEngine, known_images: Path
 ) -> None:
     remember_images(tmp_path / "state", known_images)
-    settings = {**engine_settings(docker_engine), "reconcile_interval_s": 1.0}
-    async with running("docker", tmp_path / "state", **settings) as runtime:
-        network = await runtime.create_network(SessionId(uuid4()), HOSTS)
-        keys = {host: WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1) for host in ("alone", *HOSTS)}
-        for host, key in keys.items():
-            joined: dict[str, Any] = {"hostname": host, "network": network} if host in HOSTS else {}
-            await runtime.create(WorkloadSpec(key=key, session_id=network.session_id, image=PYTHON_IMAGE, **joined))
-        ends = aiter(runtime.events())
-        place = f"/networks/{network.network_id}"
-        for host in HOSTS:
-            view = await runtime.inspect(keys[host])
-            assert view is not None
-            body = json.dumps({"Container": view.workload_id, "Force": True}).encode()
-            assert docker_engine.call("POST", f"{place}/disconnect", body)[0] == 200
-            if host == HOSTS[-1]:
-                assert docker_engine.call("DELETE", place)[0] == 204
-            event = await asyncio.wait_for(anext(ends), 30)
-            assert (event.key, event.exit.reason) == (keys[host], "network-removed")
-        alive = await runtime.inspect(keys["alone"])
-        assert alive is not None
-        assert alive.exit is None
-        assert await runtime.list_networks() == ()
-        await runtime.remove_network(network.session_id)
+    async with running("docker", tmp_path / "state", **engine_settings(docker_engine)) as runtime:
+        networks = [await runtime.create_network(SessionId(uuid4()), HOSTS) for _ in range(2)]
+        containers: dict[SessionId, str] = {}
+        for network in networks:
+            key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1)
+            session = network.session_id
+            spec = WorkloadSpec(key=key, session_id=session, image=PYTHON_IMAGE, hostname="main1", network=network)
+            containers[session] = (await runtime.create(spec)).workload_id
+        assert await runtime.broken_networks() == ()
+        whole, lost = networks
+        place = f"/networks/{lost.network_id}"
+        body = json.dumps({"Container": containers[lost.session_id], "Force": True}).encode()
+        assert docker_engine.call("POST", f"{place}/disconnect", body)[0] == 200
+        assert await runtime.broken_networks() == (lost.session_id,)
+        assert docker_engine.call("DELETE", place)[0] == 204
+        assert await runtime.broken_networks() == (lost.session_id,)
+        assert await runtime.list_networks() == (whole.session_id,)
+        await runtime.remove_network(lost.session_id)
+        for view in await runtime.list_workloads():
+            await runtime.stop(view.key, grace_s=0.0)
+        assert await runtime.broken_networks() == ()
 
 
 @pytest.mark.needs("docker")

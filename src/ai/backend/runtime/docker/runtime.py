@@ -198,6 +198,9 @@ class DockerRuntime(AbstractRuntime):
     async def list_networks(self) -> Sequence[SessionId]:
         return await self.networks.sessions()
 
+    async def broken_networks(self) -> Sequence[SessionId]:
+        return tuple(await self._workloads.cut_off())
+
     # -- creation
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import SessionId
 from ai.backend.plugin.runtime import (
     PortExposure,
     WorkloadExit,
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 EVENT_QUEUE_LIMIT = 10_000
 EVENT_OVERLAP_S = 5.0
 ENGINE_RETURN_S = 10.0
-KILLED, NETWORK_LOST = "container-killed", "network-removed"
+KILLED = "container-killed"
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 5.0
 
 
@@ -86,14 +87,8 @@ class Workloads:
 
     async def _begun(self, record: DockerRecord, container: Container | None) -> None:
         handle = self.handles.get(record.key) or self.remember(record)
-        if handle.exit is not None:
-            return
-        if container is None or container.get("State") != "running":
+        if handle.exit is None and (container is None or container.get("State") != "running"):
             await self.settle(handle)
-        elif record.network and record.network not in _networks_of(container):
-            log.warning("somebody has taken %s out of its session's network; it is ended", record.key)
-            handle.reason = handle.reason or NETWORK_LOST
-            await self._engine.kill(record.container_id, "SIGKILL")
 
     async def settle(self, handle: Handle) -> WorkloadExit | None:
         """How the workload has ended, as the engine knows it now; None while it lives. Raises Unavailable."""
@@ -108,6 +103,19 @@ class Workloads:
         if handle.exit is None:
             await self._note(handle, ended)
         return handle.exit
+
+    async def cut_off(self) -> frozenset[SessionId]:
+        """Sessions of which a running container is no longer in their network. Raises Unavailable."""
+        joined = {h.record.container_id: h.record for h in self.handles.values() if h.exit is None and h.record.network}
+        if not joined:
+            return frozenset()
+        found: set[SessionId] = set()
+        for container in await self._engine.list([f"{INSTANCE_LABEL}={self._state.instance}"]):
+            record = joined.get(str(container.get("Id")))
+            is_running = container.get("State") == "running"
+            if record is not None and is_running and record.network not in _networks_of(container):
+                found.add(record.session_id)
+        return frozenset(found)
 
     def _engine_failed(self) -> bool:
         """Whether an end that nobody asked for is the engine's doing: one that comes back ends what still runs."""
