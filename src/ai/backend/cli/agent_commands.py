@@ -25,7 +25,16 @@ _DEVICE_COLUMNS = (
     ("health", "Health"), ("used", "Used / Offered"),
 )  # fmt: skip
 _ENCODED = frozenset(
-    {"available_slots", "occupied_slots", "enforcement", "compute_plugins", "devices", "hardware_metadata", "live_stat"}
+    {
+        "available_slots",
+        "occupied_slots",
+        "enforcement",
+        "overlay",
+        "compute_plugins",
+        "devices",
+        "hardware_metadata",
+        "live_stat",
+    }
 )
 _TOLD_IN_WORDS = frozenset(
     {"available_slots", "occupied_slots", "enforcement", "plugins", "tier", "devices", "hardware_metadata", "live_stat"}
@@ -33,7 +42,7 @@ _TOLD_IN_WORDS = frozenset(
 """Fields of GraphQL that `info` shows in other lines, or in its table."""
 _LABELS = {
     "scaling_group": "resource group", "compute_plugins": "plugins", "used": "used / available",
-    "watched": "watched only", "none": "not limited",
+    "watched": "watched only", "none": "not limited", "overlay": "networks over nodes",
 }  # fmt: skip
 _INTRINSIC = frozenset({"cpu", "mem"})
 
@@ -66,6 +75,16 @@ def _accelerators(devices: list[Mapping[str, Any]]) -> list[str]:
     return told
 
 
+def _overlay(told: Mapping[str, Any] | None) -> str:
+    """``10.0.3.17:4789, plain only: ...``: how it takes part in networks over several agents, or why not."""
+    if told is None:
+        return "not told"
+    if told.get("why_not"):
+        return f"none: {told['why_not']}"
+    plain = f", plain only: {told['why_plain']}" if told.get("why_plain") else ", also encrypted"
+    return f"{told.get('address')}:{told.get('port')}{plain}"
+
+
 def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str, Any]:
     """An agent, read, with its slots, plugins, devices and the enforcement of its limits in words."""
     enforcement: Mapping[str, str] = agent.get("enforcement") or {}
@@ -78,6 +97,7 @@ def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str
         "used": _shares(agent.get("occupied_slots") or {}, agent.get("available_slots") or {}, displays),
         "accelerators": _accelerators(agent.get("devices") or []),
         "plugins": [name if one.get("healthy", True) else f"{name} (failed)" for name, one in plugins.items()],
+        "overlay": _overlay(agent.get("overlay")),
         "runtime": " ".join(str(agent[key]) for key in ("runtime", "tier") if agent.get(key)),
     }
 

@@ -15,6 +15,7 @@ from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.runtime_classes import reports_of
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.slots import format_quantity
+from ai.backend.common.states import Enforcement
 from ai.backend.common.wire.agent import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport
 from ai.backend.plugin.runtime import RuntimeImage
 
@@ -63,7 +64,7 @@ class Reporting:
             addr=around.settings.link.manager_addr,
             runtime=info.name,
             tier=info.tier,
-            enforcement=dict(info.enforcement),
+            enforcement={**info.enforcement, **self._networks()},
             generation=around.inventory.generation,
             slots=self._slots(),
             devices=[msgspec.to_builtins(device) for device in self._devices()],
@@ -83,6 +84,12 @@ class Reporting:
             runtime_classes=reports_of(around.settings.runtime_classes, info),
             overlay=self.overlay,
         )
+
+    def _networks(self) -> dict[str, Enforcement]:
+        """Whether networks over several nodes are there, which the runtime alone cannot tell."""
+        told = self.overlay or OverlayReport(why_not="it is not known yet")
+        there = {"multi-node-networks": not told.why_not, "encrypted-networks": not (told.why_not or told.why_plain)}
+        return {name: Enforcement.ENFORCED if is_there else Enforcement.NONE for name, is_there in there.items()}
 
     def _devices(self) -> Iterator[ComputeDevice]:
         """All; those of a plugin that does not run now as failed, since they may come back: requests wait for them."""

@@ -29,6 +29,7 @@ AGENT_FIELDS = (
     "runtime",
     "tier",
     "enforcement",
+    "overlay",
     "location",
     "max_kernels",
     "compute_plugins",

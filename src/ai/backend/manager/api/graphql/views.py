@@ -376,6 +376,7 @@ def agent_view(agent: Agent) -> View:
         "version": agent.version,
         "runtime": agent.runtime,
         "tier": agent.tier,
+        "overlay": json.dumps(to_builtins(agent.overlay)) if agent.overlay is not None else None,
         "runtime_classes": json.dumps([to_builtins(one) for one in agent.runtime_classes]),
         "location": agent.location,
         "max_kernels": agent.kernel_limit,
