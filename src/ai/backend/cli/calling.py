@@ -64,6 +64,7 @@ def call(
     """Run ``work`` with an open session and exit: with its result, or with ``failure`` where it fails."""
     import asyncio
 
+    from ai.backend.cli.announcing import announcing, is_wanted
     from ai.backend.client.config import get_config
     from ai.backend.client.exceptions import BackendError
     from ai.backend.client.session import AsyncSession
@@ -73,7 +74,10 @@ def call(
         if needs_keys and not config.is_anonymous:
             _ = config.access_key, config.secret_key
         async with AsyncSession(config=config) as api:
-            return await work(api)
+            if config.is_anonymous or not needs_keys or not is_wanted(screen):
+                return await work(api)
+            async with announcing(api):
+                return await work(api)
 
     try:
         code = asyncio.run(main()) or 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -11,6 +10,7 @@ from ai.backend.cli.administering import change, show_one
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
 from ai.backend.cli.output import readable_time
+from ai.backend.cli.vfolder_group import tell
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -34,6 +34,8 @@ def freeze(wait: bool, force_kill: bool) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
+        import asyncio
+
         while wait and (left := int((await api.Manager.status())["active_sessions"])):
             screen.note(f"{left} sessions are left")
             await asyncio.sleep(_LOOK_S)  # the server tells of no end of all sessions
@@ -134,6 +136,17 @@ def announcement_delete(yes: bool) -> None:
     if not yes:
         click.confirm("Remove the announcement?", abort=True, err=True)
     change(lambda api: api.Manager.update_announcement(False), {"enabled": False}, "removed")
+
+
+@announcement.command("dismiss", cls=Leaf)
+def announcement_dismiss() -> None:
+    """Do not show the last announcement again."""
+    from ai.backend.cli.announcing import dismiss
+
+    screen = screen_of()
+    if not dismiss():
+        screen.fail("no announcement was seen yet")
+    tell(screen, {"dismissed": True}, "dismissed")
 
 
 # ---- reported errors ----

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from ai.backend.cli import announcing
 from ai.backend.cli.main import root
 from ai.backend.client import config
 from tests.component.manager.api.conftest import Api
@@ -22,7 +23,7 @@ class Shell:
 
     def __init__(self, api: Api, patch: pytest.MonkeyPatch) -> None:
         self._api = api
-        self._patch = patch
+        self.patch = patch
 
     async def __call__(self, *arguments: str, by: RawClient | None = None, fails: str = "") -> Any:
         """What `admin ...` prints as JSON; with ``fails`` its error must say that."""
@@ -31,10 +32,10 @@ class Shell:
     async def own(self, *arguments: str, by: RawClient | None = None, fails: str = "") -> Any:
         """The same of any command."""
         client = by or self._api.admin
-        self._patch.setenv("BACKEND_ENDPOINT", f"http://127.0.0.1:{self._api.port}")
-        self._patch.setenv("BACKEND_ACCESS_KEY", client.access_key)
-        self._patch.setenv("BACKEND_SECRET_KEY", client.secret_key)
-        self._patch.setattr(config, "_config", None)
+        self.patch.setenv("BACKEND_ENDPOINT", f"http://127.0.0.1:{self._api.port}")
+        self.patch.setenv("BACKEND_ACCESS_KEY", client.access_key)
+        self.patch.setenv("BACKEND_SECRET_KEY", client.secret_key)
+        self.patch.setattr(config, "_config", None)
         command = ["--output", "json", *arguments]
         done = await asyncio.to_thread(CliRunner().invoke, root, command)
         if fails:
@@ -44,6 +45,12 @@ class Shell:
         assert done.exit_code == 0, (arguments, done.output, done.stderr)
         return json.loads(done.stdout)
 
+    async def noise(self, *arguments: str) -> str:
+        """What `admin ...` says besides its result."""
+        done = await asyncio.to_thread(CliRunner().invoke, root, ["admin", *arguments])
+        assert done.exit_code == 0, done.output
+        return done.stderr
+
     async def text(self, *arguments: str, inside: tuple[str, ...] = ("admin",)) -> str:
         done = await asyncio.to_thread(CliRunner().invoke, root, [*inside, *arguments])
         assert done.exit_code == 0, done.output
@@ -51,7 +58,8 @@ class Shell:
 
 
 @pytest.fixture
-def shell(api: Api, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def shell(api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Shell:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return Shell(api, monkeypatch)
 
 
@@ -158,7 +166,18 @@ async def test_the_installation_as_a_whole(api: Api, shell: Shell) -> None:
     await shell("announcement", "update", "-m", "Closed on *Sunday*")
     assert (await shell("announcement", "get"))["message"] == "Closed on *Sunday*"
     assert "Sunday" in await shell.text("announcement", "get")
+    await shell("announcement", "dismiss", fails="no announcement was seen")
+    shell.patch.setattr(announcing, "is_wanted", lambda screen: not screen.is_quiet)
+    heard = [await shell.noise("manager", "status") for _ in range(2)]
+    assert all("Announcement of the server:\n│ Closed on *Sunday*" in told for told in heard), "until it is dismissed"
+    assert await shell("announcement", "dismiss") == {"dismissed": True}
+    assert "Sunday" not in await shell.noise("manager", "status")
+    await shell("announcement", "update", "-m", "Open \x1b[1mtoday")
+    assert "│ Open \\x1b[1mtoday" in await shell.noise("manager", "status"), (
+        "another one; a terminal obeys nothing of it"
+    )
     await shell("announcement", "delete", "-y")
+    assert "today" not in await shell.noise("manager", "status")
     assert (await shell("announcement", "get"))["enabled"] is False
     await shell("announcement", "update", "-m", " ", fails="nothing to tell")
 

@@ -1,0 +1,65 @@
+"""Announcements come beside commands and never in their way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ai.backend.cli import announcing
+from ai.backend.client.exceptions import BackendClientError
+
+
+async def refuses() -> dict[str, Any]:
+    raise BackendClientError("not today")
+
+
+async def hangs() -> dict[str, Any]:
+    await asyncio.Event().wait()
+    return {}
+
+
+async def says() -> dict[str, Any]:
+    return {"enabled": True, "message": "Hear\nthis"}
+
+
+async def is_off() -> dict[str, Any]:
+    return {"enabled": False, "message": "Hear"}
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(announcing, "_PATIENCE_S", 0.001)
+    return tmp_path / "backend.ai" / "announcement.json"
+
+
+async def told(answer: Callable[[], Awaitable[dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> str:
+    async with announcing.announcing(SimpleNamespace(Manager=SimpleNamespace(get_announcement=answer))):  # type: ignore[arg-type]  # all that is asked of it
+        await asyncio.sleep(0)
+    return capsys.readouterr().err
+
+
+async def test_only_what_is_enabled_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert await told(says, capsys) == "│ Announcement of the server:\n│ Hear\n│ this\n"
+    for answer in (is_off, refuses, hangs):
+        assert await told(answer, capsys) == ""
+
+
+async def test_a_dismissed_one_is_told_no_more(capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    assert not announcing.dismiss()
+    await told(says, capsys)
+    assert announcing.dismiss()
+    assert await told(says, capsys) == ""
+    for text in ("no JSON", "[1]", '{"hash": 7}'):
+        state.write_text(text)
+        assert "Hear" in await told(says, capsys), "a damaged file forgets"
+
+
+async def test_it_is_told_where_nothing_can_be_kept(capsys: pytest.CaptureFixture[str], state: Path) -> None:
+    state.parent.write_text("in the way")
+    assert "Hear" in await told(says, capsys)
