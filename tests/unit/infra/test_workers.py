@@ -7,6 +7,9 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from ai.backend.infra.workers import Workers
 from tests.support.cluster import wait_until
@@ -14,6 +17,9 @@ from tests.support.cluster import wait_until
 WORK = """
 import asyncio, os, sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 from ai.backend.infra.workers import first_has_ended
 Path(sys.argv[1], sys.argv[2]).write_text(str(os.getpid()))
 asyncio.run(first_has_ended())
@@ -37,18 +43,21 @@ async def test_one_that_dies_is_started_again_and_all_end_with_the_first(tmp_pat
     await workers.stop()
 
 
-async def test_one_that_cannot_start_is_tried_again(tmp_path: Path) -> None:
-    tries = 0
+async def test_a_machine_that_refuses_a_process_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, asked, started = asyncio.create_subprocess_exec, 0, asyncio.Event()
 
-    def command(number: int) -> list[str]:
-        nonlocal tries
-        tries += 1
-        return [str(tmp_path / "nothing")]
+    async def refused_once(*command: str, **options: Any) -> asyncio.subprocess.Process:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        process = await start(*command, **options)
+        started.set()
+        return process
 
-    workers = Workers(command, 1, again_s=0.01)
-    workers.start()
-    await asyncio.to_thread(wait_until, lambda: tries >= 3)
-    await workers.stop()
-    before = tries
-    await asyncio.sleep(0)
-    assert tries == before
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused_once)
+    kept = Workers(lambda number: ["cat"], 1, again_s=0.01)
+    kept.start()
+    await asyncio.wait_for(started.wait(), 30)
+    await kept.stop()
+    assert asked == 2
