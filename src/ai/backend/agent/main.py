@@ -264,6 +264,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         InvalidInput: settings are missing or wrong. Conflict: another agent uses the data directory.
     """
     from ai.backend.agent.adapters.managers import SharedConfiguration, named_managers
+    from ai.backend.infra.heap import tidied
     from ai.backend.infra.rpc.keys import load_or_generate_keypair
     from ai.backend.infra.rpc.several import SeveralManagers
     from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
@@ -287,7 +288,8 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         if not named_managers(settings.link):
             following = asyncio.create_task(shared.follow(endpoint))
         log.info("the agent %s serves the managers at %s", agent.agent_id, ", ".join(managers))
-        await stop.wait()
+        async with tidied():
+            await stop.wait()
     finally:
         if following is not None:
             following.cancel()

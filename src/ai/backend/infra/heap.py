@@ -1,12 +1,21 @@
-"""The C library's heap of a daemon."""
+"""The memory of a daemon: one heap of the C library, and what a peak has left is given back."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 
+log = logging.getLogger(__name__)
 _M_ARENA_MAX = -8
 """From malloc.h of glibc."""
+_LOOK_S = 2.0
+_FALL = 0.02
+_REST = 0.002
 
 
 def share_one_heap() -> None:
@@ -24,3 +33,69 @@ def collect_rarely() -> None:
     """Look for cycles a tenth as often as CPython does: a manager that works makes many objects that live, and few
     cycles; looking through the former cost a fifth of its time. ADR 0167."""
     gc.set_threshold(10_000, 20, 10)
+
+
+class Tidying:
+    """Gives back what a peak has left, soon after it: a few small objects keep the memory of thousands.
+
+    A peak is over when so many blocks are free again that its end cannot be missed, and their number has come to rest.
+    Then caches are emptied, cycles are collected, and the C library gives back what is free. That takes some tenths of
+    a second in which nothing else happens, hence once for each peak, and not while there is work (docs/decisions/0016).
+
+    Args:
+        rest: to be called before, one after the other; closes what is opened again when it is needed.
+        blocks: how many blocks are allocated; a test may replace it.
+    """
+
+    def __init__(
+        self,
+        rest: Sequence[Callable[[], Awaitable[None]]] = (),
+        *,
+        blocks: Callable[[], int] = sys.getallocatedblocks,
+    ) -> None:
+        self._rest = rest
+        self._blocks = blocks
+        self._peak = self._last = blocks()
+
+    async def run(self) -> None:
+        """Look from time to time, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            try:
+                await self.look()
+            except Exception:  # it is only memory
+                log.exception("what a peak has left could not be given back")
+
+    async def look(self) -> bool:
+        """Tidy up if it is time to; returns whether it was."""
+        now, last = self._blocks(), self._last
+        self._last, self._peak = now, max(self._peak, now)
+        if now > (1 - _FALL) * self._peak or abs(now - last) > _REST * now:
+            return False
+        for rest in self._rest:
+            await rest()
+        tidy()
+        self._peak = self._last = self._blocks()
+        return True
+
+
+@asynccontextmanager
+async def tidied(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Give back what peaks leave while the block runs; ``rest`` as in :class:`Tidying`."""
+    work = asyncio.create_task(Tidying(rest).run(), name="tidying")
+    try:
+        yield
+    finally:
+        work.cancel()
+        await asyncio.wait({work})
+
+
+def tidy() -> None:
+    """Empty caches of objects that will not come again, collect cycles, and give back what is free."""
+    if (yarl := sys.modules.get("yarl")) is not None:
+        yarl.cache_clear()
+    sys._clear_type_cache()  # it keeps the name of each attribute that was looked up, also of those made for one look
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

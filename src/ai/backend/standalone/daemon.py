@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ai.backend.common.errors import BackendError, InvalidInput
-from ai.backend.infra.heap import share_one_heap
+from ai.backend.infra.heap import share_one_heap, tidied
 from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
 from ai.backend.infra.telemetry import configure_logging
 from ai.backend.standalone.instance import ClusterFile, InstanceLock, read_cluster_file
@@ -88,16 +88,21 @@ async def run(daemon: Daemon) -> None:
     supervisor = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))
     try:
         await daemon.start()
-        while not stop.is_set():
-            if supervisor and os.getppid() != supervisor:
-                break
-            try:
-                async with asyncio.timeout(_ORPHAN_CHECK_S if supervisor else None):
-                    await stop.wait()
-            except TimeoutError:
-                continue
+        async with tidied():
+            await _until_stopped(stop, supervisor)
     finally:
         await daemon.stop()
+
+
+async def _until_stopped(stop: asyncio.Event, supervisor: int) -> None:
+    while not stop.is_set():
+        if supervisor and os.getppid() != supervisor:
+            break
+        try:
+            async with asyncio.timeout(_ORPHAN_CHECK_S if supervisor else None):
+                await stop.wait()
+        except TimeoutError:
+            continue
 
 
 def main(arguments: Sequence[str]) -> int:

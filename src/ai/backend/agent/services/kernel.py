@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,6 @@ from ai.backend.common.wire.agent import RegistryAccess
 from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
 from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
 
-_encode = msgspec.msgpack.encode
 _decode = msgspec.msgpack.Decoder(KernelRecord).decode
 
 
@@ -85,14 +85,15 @@ class Kernel:
     @property
     def record(self) -> KernelRecord:
         kept = self._record
-        return kept if isinstance(kept, KernelRecord) else _decode(kept)
+        return kept if isinstance(kept, KernelRecord) else _decode(zlib.decompress(kept))
 
     @record.setter
     def record(self, record: KernelRecord) -> None:
         self.phase, self.status = record.phase, record.status
         if self.key.attempt != record.spec.attempt:
             self.key = record.key
-        self._record = _encode(record) if record.phase is Phase.RUNNING else record
+        is_quiet = record.phase is Phase.RUNNING
+        self._record = zlib.compress(msgspec.msgpack.encode(record), 1) if is_quiet else record
 
     @property
     def attempt(self) -> int:

@@ -170,6 +170,11 @@ class Database:
         result: T = await self.run_sync(work)
         return result
 
+    async def rest(self) -> None:
+        """Close what nobody uses now; it is opened again when it is needed."""
+        if self._threads is not None:
+            await self._threads.rest()
+
     async def close(self) -> None:
         if self._threads is not None:
             await asyncio.get_running_loop().run_in_executor(None, self._threads.close)

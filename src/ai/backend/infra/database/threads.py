@@ -38,20 +38,27 @@ class SqliteThreads:
         set_up(self._engine)
         self._write_option = write_option
         self._local = threading.local()
-        self._open: list[Connection] = []
+        self._seats: list[_Seat] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="db-write")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="db-read")
 
-    def _connection(self, *, write: bool) -> Connection:
-        connection: Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._engine.connect().execution_options(**{self._write_option: write})
-            self._local.connection = connection
-            self._open.append(connection)
-        return connection
+    def _seat(self) -> _Seat:
+        """This thread's."""
+        seat: _Seat | None = getattr(self._local, "seat", None)
+        if seat is None:
+            seat = self._local.seat = _Seat()
+            self._seats.append(seat)
+        return seat
 
     def _run(self, work: Callable[[Connection], T], write: bool) -> T:
-        connection = self._connection(write=write)
+        seat = self._seat()
+        with seat.lock:
+            if seat.connection is None:
+                seat.connection = self._engine.connect().execution_options(**{self._write_option: write})
+            return self._transact(seat.connection, work, write)
+
+    @staticmethod
+    def _transact(connection: Connection, work: Callable[[Connection], T], write: bool) -> T:
         try:
             with connection.begin() as transaction:
                 result = work(connection)
@@ -69,11 +76,36 @@ class SqliteThreads:
     async def write(self, work: Callable[[Connection], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, True)
 
+    async def rest(self) -> None:
+        """Close the connections that nobody uses now, with their caches; each is opened again when it is needed."""
+        await asyncio.get_running_loop().run_in_executor(self._readers, self._rest)
+
+    def _rest(self) -> None:
+        for seat in list(self._seats):
+            if seat.lock.acquire(blocking=False):
+                try:
+                    seat.close()
+                finally:
+                    seat.lock.release()
+
     def close(self) -> None:
         """Wait for what is under way, then close every connection."""
         self._writer.shutdown()
         self._readers.shutdown()
-        for connection in self._open:
-            connection.close()
-        self._open.clear()
+        for seat in self._seats:
+            seat.close()
+        self._seats.clear()
         self._engine.dispose()
+
+
+class _Seat:
+    """The connection of one thread, None while it rests; whoever uses or closes it holds the lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.connection: Connection | None = None
+
+    def close(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()

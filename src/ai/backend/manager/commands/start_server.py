@@ -12,7 +12,7 @@ import click
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.daemon import run_daemon
-from ai.backend.infra.heap import collect_rarely, share_one_heap
+from ai.backend.infra.heap import collect_rarely, share_one_heap, tidied
 from ai.backend.infra.pid_file import PidFile
 from ai.backend.infra.telemetry import count_together, log_as_configured
 from ai.backend.infra.workers import Workers, first_has_ended
@@ -76,7 +76,8 @@ async def serve(
         address = advertised(settings, endpoint.address)
         backing.tell_agents(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
         ready(f"the manager listens on http{'s' if tls else ''}://{host}:{port} and for agents on {endpoint.address}")
-        await stop.wait()
+        async with tidied(backing.database.rest):
+            await stop.wait()
     finally:
         await runner.cleanup()
         await endpoint.stop()

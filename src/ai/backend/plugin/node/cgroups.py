@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 PERIOD_US = 100_000
 MIN_QUOTA_US = 1_000
@@ -109,10 +109,18 @@ class CgroupV1(CgroupDriver):
 
     def groups(self, name: str, limits: Limits) -> list[Group]:
         writes: dict[str, list[list[Any]]] = {}
-        for controller in ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset"):
+        wanted: dict[str, Callable[[Limits], list[list[Any]]]] = {
+            "cpu": self._cpu,
+            "cpuacct": lambda _: [],
+            "memory": self._memory,
+            "pids": self._pids,
+            "blkio": lambda _: [],
+            "devices": self._devices,
+            "cpuset": self._cpuset,
+        }
+        for controller, of in wanted.items():
             if controller in self.bases and not (controller == "cpuset" and not limits.cpuset):
-                wanted: list[list[Any]] = getattr(self, f"_{controller}", lambda _: [])(limits)
-                writes.setdefault(str(self.bases[controller] / name), []).extend(wanted)
+                writes.setdefault(str(self.bases[controller] / name), []).extend(of(limits))
         return [{"path": path, "join": "tasks", "writes": wanted} for path, wanted in writes.items()]
 
     def _cpu(self, limits: Limits) -> list[list[Any]]:
@@ -213,28 +221,59 @@ def remove_base(base: Path) -> None:
 _SIZE = 65536
 
 
+class Groups(Sequence[Group]):
+    """The ``path`` of each of a workload's groups, in one text: a node has thousands of them."""
+
+    __slots__ = ("_paths",)
+
+    def __init__(self, groups: Iterable[Group]) -> None:
+        self._paths = "\0".join(str(group["path"]) for group in groups)
+
+    @property
+    def paths(self) -> list[str]:
+        return self._paths.split("\0") if self._paths else []
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @overload
+    def __getitem__(self, index: int) -> Group: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Group]: ...
+    def __getitem__(self, index: int | slice) -> Group | Sequence[Group]:
+        found = self.paths[index]
+        return {"path": found} if isinstance(found, str) else Groups({"path": path} for path in found)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+
+_likely: dict[str, int] = {}
+"""File -> which of a workload's groups had it the last time; those of a node are alike."""
+
+
 class GroupFiles:
-    """Reads a file from whichever of a workload's groups has it, and remembers which that is.
+    """Reads a file from whichever of a workload's groups has it, looking first where the last one was.
 
     No descriptor stays open: a node's worth of them would not fit under the usual limit. Everything is bytes and system
     calls, because hundreds of workloads are read every few seconds.
     """
 
-    __slots__ = ("_directories", "_places")
+    __slots__ = ("_groups",)
 
     def __init__(self, groups: Sequence[Group]) -> None:
-        self._directories = [str(group["path"]) for group in groups]
-        self._places: dict[str, str] = {}
+        self._groups = groups if isinstance(groups, Groups) else Groups(groups)
 
     def read(self, name: str) -> bytes | None:
         """The file's content, None if there is none or it cannot be read."""
-        place = self._places.get(name)
-        if place is not None:
-            return content(f"{place}/{name}")
-        for directory in self._directories:
-            found = content(f"{directory}/{name}")
+        directories = self._groups.paths
+        likely = _likely.get(name, 0)
+        for place in sorted(range(len(directories)), key=lambda place: place != likely):
+            found = content(f"{directories[place]}/{name}")
             if found is not None:
-                self._places[name] = directory
+                _likely[name] = place
                 return found
         return None
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from ai.backend.common.errors import CreationDenied
 from ai.backend.plugin.node import seccomp
 from ai.backend.plugin.node.beneath import BENEATH
+from ai.backend.plugin.node.cgroups import Groups
 from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.state import write_json
 from ai.backend.plugin.node.trees import place_files, remove_tree
@@ -66,7 +67,7 @@ class Creation:
             session_id=spec.session_id,
             image=self.image.name,
             cookie=self.cookie,
-            cgroups=tuple({"path": group["path"]} for group in groups),
+            cgroups=Groups(groups),
             home=str(home),
             sandboxed=bool(self.host.bwrap),
             memory_bytes=spec.config.memory_limit_bytes,

@@ -19,13 +19,14 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.plugin.node.cgroups import Groups
 from ai.backend.plugin.node.state import StateFolder, WorkloadFolder, read_json, write_json
 from ai.backend.plugin.runtime import WorkloadKey
 
@@ -40,7 +41,7 @@ class Record:
     session_id: SessionId
     image: str
     cookie: str
-    cgroups: tuple[Mapping[str, Any], ...]
+    cgroups: Sequence[Mapping[str, Any]]
     home: str
     sandboxed: bool
     memory_bytes: int | None
@@ -75,7 +76,7 @@ class Record:
             session_id=SessionId(UUID(data["session_id"])),
             image=str(data["image"]),
             cookie=str(data["cookie"]),
-            cgroups=tuple(data["cgroups"]),
+            cgroups=Groups(data["cgroups"]),
             home=str(data["home"]),
             sandboxed=bool(data["sandboxed"]),
             memory_bytes=data["memory_bytes"],
