@@ -112,11 +112,14 @@ async def test_what_the_scheduler_sees_is_dumped_replayed_and_explained(
     path = tmp_path / "snapshot.json"
     path.write_text(dumped.stdout)
     told = "waiting  waiting: needs 4 cpu on one node; most free is 2 on agent-1 [insufficient-resource]\n"
+    assert Policy.of(snapshot.policy) == Policy(order="drf"), "the dump says how the group schedules"
     replayed = await mgr("replay", str(path), "--order", "fair-share")
     assert replayed.stdout == told + "reserved agent-1 for waiting\n"
     explained = await mgr("explain", "waiting")
     assert explained.stdout == told
-    assert "no pending session of resource group default is called nobody" in (await mgr("explain", "nobody")).output
+    assert "no live session is called nobody" in (await mgr("explain", "nobody")).output
+    assert (await mgr("explain", "holder")).stdout == "holder does not wait: it is RUNNING on agent-1\n"
+    assert "no resource group elsewhere; there are: default" in (await mgr("dump", "--resource-group", "elsewhere")).output
     path.write_text(json.dumps({"format": 99}))
     assert "Error: not a snapshot" in (await mgr("replay", str(path))).output
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from ai.backend.common.errors import Unavailable
+from ai.backend.common.errors import NotFound, Unavailable
 from ai.backend.core.lifecycle.effects import DestroyKernels
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
@@ -464,8 +464,18 @@ class Manager:
         return await self._stores.sessions.audit()
 
     async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
-        """What the scheduler would decide on now, and how."""
+        """What the scheduler would decide on now, and how. Raises NotFound."""
+        if await self._stores.identities.resource_group(resource_group) is None:
+            known = ", ".join(sorted(g.name for g in await self._stores.identities.resource_groups())) or "none"
+            raise NotFound(f"there is no resource group {resource_group[:64]}; there are: {known}")
         return await self._schedule.dump(resource_group)
+
+    async def called(self, session: str) -> list[Session]:
+        """The live sessions of this name or id, or whose name or id starts so; anybody's. Raises NotFound."""
+        found = await self._stores.sessions.find_live(None, session)
+        if not found:
+            raise NotFound(f"no live session is called {session[:64]}; `backend.ai ps` lists them")
+        return found
 
     async def _listen(self) -> None:
         """Turn hints into work."""

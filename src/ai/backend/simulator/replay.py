@@ -1,6 +1,6 @@
 """Decide again on a snapshot that was dumped from a live manager.
 
-Usage: python -m ai.backend.simulator.replay SNAPSHOT.json [--placement NAME] [--now ISO-TIME] [--seed N]
+Usage: python -m ai.backend.simulator.replay SNAPSHOT.json [--order NAME] [--placement NAME] [--now ISO-TIME] [--seed N]
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def replay(snapshot: Snapshot, policy: Policy, *, now: datetime, seed: int = 0) 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Decide again on a scheduling snapshot.")
     parser.add_argument("snapshot", type=Path)
-    parser.add_argument("--order", choices=sorted(ORDERS), default=Policy().order)
-    parser.add_argument("--placement", choices=sorted(PLACEMENTS), default=Policy().placement)
+    parser.add_argument("--order", choices=sorted(ORDERS), help="default: as dumped")
+    parser.add_argument("--placement", choices=sorted(PLACEMENTS), help="default: as dumped")
     parser.add_argument("--now", type=datetime.fromisoformat, default=None, help="default: the present time")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
     snapshot = load_json(args.snapshot.read_bytes())
     now = args.now or datetime.now(UTC)
-    policy = Policy(order=args.order, placement=args.placement)
+    policy = Policy.of(snapshot.policy, order=args.order, placement=args.placement)
     plan = replay(snapshot, policy, now=now if now.tzinfo else now.replace(tzinfo=UTC), seed=args.seed)
     sys.stdout.write(describe(snapshot, plan) + "\n")
     return 0

@@ -39,7 +39,10 @@ from ai.backend.core.scheduling.policy import ORDERS, Policy, Rng
 from ai.backend.core.scheduling.preemption import Victims
 from ai.backend.core.scheduling.queues import fifo_key
 from ai.backend.core.scheduling.slot_index import mask_of, members
-from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, Snapshot
+from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, Snapshot, is_same_agent
+
+_MOST_SHAPES = 4096
+"""What is remembered of requests does not grow for ever."""
 
 
 def decide(snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
@@ -80,8 +83,7 @@ class Board:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.fleet = Fleet(snapshot)
-        if snapshot.last_agent is not None:
-            self.fleet.cursor = self.fleet.ranks.get(snapshot.last_agent, -1)
+        self._point()
         self.shapes = Shapes(self.fleet)
         self.capacity = sum((make.totals * mask.bit_count() for make, mask in self.fleet.makes.items()), ResourceSlot())
         self._entries: dict[SessionId, Entry] = {}
@@ -89,12 +91,44 @@ class Board:
         for session in snapshot.pending:
             self.enqueue(session)
 
+    def _point(self) -> None:
+        last = self.snapshot.last_agent
+        self.fleet.cursor = -1 if last is None else self.fleet.ranks.get(last, -1)
+
+    def renew(self, snapshot: Snapshot) -> bool:
+        """Become the board of another moment, at the cost of what has changed; or False, where only a new one can."""
+        before = self.snapshot
+        if (
+            not self.fleet.is_exact
+            or len(self.shapes.shapes) > _MOST_SHAPES
+            or (before.allocation_order, before.workload) != (snapshot.allocation_order, snapshot.workload)
+            or len(before.agents) != len(snapshot.agents)
+            or not all(map(is_same_agent, before.agents, snapshot.agents))
+        ):
+            return False
+        self.snapshot = snapshot
+        self.fleet.renew(snapshot)
+        self._point()
+        pending = {session.session_id: session for session in snapshot.pending}
+        for session_id in self._entries.keys() - pending.keys():
+            self.withdraw(session_id)
+        for session_id, session in pending.items():
+            known = self._entries.get(session_id)
+            if known is None or (known.session is not session and known.session != session):
+                self.enqueue(session)
+        return True
+
     @property
     def entries(self) -> Sequence[Entry]:
         """In the order of fifo."""
         if self._sorted is None:
             self._sorted = sorted(self._entries.values(), key=lambda e: fifo_key(e.session))
         return self._sorted
+
+    @property
+    def free(self) -> Mapping[AgentId, ResourceSlot]:
+        """What each agent has left."""
+        return {agent.agent_id: agent.available for agent in self.fleet.agents}
 
     def enqueue(self, session: PendingSession) -> None:
         self._entries[session.session_id] = self.shapes.entry(session)

@@ -19,7 +19,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import Recipe
 from ai.backend.core.scheduling.fragmentation import Gradient, Usual, usual
 from ai.backend.core.scheduling.slot_index import SlotIndex, mask_of, members, micro
-from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
+from ai.backend.core.scheduling.snapshot import HeldKernel, PendingKernel, Snapshot
 from ai.backend.core.scheduling.vectors import Edges, VectorIndex
 from ai.backend.core.scheduling.working import REFUSALS, Make, Wish, WorkingAgent, make_of
 
@@ -334,6 +334,33 @@ class Fleet:
         self._changed(rank, self.agents[rank].books)
         for demand in self._demands.values():
             demand.refused &= ~(1 << rank)
+
+    def adopt(self, rank: int, held: HeldKernel) -> None:
+        """A kernel that somebody else placed holds an agent."""
+        self.agents[rank].adopt(held)
+        self._changed(rank, self.agents[rank].books)
+
+    def renew(self, snapshot: Snapshot) -> None:
+        """The same agents at another moment: hold what it says."""
+        self._snapshot = snapshot
+        if "usual" in vars(self):
+            del self.usual
+            for demand in self._demands.values():
+                demand.gradient = None
+        for view in snapshot.agents:
+            rank = self.ranks.get(view.agent_id)
+            if rank is None:
+                continue
+            gone, new = self.agents[rank].differs({held.kernel_id: held for held in view.held})
+            for kernel_id in gone:
+                self.release(rank, kernel_id)
+            for held in new:
+                self.adopt(rank, held)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether everything that the agents hold is counted in full."""
+        return all(agent.is_exact for agent in self.agents)
 
     def _changed(self, rank: int, slots: Iterable[str]) -> None:
         agent = self.agents[rank]

@@ -12,12 +12,13 @@ from ai.backend.core.scheduling.entries import Verdict
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingSession, Quota
 
+_TIME = "%Y-%m-%d %H:%M:%S %Z"
 _FAILED = (SessionStatus.ERROR, SessionStatus.CANCELLED)
 
 
 def timing(session: PendingSession, now: datetime) -> Verdict | None:
     if session.starts_at is not None and session.starts_at > now:
-        return SkipReason.NOT_YET, f"starts at {session.starts_at.isoformat()}"
+        return SkipReason.NOT_YET, f"starts at {session.starts_at.strftime(_TIME)}"
     return None
 
 

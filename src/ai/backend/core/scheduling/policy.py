@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ai.backend.common.errors import InvalidInput
@@ -29,6 +30,26 @@ class Policy:
     preempts: bool = False
     oldest_first: bool = False
     plugged: Placement | None = None
+
+    def told(self) -> dict[str, str | bool]:
+        """What :meth:`of` reads from a dump."""
+        return {
+            "order": self.order,
+            "placement": self.placement,
+            "preempts": self.preempts,
+            "oldest_first": self.oldest_first,
+        }
+
+    @classmethod
+    def of(cls, told: Mapping[str, str | bool], **changes: str | bool | None) -> Policy:
+        """The policy of a dump, with what is changed of it unless that is None; :meth:`check` judges it."""
+        named = {**cls().told(), **told, **{name: value for name, value in changes.items() if value is not None}}
+        return cls(
+            order=str(named["order"]),
+            placement=str(named["placement"]),
+            preempts=named["preempts"] is True,
+            oldest_first=named["oldest_first"] is True,
+        )
 
     @property
     def choose(self) -> Placement:

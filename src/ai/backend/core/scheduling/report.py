@@ -26,4 +26,4 @@ def describe(snapshot: Snapshot, plan: Plan, *, only: SessionId | None = None) -
             for e in plan.evictions
         ]
         chosen += [f"unusable {agent_id}: {why}" for agent_id, why in plan.broken_agents]
-    return "\n".join(chosen)
+    return "\n".join(chosen) or f"no session waits in resource group {snapshot.resource_group}"

@@ -6,8 +6,9 @@ One snapshot is one resource group. The version of the form is in ``Snapshot.for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -57,6 +58,16 @@ class AgentView:
     kernel_limit: int | None = None
     features: frozenset[str] = frozenset()
     location: tuple[str, ...] = ()
+
+
+_STANDING = attrgetter(*(f.name for f in fields(AgentView) if f.name not in ("held", "plugins")))
+
+
+def is_same_agent(one: AgentView, other: AgentView) -> bool:
+    """Whether two views differ in nothing but what is held."""
+    if one is other:
+        return True
+    return _STANDING(one) == _STANDING(other) and (one.plugins is other.plugins or one.plugins == other.plugins)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +175,7 @@ class Snapshot:
         weights: how much a scope should have, relative to its siblings; 1 where it is not named.
         workload: what is usually requested, and how often; what is held and what waits, if it is empty.
         last_agent: the one that the placement before chose; round-robin goes on after it.
+        policy: how the group schedules, in a dump: see :meth:`ai.backend.core.scheduling.policy.Policy.told`.
     """
 
     resource_group: str
@@ -177,6 +189,7 @@ class Snapshot:
     weights: Mapping[str, float] = field(default_factory=dict)
     workload: tuple[tuple[ResourceSlot, int], ...] = ()
     last_agent: AgentId | None = None
+    policy: Mapping[str, str | bool] = field(default_factory=dict)
     format: int = FORMAT
 
 

@@ -8,11 +8,11 @@ from functools import cached_property
 
 from ai.backend.common.devices import DeviceAllocation, DeviceHealth, VariantProperty
 from ai.backend.common.errors import BackendError, InvalidQuantity, ResourceError, UnsupportedResource
-from ai.backend.common.ids import AgentId, KernelId
+from ai.backend.common.ids import AgentId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.book import SlotBook
-from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, Recipe
-from ai.backend.core.scheduling.snapshot import AgentView
+from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, Recipe, without_placeholders
+from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel
 
 #: What an allocator raises where a request cannot be served.
 REFUSALS = (ResourceError, InvalidQuantity)
@@ -120,14 +120,17 @@ class WorkingAgent:
         self.view = view
         self.agent_id: AgentId = view.agent_id
         self.make = make
-        self.count = len(view.held)
+        self.count = 0
+        self.is_exact = True
+        """Whether everything that it holds is counted in full; what is beyond its devices is not."""
         self.version = 0
         """Grows with every change of what is free."""
         self.books: Mapping[str, SlotBook] = make.books
         self._allocator: NodeAllocator | None = None
         self._held: dict[KernelId, DeviceAllocation] = {}
+        self._told: dict[KernelId, HeldKernel] = {}
         for held in view.held:
-            self._held[held.kernel_id] = self.allocator.adopt(held.slots, held.devices)
+            self.adopt(held)
 
     @property
     def allocator(self) -> NodeAllocator:
@@ -161,7 +164,36 @@ class WorkingAgent:
         self.count += 1
         return allocation
 
+    def adopt(self, held: HeldKernel) -> None:
+        """Count a kernel that somebody else placed, as well as the devices allow."""
+        taken = self._held[held.kernel_id] = self.allocator.adopt(held.slots, held.devices)
+        self._told[held.kernel_id] = held
+        self.count += 1
+        self.is_exact = self.is_exact and self._counts(taken, held)
+
+    def _counts(self, taken: DeviceAllocation, held: HeldKernel) -> bool:
+        """Whether so much is taken, of the slots that there are."""
+        return all(
+            sum(taken.slots.get(SlotName(slot), {}).values()) == amount
+            for slot, amount in held.slots.nonzero().items()
+            if slot in self.make.totals
+        )
+
+    def differs(self, wanted: Mapping[KernelId, HeldKernel]) -> tuple[list[KernelId], list[HeldKernel]]:
+        """Which kernels are to be given back, and which to be adopted then, to hold exactly these."""
+        gone = [kernel_id for kernel_id in self._held if kernel_id not in wanted]
+        new = [held for kernel_id, held in wanted.items() if not self._holds(kernel_id, held)]
+        return gone + [held.kernel_id for held in new if held.kernel_id in self._held], new
+
+    def _holds(self, kernel_id: KernelId, held: HeldKernel) -> bool:
+        told = self._told.get(kernel_id)
+        if told is None and (taken := self._held.get(kernel_id)) is not None:  # by a plan, which may have come true
+            if without_placeholders(taken) == held.devices and self._counts(taken, held):
+                told = self._told[kernel_id] = held
+        return told is held or told == held
+
     def give_back(self, kernel_id: KernelId) -> None:
         """Undo :meth:`take`, or end a kernel that was held before."""
+        self._told.pop(kernel_id, None)
         self.allocator.free(self._held.pop(kernel_id))
         self.count -= 1

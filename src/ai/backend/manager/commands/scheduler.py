@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from ai.backend.common.errors import BackendError
+from ai.backend.common.states import SessionStatus
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
 from ai.backend.core.scheduling.report import describe
@@ -18,6 +20,8 @@ from ai.backend.infra.database import Database
 from ai.backend.manager.commands.running import NoAgents, on_database
 from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.model.session import Session
+from ai.backend.manager.services.placements import plugged
 
 
 @click.group("scheduler")
@@ -32,27 +36,32 @@ def _scheduling(settings: ManagerSettings, resource_group: str) -> tuple[Snapsho
     return on_database(settings, work)
 
 
+def _with_plugin(policy: Policy) -> Policy:
+    return policy if policy.placement in PLACEMENTS else replace(policy, plugged=plugged(policy.placement))
+
+
 @scheduler.command("dump")
 @click.option("--resource-group", default="default", show_default=True)
 @click.pass_obj
 def scheduler_dump(settings: ManagerSettings, resource_group: str) -> None:
     """Print what the scheduler sees of a resource group as JSON."""
-    snapshot, _ = _scheduling(settings, resource_group)
-    click.echo(dump_json(snapshot).decode())
+    snapshot, policy = _scheduling(settings, resource_group)
+    click.echo(dump_json(replace(snapshot, policy=policy.told())).decode())
 
 
 @scheduler.command("replay")
 @click.argument("dump", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--order", type=click.Choice(sorted(ORDERS)), default=Policy().order, show_default=True)
-@click.option("--placement", type=click.Choice(sorted(PLACEMENTS)), default=Policy().placement, show_default=True)
+@click.option("--order", type=click.Choice(sorted(ORDERS)), help="[default: as dumped]")
+@click.option("--placement", type=click.Choice(sorted(PLACEMENTS)), help="[default: as dumped]")
 @click.option("--now", type=click.DateTime(), default=None, help="UTC; the present time if not given.")
 @click.option("--seed", type=int, default=0, show_default=True)
-def scheduler_replay(dump: Path, order: str, placement: str, now: datetime | None, seed: int) -> None:
+def scheduler_replay(dump: Path, order: str | None, placement: str | None, now: datetime | None, seed: int) -> None:
     """Decide on a dump again: where each session goes, or why not. Equal arguments give equal answers."""
     try:
         snapshot = load_json(dump.read_bytes())
         when = now.replace(tzinfo=UTC) if now else datetime.now(UTC)
-        plan = decide(snapshot, Policy(order=order, placement=placement), now=when, rng=random.Random(seed))
+        told = Policy.of(snapshot.policy, order=order, placement=placement)
+        plan = decide(snapshot, _with_plugin(told), now=when, rng=random.Random(seed))
     except BackendError as e:
         raise click.ClickException(str(e)) from e
     click.echo(describe(snapshot, plan))
@@ -60,14 +69,21 @@ def scheduler_replay(dump: Path, order: str, placement: str, now: datetime | Non
 
 @scheduler.command("explain")
 @click.argument("session")
-@click.option("--resource-group", default="default", show_default=True)
 @click.pass_obj
-def scheduler_explain(settings: ManagerSettings, session: str, resource_group: str) -> None:
+def scheduler_explain(settings: ManagerSettings, session: str) -> None:
     """Say where a pending session, by its name or id, would go now, or why it waits."""
-    snapshot, policy = _scheduling(settings, resource_group)
-    named = [s for s in snapshot.pending if session in (s.name, str(s.session_id))]
-    if not named:
-        raise click.ClickException(f"no pending session of resource group {resource_group} is called {session}")
+
+    async def work(database: Database) -> list[str]:
+        manager = Manager(settings, database, Bus(), NoAgents())
+        return [await _explained(manager, found) for found in await manager.called(session)]
+
+    click.echo("\n".join(on_database(settings, work)))
+
+
+async def _explained(manager: Manager, session: Session) -> str:
+    if session.status is not SessionStatus.PENDING:
+        agents = ", ".join(sorted({k.agent for k in session.kernels if k.agent is not None}))
+        return f"{session.name} does not wait: it is {session.status}" + (f" on {agents}" if agents else "")
+    snapshot, policy = await manager.scheduling(session.scaling_group)
     plan = decide(snapshot, policy, now=datetime.now(UTC), rng=random.Random(0))
-    for found in named:
-        click.echo(describe(snapshot, plan, only=found.session_id))
+    return describe(snapshot, plan, only=session.id)
