@@ -21,13 +21,15 @@ from ai.backend.infra.telemetry import Metrics, bind_log_context, configure_logg
 @pytest.fixture(autouse=True)
 def _restore_root_logger() -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    levels = {name: logging.getLogger(name).level for name in ("", "ai.backend", "quiet")}
     yield
     for handler in root.handlers[:]:
         if handler not in handlers:
             handler.close()
     root.handlers[:] = handlers
-    root.setLevel(level)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 def test_a_json_record_carries_the_ids_of_its_context(tmp_path: Path) -> None:
