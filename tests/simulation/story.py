@@ -141,11 +141,13 @@ class Cluster:
         raise AssertionError(f"no rest after {_ROUNDS * 100} steps: {', '.join(awake + left) or 'something fits'}")
 
     def at_rest(self) -> bool:
-        """Nothing is on its way, nobody waits for what is there, and no agent holds what nobody counts on."""
+        """Nothing is on its way, nobody waits for what is there, and no agent holds what nobody counts on, or has
+        something to tell."""
         sessions, leader = self.database.sessions.values(), next((m for m in self.managers if m.leads), None)
         if leader is None or not all(s.status in RESTING for s in sessions):
             return False
-        if not all(kernel_id in self.database.taken for a in self.agents.values() for kernel_id in a.records):
+        agents, taken = self.agents.values(), self.database.taken
+        if not all(a.has_told_all and a.records.keys() <= taken.keys() for a in agents):
             return False
         waits_for_time = any(
             self.database.requests[s.session_id].starts_at > leader.clock()

@@ -177,8 +177,13 @@ class SimAgent:
             self._outbox.remove(observation)
 
     @property
+    def has_told_all(self) -> bool:
+        """Whether everything that it has seen is stored with a manager."""
+        return self.is_up and not self._outbox
+
+    @property
     def is_idle(self) -> bool:
-        return not self.records and not self._outbox
+        return self.has_told_all and not self.records
 
     def check(self) -> list[str]:
         """The books of the allocator are exactly those of the records, and no device gives more than it has; looked at
