@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
@@ -177,3 +178,33 @@ async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
         await database.run_write(fill)
     await database.run_write(lambda connection: connection.exec_driver_sql("CREATE TABLE small (data BLOB)").close())
     await database.close()
+
+
+async def test_after_a_rest_everything_goes_on(database: Database) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    def slowly(connection: Connection) -> None:
+        connection.execute(insert(things).values(id=1, n=1))
+        began.set()
+        assert go_on.wait(30)
+        connection.execute(insert(things).values(id=2, n=2))
+
+    def opened(connection: Connection) -> object:
+        return connection.connection.dbapi_connection
+
+    def count(connection: Connection) -> int:
+        return len(connection.execute(select(things.c.id)).all())
+
+    assert await database.run_read(count) == 0
+    before = await database.run_write(opened)
+    writing = asyncio.create_task(database.run_write(slowly))
+    await asyncio.to_thread(began.wait, 30)
+    await database.rest()  # the writer's connection is in use
+    go_on.set()
+    await writing
+    assert await database.run_read(count) == 2
+    assert await database.run_write(opened) is before
+    await database.rest()
+    assert await database.run_write(opened) is not before
+    await database.run_write(lambda connection: connection.execute(insert(things).values(id=3, n=3)))
+    assert await database.run_read(count) == 3
