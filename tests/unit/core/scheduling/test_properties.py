@@ -215,3 +215,48 @@ def test_a_board_that_is_kept_decides_like_a_new_one(
         (p.session_id, [k.agent_id for k in p.kernels]) for p in new.placements
     ]
     assert kept.waits == new.waits
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    agents_,
+    st.lists(st.tuples(requests_, st.booleans(), st.integers(0, 3)), min_size=2, max_size=5),
+    st.sampled_from(sorted(PLACEMENTS)),
+    st.randoms(use_true_random=False),
+)
+def test_a_kept_board_decides_as_a_new_one(
+    made: Sequence[tuple[int, int, int, int, int | None]],
+    rounds: Sequence[tuple[Sequence[tuple[int, int, int, int, int]], bool, int]],
+    placement: str,
+    chance: random.Random,
+) -> None:
+    """Through several moments: sessions come, some placements fail to be committed, kernels end, others place some."""
+    policy = Policy(placement=placement)
+    empty = Snapshot(resource_group="default", agents=build(made))
+    held: dict[str, list[HeldKernel]] = {view.agent_id: list(view.held) for view in empty.agents}
+    waiting: dict[str, PendingSession] = {}
+    board: Board | None = None
+    last = None
+    for number, (requests, multi, endings) in enumerate(rounds):
+        for one in ask(requests, multi=multi):
+            waiting[f"{number}-{one.name}"] = one
+        agents = tuple(replace(view, held=tuple(held[view.agent_id])) for view in empty.agents)
+        snapshot = replace(empty, agents=agents, pending=tuple(waiting.values()), last_agent=last)
+        if board is None or not board.renew(snapshot):
+            board = Board(snapshot)
+        expected = decide(snapshot, policy, now=NOW, rng=random.Random(number))
+        assert board.plan(policy, now=NOW, rng=random.Random(number)) == expected
+        asked = {one.session_id: (name, one) for name, one in waiting.items()}
+        for placed in expected.placements:
+            name, one = asked[placed.session_id]
+            last = placed.kernels[-1].agent_id
+            if chance.random() < 0.3:
+                continue  # somebody else was faster: it waits on
+            del waiting[name]
+            for kernel, wanted in zip(placed.kernels, one.kernels, strict=True):
+                one_held = HeldKernel(kernel_id=kernel.kernel_id, slots=wanted.slots, devices=kernel.devices)
+                held[kernel.agent_id].append(one_held)
+        for _ in range(endings):
+            somewhere = held[chance.choice(sorted(held))]
+            if somewhere:
+                somewhere.pop(chance.randrange(len(somewhere)))

@@ -187,9 +187,9 @@ class WorkingAgent:
 
     def _holds(self, kernel_id: KernelId, held: HeldKernel) -> bool:
         told = self._told.get(kernel_id)
-        if told is None and (taken := self._held.get(kernel_id)) is not None:  # by a plan, which may have come true
-            if without_placeholders(taken) == held.devices and self._counts(taken, held):
-                told = self._told[kernel_id] = held
+        taken = self._held.get(kernel_id) if told is None else None  # by a plan, which may have come true
+        if taken is not None and without_placeholders(taken) == held.devices and self._counts(taken, held):
+            told = self._told[kernel_id] = held
         return told is held or told == held
 
     def give_back(self, kernel_id: KernelId) -> None:

@@ -12,10 +12,10 @@ from ai.backend.common.errors import BackendError, InsufficientResource, StaleVe
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled
-from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.decide import Board, without_collector
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
 from ai.backend.core.scheduling.plan import KernelPlacement, Placement, Plan, Skip, SkipReason
-from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy
+from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy, Rng
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.core.scheduling.usage import occupied
 from ai.backend.manager.config.settings import SessionSettings
@@ -45,6 +45,7 @@ from ai.backend.manager.services.writer import SessionWriter
 log = logging.getLogger(__name__)
 
 _SLOW_S = 5.0
+_COMPARED = 100
 _LONGEST_S = 10 * 365 * 86_400.0
 
 
@@ -68,9 +69,31 @@ def group_policy(group: ResourceGroup | None) -> Policy:
 
 @dataclass(slots=True)
 class _Memory:
-    """What the loop remembers of a resource group between its passes."""
+    """What the loop remembers of a resource group between its passes.
+
+    The board is compared with what is stored in each pass, and anew with a new one in every hundredth.
+    """
 
     last_agent: AgentId | None = None
+    board: Board | None = None
+    passes: int = 0
+
+    def decide(self, snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
+        """As :func:`ai.backend.core.scheduling.decide.decide`."""
+        policy.check()
+        self.passes += 1
+        board, self.board = self.board, None  # whatever fails below leaves it as nobody knows
+        with without_collector():
+            if board is None or not board.renew(snapshot):
+                board = Board(snapshot)
+            elif self.passes % _COMPARED == 0:
+                new = Board(snapshot)
+                if new.free != board.free:
+                    log.error("the board of resource group %s has drifted, and is made anew", snapshot.resource_group)
+                board = new
+            plan = board.plan(policy, now=now, rng=rng)
+        self.board = board
+        return plan
 
 
 class ScheduleLoop(Loop):
@@ -169,7 +192,8 @@ class ScheduleLoop(Loop):
 
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
         policy = group_policy(await self._identities.resource_group(name))
-        plan = decide(await self.snapshot(name, sessions), policy, now=now, rng=self._rng)
+        snapshot = await self.snapshot(name, sessions)
+        plan = self._memories[name].decide(snapshot, policy, now=now, rng=self._rng)
         for agent_id, fault in plan.broken_agents:
             log.warning("agent %s is left out of scheduling: %s", agent_id, fault)
         if plan.placements:
