@@ -9,16 +9,19 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import KernelObservation
 from ai.backend.common.wire.link import AgentCommands
+from ai.backend.infra.rpc.data_server import DataServer
 from ai.backend.infra.rpc.keys import AgentKeyDirectory, generate_keypair
 from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
 from tests.support.agent_fakes import FakeManager
 from tests.support.forked import ForkedPopen
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 START = "from tests.support.warm_hosts import prepare; prepare(); from ai.backend.agent.main import main; main()"
 
@@ -38,7 +41,10 @@ class Node:
         bound = AgentKeyDirectory(directory / "agents")
         bound.allow("i-test", keys.public)
         address = f"ipc://{directory}/manager.sock"
-        self._endpoint = ZmqManagerEndpoint(bind=address, keypair=manager_keys, agent_keys=bound, lost_after_s=3.0)
+        self.data = DataServer(path=directory / "link" / "data.sock")
+        self._endpoint = ZmqManagerEndpoint(
+            bind=address, keypair=manager_keys, agent_keys=bound, lost_after_s=3.0, data=self.data
+        )
         self._config.write_text(
             f"""
             [agent]
@@ -81,7 +87,7 @@ class Node:
         async with asyncio.timeout(30):
             assert await self.process.ended() == -signal.SIGKILL, self._log.read_text()[-3000:]
 
-    async def insist(self, call: Callable[[], Awaitable[object]]) -> object:
+    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call as the manager does: again while nobody is there."""
         async with asyncio.timeout(30):
             while True:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 
 from ai.backend.agent.services.crash_points import CRASH_POINTS
+from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode
-from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, Execute, KernelSpec, RestartKernel, RunResult
+from ai.backend.common.wire.agent import (
+    CreateKernels,
+    DestroyKernel,
+    Execute,
+    KernelSpec,
+    OpenPort,
+    RestartKernel,
+    RunResult,
+)
+from ai.backend.common.wire.link import ByteStream
 from tests.component.agent.conftest import Bench
 from tests.support.agent_node import Node
 from tests.support.audit import leftovers
@@ -104,3 +116,51 @@ async def test_killed_while_restarting(node: Node, point: str) -> None:
     await node.until(spec.kernel_id, 2, S.RUNNING)
     await _works(node, spec)
     await _end(node, spec, attempt=2)
+
+
+ECHO = """
+import socketserver, threading
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self):
+        while data := self.request.recv(65536):
+            self.request.sendall(data)
+server = socketserver.ThreadingTCPServer(("127.0.0.1", 9911), Echo)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+"""
+
+
+@pytest.mark.needs("isolation")
+async def test_killed_while_a_connection_is_open(tmp_path: Path) -> None:
+    """It is cut, and the service can be reached again by way of the agent that comes after."""
+    node = Node(tmp_path, settings='[runtime]\nnetwork = "none"')
+    await node.open()
+    try:
+        await node.start()
+        spec = msgspec.structs.replace(await _spec(node), preopen_ports=[9911])
+        await node.insist(lambda: node.commands.create_kernels(CreateKernels(kernels=[spec])))
+        await node.until(spec.kernel_id, 1, S.RUNNING)
+        step = Execute(kernel_id=spec.kernel_id, run_id="r", mode=RunMode.QUERY, code=ECHO, flush_timeout_s=10.0)
+        await node.insist(lambda: node.commands.execute(step))
+
+        async def echoed() -> ByteStream:
+            stream = await node.commands.open_port(OpenPort(kernel_id=spec.kernel_id, port=9911))
+            async with asyncio.timeout(30):
+                await stream.write(b"hello")
+                assert await stream.read() == b"hello"
+            return stream
+
+        stream = await node.insist(echoed)
+        assert len(node.data._connections) == 1, "it is carried beside the link"
+        assert node.process is not None
+        node.process.send_signal(signal.SIGKILL)
+        await node.has_died()
+        with pytest.raises(Unavailable):
+            async with asyncio.timeout(30):
+                await stream.read()
+        assert not node.data._connections
+        await node.start()
+        again = await node.insist(echoed)
+        await again.close()
+        await _end(node, spec)
+    finally:
+        await node.close()
