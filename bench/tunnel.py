@@ -55,11 +55,16 @@ def bare_relay() -> Iterator[Way]:
 
 
 @contextmanager
-def session_tunnel(*options: str) -> Iterator[Way]:
-    """The tunnel of a cluster, to the service in a session that has a network of its own."""
+def session_tunnel(*options: str, by_tls: bool = False) -> Iterator[Way]:
+    """The tunnel of a cluster, to the service in a session that has a network of its own.
+
+    ``by_tls``: as between hosts. An agent uses no unix socket in a folder that is open to others.
+    """
     with temporary_folder() as folder:
         (folder / "agent.toml").write_text(OWN_NETWORK)
         with running_cluster("--agent-config", str(folder / "agent.toml"), *options) as cluster:
+            if by_tls:
+                (cluster.data_dir / "link").chmod(0o755)
             api = cluster.user
             name = api.create(config={"resources": {"cpu": "1", "mem": "256m"}, "preopen_ports": [PORT]})
             code = SERVICE.read_text().replace("sys.argv[1]", f"'{PORT}'").replace("server.serve_forever()", "")
@@ -128,11 +133,15 @@ def figure(name: str, found: Mapping[str, float]) -> Figure:
     )
 
 
-@benchmark("tunnel", "throughput of a tunnel into a session, all daemons in one process and each in its own")
+@benchmark("tunnel", "throughput of a tunnel into a session: daemons in one process, in several, and by TLS")
 def tunnel() -> Sequence[Figure]:
     figures = []
     with bare_relay() as bare:
-        for name, options in (("tunnel-throughput", ()), ("tunnel-throughput-separate", ("--separate",))):
-            with session_tunnel(*options) as ours:
+        for name, options, by_tls in (
+            ("tunnel-throughput", (), False),
+            ("tunnel-throughput-separate", ("--separate",), False),
+            ("tunnel-throughput-tls", ("--separate",), True),
+        ):
+            with session_tunnel(*options, by_tls=by_tls) as ours:
                 figures.append(figure(name, asyncio.run(compare(ours, bare))))
     return figures
