@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ai.backend.agent.services.series import Series
+from ai.backend.agent.services.series import Series, SeriesOfWorkload
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 
 ALL = frozenset({"min", "max", "sum", "avg", "diff", "rate"})
@@ -49,3 +49,16 @@ def test_a_clock_that_stands_still_gives_no_rate() -> None:
     series = Series()
     series.add(_m(1, stats=ALL), 5.0)
     assert series.add(_m(2, stats=ALL), 5.0)["stats.rate"] == "0"
+
+
+def test_series_of_workloads_with_different_keys_do_not_mix() -> None:
+    places: dict[str, int] = {}
+    one, other = SeriesOfWorkload(places), SeriesOfWorkload(places)
+    assert "mem" not in one
+    one["mem"].add(_m(5), 1.0)
+    other["cpu_used"].add(_m(7), 1.0)
+    one["cpu_used"].add(_m(1), 2.0)
+    assert [("mem" in s, "cpu_used" in s) for s in (one, other)] == [(True, True), (False, True)]
+    other["cpu_used"].add(_m(10), 2.0)
+    assert (other["cpu_used"].diff, other["cpu_used"].rate, other["cpu_used"].last_at) == (3.0, 3.0, 2.0)
+    assert (one["cpu_used"].diff, one["mem"].diff) == (0.0, 0.0)

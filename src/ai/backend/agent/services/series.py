@@ -6,8 +6,10 @@ measurement names.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import ClassVar
 
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 
@@ -23,34 +25,46 @@ class Series:
     """One metric over time.
 
     Of what accumulates, ``diff`` and ``rate`` are never negative: a counter that was reset counts from where it is now.
+
+    Args:
+        numbers: where it is kept, with room for ``SIZE`` numbers at ``at``; None makes room.
     """
 
-    __slots__ = ("_count", "_max", "_min", "_sum", "diff", "last", "last_at", "rate")
+    SIZE: ClassVar[int] = 8
+    __slots__ = ("_at", "_numbers")
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._sum = self._min = self._max = 0.0
-        self.rate = 0.0
-        self.last = self.last_at = self.diff = 0.0
+    def __init__(self, numbers: array[float] | None = None, at: int = 0) -> None:
+        self._numbers = numbers if numbers is not None else room()
+        self._at = at
+
+    @property
+    def diff(self) -> float:
+        return self._numbers[self._at + 5]
+
+    @property
+    def rate(self) -> float:
+        return self._numbers[self._at + 6]
+
+    @property
+    def last_at(self) -> float:
+        return self._numbers[self._at + 7]
 
     def add(self, m: Measurement, at: float) -> Metric:
         """Take in one value; ``at`` in seconds of any clock. A clock that does not advance gives a rate of zero."""
         value = m.value
-        if self._count == 0:
-            self._min = self._max = value
+        place = slice(self._at, self._at + self.SIZE)
+        count, total, least, most, last, diff, rate, last_at = self._numbers[place]
+        if count == 0:
+            least = most = value
         else:
-            self.diff = value - self.last
-            if self.diff < 0 and m.kind is not MetricKind.GAUGE:
-                self.diff = 0.0
-            self.rate = self.diff / (at - self.last_at) if at > self.last_at else 0.0
-            if value < self._min:
-                self._min = value
-            elif value > self._max:
-                self._max = value
-        self.last, self.last_at = value, at
-        self._count += 1
-        self._sum += value
-        current = self.rate if m.kind is MetricKind.RATE else value
+            diff = value - last
+            if diff < 0 and m.kind is not MetricKind.GAUGE:
+                diff = 0.0
+            rate = diff / (at - last_at) if at > last_at else 0.0
+            least, most = min(least, value), max(most, value)
+        count, total = count + 1, total + value
+        self._numbers[place] = array("d", (count, total, least, most, value, diff, rate, at))
+        current = rate if m.kind is MetricKind.RATE else value
         if m.unit_hint == "bytes":
             current = float(round(current))  # published clients read it as a whole number
         metric: Metric = {
@@ -61,18 +75,49 @@ class Series:
         }
         wanted = m.stats
         if "min" in wanted:
-            metric["stats.min"] = text_of(self._min)
+            metric["stats.min"] = text_of(least)
         if "max" in wanted:
-            metric["stats.max"] = text_of(self._max)
+            metric["stats.max"] = text_of(most)
         if "sum" in wanted:
-            metric["stats.sum"] = text_of(self._sum)
+            metric["stats.sum"] = text_of(total)
         if "avg" in wanted:
-            metric["stats.avg"] = text_of(self._sum / self._count)
+            metric["stats.avg"] = text_of(total / count)
         if "diff" in wanted:
-            metric["stats.diff"] = text_of(self.diff)
+            metric["stats.diff"] = text_of(diff)
         if "rate" in wanted or m.kind is not MetricKind.GAUGE:
-            metric["stats.rate"] = text_of(self.rate)
+            metric["stats.rate"] = text_of(rate)
         return metric
+
+
+def room() -> array[float]:
+    """For one series that has no value yet."""
+    return array("d", bytes(8 * Series.SIZE))
+
+
+class SeriesOfWorkload:
+    """The series of one workload by key, in one array: a node has hundreds of workloads (docs/decisions/0016).
+
+    Args:
+        places: key -> place in the array; shared by all workloads, whose keys are mostly the same.
+    """
+
+    __slots__ = ("_numbers", "_places")
+
+    def __init__(self, places: dict[str, int]) -> None:
+        self._places = places
+        self._numbers = array("d")
+
+    def __contains__(self, key: str) -> bool:
+        """Whether it has a value."""
+        at = self._places.get(key, -1) * Series.SIZE
+        return 0 <= at < len(self._numbers) and self._numbers[at] > 0
+
+    def __getitem__(self, key: str) -> Series:
+        """The series of a key, which begins here if there is none."""
+        at = self._places.setdefault(key, len(self._places)) * Series.SIZE
+        while len(self._numbers) <= at:
+            self._numbers += room()
+        return Series(self._numbers, at)
 
 
 def totals(measurements: Iterable[Measurement]) -> dict[str, Measurement]:

@@ -18,7 +18,7 @@ from ai.backend.agent.services.exposition import Exposition, WorkloadTotal
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.plugins import PluginHandle, PluginSet
-from ai.backend.agent.services.series import Metric, Series, totals
+from ai.backend.agent.services.series import Metric, Series, SeriesOfWorkload, totals
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import KernelId
@@ -34,13 +34,11 @@ PATIENCE_S = 2.0
 _OWN_PATIENCE_S = 30.0
 _FORGET_S = 600.0
 """Series of a device that was not measured for so long are dropped."""
+_MOST_KEYS = 512
+"""Of workloads' metrics. With more, as of a plugin that goes on inventing keys, all series begin anew."""
 _encode = msgspec.msgpack.encode
 _RUNTIME, _HOST = "runtime", "host"
 _WHAT = "statistics"
-_Owner = WorkloadKey | None
-"""None is the node."""
-_SeriesOf = dict[str | tuple[str, str], Series]
-"""By the key of a metric, or by that and the device it is of."""
 
 
 @dataclass(slots=True)
@@ -77,7 +75,10 @@ class Statistics:
         self._host = host
         self._clock = clock
         self._since = time.time()
-        self._series: dict[_Owner, _SeriesOf] = {}
+        self._of_node: dict[str | tuple[str, str], Series] = {}
+        """By the key of a metric, or by that and the device it is of."""
+        self._of_workloads: dict[WorkloadKey, SeriesOfWorkload] = {}
+        self._places: dict[str, int] = {}
         self._sieves: dict[str, Sieve] = {}
         self._complaints: dict[str, str | None] = {}
         self._counted: dict[str, WorkloadTotal] = {}
@@ -98,7 +99,7 @@ class Statistics:
         good = self._sieves.setdefault(_RUNTIME, Sieve()).passed(measured.get(kernel.key, ()))
         key = kernel.key
         now = self._workload(key, kernel, totals(good).values(), self._clock())
-        self._series.pop(key, None)
+        self._of_workloads.pop(key, None)
         return {**last, **now} or None
 
     def of_kernel(self, kernel_id: str) -> dict[str, Metric]:
@@ -201,15 +202,14 @@ class Statistics:
         by_key = {key: k for key, k in by_key.items() if k.attempt == key.attempt and k.phase is Phase.RUNNING}
         found: dict[WorkloadKey, dict[str, Measurement]] = {key: {} for key in by_key}
         exposition = Exposition()
-        of_node = self._series.setdefault(None, {})
         for answer in answers:
             exposition.devices(answer.source, answer.places, [m for m in answer.node if m.device_id is not None])
             sums = {key: m for key, m in totals(answer.node).items() if key not in node}
             exposition.node(sums.values())
-            node.update({key: _add(of_node, m, at) for key, m in sums.items()})
+            node.update({key: self._add(m, at) for key, m in sums.items()})
             for m in answer.node:
                 if m.device_id is not None:
-                    devices.setdefault(m.key, {})[str(m.device_id)] = _add(of_node, m, at, str(m.device_id))
+                    devices.setdefault(m.key, {})[str(m.device_id)] = self._add(m, at, str(m.device_id))
             for key, measurements in answer.workloads.items():
                 if key in found:
                     found[key] = {**totals(measurements), **found[key]}
@@ -219,8 +219,10 @@ class Statistics:
         }
         exposition.workloads([*_sums(found.values()), *self._counted.values()])
         self.node, self.devices, self.kernels, self.families = node, devices, metrics, exposition.families()
-        of_node = {k: s for k, s in of_node.items() if at - s.last_at < _FORGET_S}
-        self._series = {None: of_node, **{key: self._series[key] for key in by_key if key in self._series}}
+        self._of_node = {k: s for k, s in self._of_node.items() if at - s.last_at < _FORGET_S}
+        if len(self._places) > _MOST_KEYS:
+            self._places, self._of_workloads = {}, {}
+        self._of_workloads = {key: s for key in by_key if (s := self._of_workloads.get(key)) is not None}
 
     def _workload(
         self, key: WorkloadKey, kernel: Kernel, measurements: Iterable[Measurement], at: float
@@ -229,27 +231,27 @@ class Statistics:
 
         The first value of a workload that began under this agent counts whole; of an adopted one nothing is known.
         """
-        of_owner = self._series.setdefault(key, {})
+        series = self._of_workloads.setdefault(key, SeriesOfWorkload(self._places))
         is_ours = kernel.created_at >= self._since
         metrics: dict[str, Metric] = {}
         for m in measurements:
-            is_new = is_ours and m.key not in of_owner
-            metrics[m.key] = _add(of_owner, m, at)
+            is_new = is_ours and m.key not in series
+            metrics[m.key] = series[m.key].add(m, at)
             if m.kind is not MetricKind.GAUGE:
-                grown = m.value if is_new else of_owner[m.key].diff
+                grown = m.value if is_new else series[m.key].diff
                 total = self._counted.get(m.key)
                 if total is None:
                     total = self._counted[m.key] = WorkloadTotal(m, 0.0, None)
                 total.value += grown
         return metrics
 
-
-def _add(of_owner: _SeriesOf, m: Measurement, at: float, device_id: str = "") -> Metric:
-    name = (m.key, device_id) if device_id else m.key
-    series = of_owner.get(name)
-    if series is None:
-        series = of_owner[name] = Series()
-    return series.add(m, at)
+    def _add(self, m: Measurement, at: float, device_id: str = "") -> Metric:
+        """One value of the node or of a device of it."""
+        name = (m.key, device_id) if device_id else m.key
+        series = self._of_node.get(name)
+        if series is None:
+            series = self._of_node[name] = Series()
+        return series.add(m, at)
 
 
 def _sums(workloads: Iterable[Mapping[str, Measurement]]) -> Iterable[WorkloadTotal]:

@@ -19,6 +19,7 @@ class KitStore:
         self._lock = asyncio.Lock()
         self._name: str | None = None
         directory.mkdir(mode=0o755, exist_ok=True)
+        self._services = frozenset({TTYD, SSHD} if importlib.util.find_spec("asyncssh") is not None else {TTYD})
 
     @property
     def directory(self) -> Path:
@@ -27,7 +28,7 @@ class KitStore:
     @property
     def services(self) -> frozenset[str]:
         """``sshd`` where the extra ``ssh`` is installed."""
-        return frozenset({TTYD, SSHD} if importlib.util.find_spec("asyncssh") is not None else {TTYD})
+        return self._services
 
     async def clean(self) -> None:
         """Remove what earlier versions of the agent made, once nothing runs from it. Raises Unavailable."""
