@@ -9,7 +9,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -142,14 +144,18 @@ def test_process_trees_of_two_nodes(tmp_path: Path) -> None:
         check(machines, two, shut=True)
 
 
+def begin(stack: ExitStack, engine: DockerEngine) -> None:
+    stack.callback(end_engine, engine, engine.start())
+    engine.ensure_image(PYTHON_IMAGE)
+
+
 @pytest.mark.needs("docker", "ip")
 def test_containers_of_two_engines(tmp_path: Path) -> None:
     with two_machines() as machines, ExitStack() as stack:
-        settings = []
-        for machine in machines:
-            engine = DockerEngine(tmp_path / machine.name, namespace=machine.path)
-            stack.callback(end_engine, engine, engine.start())
-            engine.ensure_image(PYTHON_IMAGE)
-            settings.append({"docker_host": engine.host, "interpreter_directory": str(CACHE / "interpreter")})
+        engines = [DockerEngine(tmp_path / machine.name, namespace=machine.path) for machine in machines]
+        with ThreadPoolExecutor(2) as several:
+            list(several.map(partial(begin, stack), engines))
+        interpreter = str(CACHE / "interpreter")
+        settings = [{"docker_host": engine.host, "interpreter_directory": interpreter} for engine in engines]
         with nodes(tmp_path, "docker", machines, settings) as two:
             check(machines, two)
