@@ -28,7 +28,6 @@ from ai.backend.common.ids import (
     ResourceGroupName,
     SessionId,
     SlotName,
-    TaskId,
     UserId,
 )
 from ai.backend.common.slots import ResourceSlot
@@ -52,7 +51,6 @@ from ai.backend.manager.model.identity import (
     StoragePolicy,
     User,
 )
-from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
 from ai.backend.manager.model.query import Condition, Junction, ListQuery, OrderBy, SessionQuery
 from ai.backend.manager.model.session import OwnerLimits
 from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
@@ -733,54 +731,6 @@ class StoreContract:
         assert (await ids.delete_resource_group("closed"), await ids.delete_resource_group("closed")) == (True, False)
         await ids.put_resource_group(ResourceGroup(name=ResourceGroupName("closed"), is_public=False, created_at=NOW))
         assert [g.name for g in await ids.resource_groups(access_key=KEY)] == ["open"], "its associations went with it"
-
-    # ---- journal ----
-
-    async def test_tasks_and_the_audit_trail(self, stores: Stores) -> None:
-        task = Task(
-            id=TaskId(uuid4()),
-            name="rescan",
-            owner=UserId(uuid4()),
-            status=TaskStatus.STARTED,
-            created_at=NOW,
-            updated_at=NOW,
-            subject="images",
-        )
-        await stores.tasks.add_task(task)
-        another = replace(task, id=TaskId(uuid4()))
-        with pytest.raises(Conflict) as busy:
-            await stores.tasks.add_task(another)
-        assert busy.value.data["task"] == str(task.id)
-        for _ in range(2):
-            await stores.tasks.add_task(replace(task, id=TaskId(uuid4()), subject="", status=TaskStatus.DONE))
-        moved = replace(task, status=TaskStatus.UPDATED, current_progress=1, total_progress=2, message="half")
-        await stores.tasks.put_task(moved)
-        assert await stores.tasks.task(task.id) == moved
-        assert await stores.tasks.open_task("images") == moved
-        assert list(await stores.tasks.asked_to_cancel([task.id, another.id])) == []
-        await stores.tasks.ask_to_cancel(task.id)
-        await stores.tasks.put_task(moved)
-        assert list(await stores.tasks.asked_to_cancel([task.id, another.id])) == [task.id]
-        assert await stores.tasks.fail_open_tasks(at=NOW, message="gone") == 1
-        assert await stores.tasks.fail_open_tasks(at=NOW, message="gone") == 0
-        assert await stores.tasks.open_task("images") is None
-        await stores.tasks.add_task(another)
-        records = [
-            AuditRecord(
-                at=NOW,
-                request_id=f"r{i}",
-                user_id=None,
-                access_key=None,
-                operation="create",
-                object_type="session",
-                object_id=None,
-                outcome="ok",
-                detail={"i": i},
-            )
-            for i in range(3)
-        ]
-        await stores.audit.append(records)
-        assert await stores.audit.recent(2) == [records[2], records[1]]
 
 
 class TestSql(StoreContract):

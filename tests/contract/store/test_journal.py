@@ -1,0 +1,89 @@
+"""What every implementation of the stores of background tasks and of the audit trail promises."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+
+from ai.backend.common.errors import Conflict
+from ai.backend.common.ids import TaskId, UserId
+from ai.backend.infra.database import Database
+from ai.backend.manager.adapters.db.cluster_store import SqlJournalStore
+from ai.backend.manager.adapters.memory.cluster_store import MemoryJournalStore
+from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
+from ai.backend.manager.ports.stores import AuditStore, TaskStore
+from tests.contract.store.builders import NOW
+from tests.support.migrated import migrated
+from tests.support.postgres import emptied, migrated_template, shared_server
+
+
+class Journal(TaskStore, AuditStore, Protocol):
+    """Both."""
+
+
+@pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))])
+async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
+    if request.param == "memory":
+        yield MemoryJournalStore()
+        return
+    url = f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
+    database = Database(url)
+    yield SqlJournalStore(database)
+    await database.close()
+
+
+def _postgres() -> str:
+    server = shared_server()
+    return server.url(emptied(server, migrated_template()))
+
+
+async def test_tasks_and_the_audit_trail(journal: Journal) -> None:
+    task = Task(
+        id=TaskId(uuid4()),
+        name="rescan",
+        owner=UserId(uuid4()),
+        status=TaskStatus.STARTED,
+        created_at=NOW,
+        updated_at=NOW,
+        subject="images",
+    )
+    await journal.add_task(task)
+    another = replace(task, id=TaskId(uuid4()))
+    with pytest.raises(Conflict) as busy:
+        await journal.add_task(another)
+    assert busy.value.data["task"] == str(task.id)
+    for _ in range(2):
+        await journal.add_task(replace(task, id=TaskId(uuid4()), subject="", status=TaskStatus.DONE))
+    moved = replace(task, status=TaskStatus.UPDATED, current_progress=1, total_progress=2, message="half")
+    await journal.put_task(moved)
+    assert await journal.task(task.id) == moved
+    assert await journal.open_task("images") == moved
+    assert list(await journal.asked_to_cancel([task.id, another.id])) == []
+    await journal.ask_to_cancel(task.id)
+    await journal.put_task(moved)
+    assert list(await journal.asked_to_cancel([task.id, another.id])) == [task.id]
+    assert await journal.fail_open_tasks(at=NOW, message="gone") == 1
+    assert await journal.fail_open_tasks(at=NOW, message="gone") == 0
+    assert await journal.open_task("images") is None
+    await journal.add_task(another)
+    records = [
+        AuditRecord(
+            at=NOW,
+            request_id=f"r{i}",
+            user_id=None,
+            access_key=None,
+            operation="create",
+            object_type="session",
+            object_id=None,
+            outcome="ok",
+            detail={"i": i},
+        )
+        for i in range(3)
+    ]
+    await journal.append(records)
+    assert await journal.recent(2) == [records[2], records[1]]
