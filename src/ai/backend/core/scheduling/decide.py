@@ -257,21 +257,23 @@ class Pass:
         if shape.whole is not None:
             return self._seat(shape.whole, kernel_ids, avoided)
         if self._arrange is None:
-            return self._gang(shape, kernel_ids, avoided, -1)
+            return self._gang(shape, kernel_ids, avoided, None)
         for here in (~avoided, -1) if avoided else (-1,):
             for room in self._arrange.rooms(self._fleet, shape, here & ~self._reserved):
                 if (found := self._gang(shape, kernel_ids, 0, room)) is not None:
                     return found
         return None
 
-    def _gang(self, shape: Shape, kernel_ids: Sequence[KernelId], avoided: int, room: int) -> Sequence[Seat] | None:
+    def _gang(
+        self, shape: Shape, kernel_ids: Sequence[KernelId], avoided: int, room: int | None
+    ) -> Sequence[Seat] | None:
         """Seats for every kernel of a multi-node session on agents of a mask."""
         seats: list[Seat | None] = [None] * len(kernel_ids)
         arrange = self._arrange
         for i in shape.hardest:
             demand, ids = shape.parts[i], kernel_ids[i : i + 1]
             taken = [seat.rank for seat in seats if seat is not None] if arrange else ()
-            masks = arrange.order(self._fleet, demand, room, taken) if arrange else (room,)
+            masks = (room,) if arrange is None or room is None else arrange.order(self._fleet, demand, room, taken)
             found = next((seat for mask in masks if (seat := self._seat(demand, ids, avoided, mask))), None)
             if found is None:
                 unseat(self._fleet, shape, kernel_ids, seats)
@@ -280,11 +282,13 @@ class Pass:
         return [seat for seat in seats if seat is not None]
 
     def _seat(
-        self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int, within: int = -1
+        self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int, within: int | None = None
     ) -> list[Seat] | None:
         """Seats on one agent of a mask, if any has room; those that just failed the session come last."""
         fleet = self._fleet
-        scope = demand.open() & within
+        scope = demand.open()
+        if within is not None:
+            scope &= within
         if self._reserved:
             scope &= ~self._reserved
         for here in (scope & ~avoided, scope & avoided) if avoided else (scope,):
