@@ -168,6 +168,22 @@ def test_kernels_on_two_machines_log_in_to_each_other(cluster: TwoMachines) -> N
     assert not numbers(cluster)
 
 
+def test_where_one_machine_cannot_the_other_keeps_nothing(cluster: TwoMachines) -> None:
+    taken = "import socket, sys; s = socket.socket(type=socket.SOCK_DGRAM); s.bind(('', 4789)); print(flush=True)"
+    command = cluster.machines[1].inside([sys.executable, "-c", f"{taken}; sys.stdin.read()"])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline()
+        wanted = ("--cluster-mode", "multi-node", "--cluster-size", "2", *SIZE, "python")
+        with pytest.raises(AssertionError, match="ERROR"):
+            cluster.cli("start", "-t", "half", *wanted)
+        other.communicate()
+    (evidence,) = cluster.column("SELECT status_data FROM kernels WHERE status = 'ERROR'")
+    assert "the session's network could not be made: Address already in use" in evidence
+    wait_until(lambda: not cluster.links(), what="the end of all devices")
+    assert not numbers(cluster)
+
+
 def test_a_network_is_encrypted_or_refused(cluster: TwoMachines) -> None:
     wanted = ("--cluster-mode", "multi-node", "--cluster-size", "2", "--resource-opts", "encrypted_network=true")
     start = ("start", "-t", "secret", *wanted, *SIZE, "python")
