@@ -76,7 +76,8 @@ class StreamPort(Generic[F]):
         return True
 
     def grant(self, count: int) -> None:
-        self._credit += max(0, min(count, 2 * self.flow.window))
+        """More may be sent, never more than the window: what is on its way is kept here if the far side takes none."""
+        self._credit = min(self.flow.window, self._credit + max(0, count))
         self._credited.set()
 
     def end(self) -> None:
