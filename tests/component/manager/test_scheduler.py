@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.common.states import KernelEventReason, SessionStatus, SessionType
+from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus, SessionType
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
 from ai.backend.core.scheduling.usage import prefixes
@@ -119,7 +119,9 @@ async def test_what_the_scheduler_sees_is_dumped_replayed_and_explained(
     assert explained.stdout == told
     assert "no live session is called nobody" in (await mgr("explain", "nobody")).output
     assert (await mgr("explain", "holder")).stdout == "holder does not wait: it is RUNNING on agent-1\n"
-    assert "no resource group elsewhere; there are: default" in (await mgr("dump", "--resource-group", "elsewhere")).output
+    assert (
+        "no resource group elsewhere; there are: default" in (await mgr("dump", "--resource-group", "elsewhere")).output
+    )
     path.write_text(json.dumps({"format": 99}))
     assert "Error: not a snapshot" in (await mgr("replay", str(path))).output
 
@@ -250,3 +252,59 @@ async def test_the_next_manager_goes_on_from_what_was_used_lately(cluster: Clust
     assert float(history.used["default"]["cpu"]) == pytest.approx(2, abs=0.1), "one half-life of holding four"
     at = history.at + timedelta(hours=1)
     assert float((await book(0).used_lately(group, {}, at))["default"]["cpu"]) == pytest.approx(1, abs=0.05)
+
+
+async def seen(cluster: Cluster, session: Session) -> dict[str, Any]:
+    found = await cluster.manager._stores.sessions.get(session.id)
+    assert found is not None
+    return dict(found.status_data.get("scheduler", {}))
+
+
+async def test_a_session_starts_at_its_time_and_its_program_has_its_bound(cluster: Cluster, agent: FakeAgent) -> None:
+    request = CreateSession(
+        image="python",
+        name="later",
+        enqueue_only=True,
+        type=SessionType.BATCH,
+        startup_command="./train",
+        batch_timeout_s=90,
+        starts_at="1h",
+    )
+    session = (await cluster.manager.services.sessions.create(cluster.user, request)).session
+    await cluster.manager._schedule.once()
+    assert (await seen(cluster, session))["reason"] == "not-yet"
+    cluster.clock.passed += 3601
+    cluster.manager._schedule.wake()
+    await reaches(cluster, [session], lambda seen: seen == {SessionStatus.RUNNING})
+    (spec,) = [spec for spec in agent.created if spec.kernel_id == str(session.id)]
+    assert (spec.batch_timeout_s, spec.startup_command) == (90, "./train")
+
+
+async def test_an_administrator_names_the_agents(cluster: Cluster, agent: FakeAgent) -> None:
+    other = await cluster.join(FakeAgent(agent_id="agent-2"))
+    named = []
+    for number in range(3):
+        request = CreateSession(image="python", name=f"here-{number}", agent_list=("agent-2",), resources={"cpu": 4})
+        if number < 2:
+            named.append((await cluster.manager.services.sessions.create(cluster.admin, request)).session)
+        else:
+            request = replace(request, enqueue_only=True)
+            waiting = (await cluster.manager.services.sessions.create(cluster.admin, request)).session
+    assert {spec.kernel_id for spec in other.created} == {str(s.id) for s in named}
+    await cluster.manager._schedule.once()
+    told = await seen(cluster, waiting)
+    assert told["message"] == "needs 4 cpu on one node; most free is 0 on agent-2", "although agent-1 is empty"
+    await cluster.leave(other)
+    await other.close()
+
+
+async def test_who_depends_on_a_failure_is_cancelled_with_the_reason(cluster: Cluster, agent: FakeAgent) -> None:
+    first = await as_batch(cluster, "first")
+    await reaches(cluster, [first], lambda seen: seen == {SessionStatus.RUNNING})
+    request = CreateSession(image="python", name="second", enqueue_only=True, dependencies=("first",))
+    second = (await cluster.manager.services.sessions.create(cluster.user, request)).session
+    await agent.tell(
+        str(first.id), 1, KernelStatus.TERMINATED, reason=KernelEventReason.TASK_FAILED, exit_code=1, log_tail=b""
+    )
+    await reaches(cluster, [second], lambda seen: seen == {SessionStatus.CANCELLED})
+    assert (await seen(cluster, second))["message"] == "depends on session first, which did not succeed"

@@ -262,10 +262,10 @@ class ScheduleLoop(Loop):
         for session in victims:
             over = evictions[session.id].starts_over
             reason = KernelEventReason.RESCHEDULED if over else KernelEventReason.PREEMPTED
-            change, _ = advance(session, SessionDestroyRequested(reason=reason), now=now)
+            change, effects = advance(session, SessionDestroyRequested(reason=reason), now=now)
             if change is not None:
                 try:
-                    await self._writer.commit([change], point="commit-schedule")
+                    await self._writer.commit([change], point="commit-schedule", effects=effects)
                 except StaleVersion:
                     self.wake()
 
