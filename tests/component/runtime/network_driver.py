@@ -1,6 +1,6 @@
 """An agent's process in miniature: makes the network of a session, uses it and removes it, to be killed on the way.
 
-Usage: python network_driver.py process|docker STATE SESSION_ID SETTINGS_JSON IMAGE
+Usage: python network_driver.py process|docker STATE SESSION_ID SETTINGS_JSON IMAGE [wide]
 
 The environment variable BACKENDAI_CRASH_AT names the instruction to die at (``plugin.node.crash_points``).
 """
@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey, WorkloadSpec
+from ai.backend.plugin.runtime import AbstractRuntime, Overlay, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.docker.runtime import DockerRuntime
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.process.runtime import ProcessRuntime
@@ -30,12 +30,25 @@ def make(kind: str, state: Path, settings: dict[str, Any]) -> AbstractRuntime:
     return ProcessRuntime(ProcessRuntimeSettings(**settings), state)
 
 
+def over_nodes(session: SessionId) -> Overlay:
+    """A network with a peer that nobody is."""
+    return Overlay(
+        vni=1 + session.int % 0xFFFFFF,
+        subnet="10.214.0.0/28",
+        addresses={"main1": "10.214.0.3", "sub1": "10.214.0.4"},
+        gateway="10.214.0.1",
+        mtu=1450,
+        local=("127.0.0.1", 4789),
+        peers={"sub1": ("192.0.2.1", 4789)},
+    )
+
+
 async def main() -> None:
     kind, state, session_id, settings, image = sys.argv[1:6]
     session = SessionId(UUID(session_id))
     runtime = make(kind, Path(state), json.loads(settings))
     await runtime.setup()
-    network = await runtime.create_network(session, HOSTS)
+    network = await runtime.create_network(session, HOSTS, over_nodes(session) if "wide" in sys.argv else None)
     key = WorkloadKey(kernel_id=KernelId(session), attempt=1)
     await runtime.create(WorkloadSpec(key=key, session_id=session, image=image, hostname="main1", network=network))
     await runtime.remove_network(session)  # with the workload still in it, as after a kernel that was given up

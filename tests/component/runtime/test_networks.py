@@ -68,8 +68,8 @@ async def start(runtime: AbstractRuntime, network: NetworkView, host: str) -> Ta
     return talk
 
 
-async def die(kind: str, state: Path, session: SessionId, settings: str, image: str, point: str) -> None:
-    command = [sys.executable, str(DRIVER), kind, str(state), str(session), settings, image]
+async def die(kind: str, state: Path, session: SessionId, settings: str, image: str, point: str, *more: str) -> None:
+    command = [sys.executable, str(DRIVER), kind, str(state), str(session), settings, image, *more]
     done = await asyncio.to_thread(forked.run, command, env={**os.environ, VARIABLE: point}, timeout=50)
     assert done.returncode == -signal.SIGKILL, f"{point} was not reached: {done.stdout} {done.stderr}"
 
@@ -103,10 +103,10 @@ def host_addresses() -> list[str]:
 
 
 @on_processes
-@pytest.mark.parametrize("point", ["network.recorded", "network.made", "network.removed"])
+@pytest.mark.parametrize("point", ["network.recorded", "network.made", "network.removed", "network.made wide"])
 async def test_an_agent_of_processes_dies(tmp_path: Path, point: str) -> None:
     state, session = tmp_path / "state", SessionId(uuid4())
-    await die("process", state, session, "{}", "python", point)
+    await die("process", state, session, "{}", "python", *point.split())
     async with running("process", state) as runtime:
         assert list(await runtime.list_networks()) == [session]
         for view in await runtime.list_workloads():
