@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.common.errors import (
@@ -17,6 +18,7 @@ from ai.backend.common.errors import (
     Unavailable,
 )
 from ai.backend.common.images import registry_of
+from ai.backend.common.states import KernelStatus
 from ai.backend.infra.crash_points import crash_point
 from ai.backend.plugin.runtime import AbstractRuntime, ImageRequest
 
@@ -39,16 +41,29 @@ def request_of(kernel: Kernel) -> ImageRequest:
 
 
 class KernelImages:
-    """Says whether a kernel's image must be fetched, and fetches it."""
+    """Fetches the image of a kernel where it must be."""
 
     def __init__(self, runtime: AbstractRuntime, *, timeout_s: float) -> None:
         self._runtime = runtime
         self._timeout_s = timeout_s
 
-    async def lacks(self, kernel: Kernel) -> bool:
-        return bool(kernel.record.spec.auto_pull) and await self._runtime.lacks_image(request_of(kernel))
+    async def provide(self, kernel: Kernel, tell: Callable[[], None]) -> None:
+        """See that the image is here. Creations do not wait for the pulls of others.
 
-    async def pull(self, kernel: Kernel) -> None:
+        Args:
+            tell: called when it begins to be fetched.
+
+        Raises:
+            What :meth:`_pull` does.
+        """
+        if not kernel.record.spec.auto_pull or not await self._runtime.lacks_image(request_of(kernel)):
+            return
+        if kernel.record.status is not KernelStatus.PULLING:
+            tell()
+            kernel.save(status=KernelStatus.PULLING)
+        await self._pull(kernel)
+
+    async def _pull(self, kernel: Kernel) -> None:
         """Idempotent; nothing of it has to be taken back.
 
         Raises:

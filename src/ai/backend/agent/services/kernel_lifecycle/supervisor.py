@@ -23,6 +23,7 @@ from ai.backend.agent.services.kernel_images import KernelImages
 from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Surroundings, circumstances_of
 from ai.backend.agent.services.kernel_lifecycle.endings import ending_of, exit_code_of
 from ai.backend.agent.services.kernel_lifecycle.runner import StepRunner
+from ai.backend.agent.services.kernel_lifecycle.telling import Telling
 from ai.backend.agent.services.kernel_lifecycle.tombstones import Tombstones
 from ai.backend.agent.services.statistics import Statistics
 from ai.backend.common.errors import (
@@ -50,7 +51,6 @@ from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
 
 log = logging.getLogger(__name__)
 R = KernelEventReason
-_LOG_TAIL = 65_536
 _BEFORE_CREATING = (KernelStatus.PREPARING, KernelStatus.PULLING)
 _ADOPT_FIRST_S, _ADOPT_MAX_S = 0.5, 10.0
 _RESTART = Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
@@ -63,6 +63,7 @@ class Supervisor:
         self._around = around
         self._statistics = statistics
         self._runner = StepRunner(around)
+        self._telling = Telling(around)
         self._images = KernelImages(around.runtime, timeout_s=around.settings.kernel_lifecycles.pull_timeout)
         self._slots = asyncio.Semaphore(around.settings.agent.kernel_creation_concurrency)
         self._batches: set[asyncio.Task[None]] = set()
@@ -109,7 +110,7 @@ class Supervisor:
         for place, kernel in enumerate(kernels):
             try:
                 kernel.save()
-                self._report(kernel, KernelStatus.PREPARING, R.UNKNOWN)
+                self._telling.status(kernel, KernelStatus.PREPARING)
             except OSError as e:
                 for left in kernels[place:]:
                     self._around.inventory.free(left.id)
@@ -142,10 +143,7 @@ class Supervisor:
         """Begin to end a kernel. What is gone already is reported again."""
         kernel = self._find(req.kernel_id)
         if kernel is None or (not kernel.is_live and kernel.attempt < req.attempt):
-            message = "the agent holds no such kernel"
-            self._around.observer.report(
-                req.kernel_id, req.attempt, KernelStatus.TERMINATED, req.reason, message=message
-            )
+            self._telling.not_here(req)
             return
         if kernel.attempt > req.attempt:
             raise Conflict(
@@ -153,7 +151,7 @@ class Supervisor:
                 data={"attempt": kernel.attempt},
             )
         if not kernel.is_live:
-            self._report_end(kernel, kernel.record.ending)
+            self._telling.end(kernel, kernel.record.ending)
             return
         attempt = req.attempt if req.attempt != kernel.attempt else None
         self.end(
@@ -185,7 +183,7 @@ class Supervisor:
             ready=False,
             batch_since=None,
         )
-        self._report(kernel, KernelStatus.RESTARTING, R.RESTARTING)
+        self._telling.status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
         crash_point("restart.accept.after")
         self._start(kernel, self._restart)
 
@@ -197,7 +195,7 @@ class Supervisor:
             return
         crash_point("destroy.accept.before")
         if kernel.status is not KernelStatus.TERMINATING:
-            self._report(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
+            self._telling.status(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
         kernel.save(phase=Phase.TERMINATING, status=KernelStatus.TERMINATING, ending=ending)
         crash_point("destroy.accept.after")
         self._start(kernel, self._terminate)
@@ -278,23 +276,15 @@ class Supervisor:
     async def _create(self, kernel: Kernel) -> None:
         if kernel.status in _BEFORE_CREATING:
             try:
-                await self._pull(kernel)
+                await self._images.provide(kernel, lambda: self._telling.status(kernel, KernelStatus.PULLING))
             except Exception as e:  # noqa: BLE001  # logged and told there; a pull leaves nothing to take back
                 await self._give_up(kernel, e)
                 return
         async with self._slots:
             if kernel.status in _BEFORE_CREATING:
-                self._report(kernel, KernelStatus.CREATING, R.UNKNOWN)
+                self._telling.status(kernel, KernelStatus.CREATING)
                 kernel.save(status=KernelStatus.CREATING)
             await self._acquire(kernel, circumstances_of(kernel.record))
-
-    async def _pull(self, kernel: Kernel) -> None:
-        """Creations do not wait for the pulls of others. Raises what :meth:`KernelImages.pull` does."""
-        if await self._images.lacks(kernel):
-            if kernel.status is not KernelStatus.PULLING:
-                self._report(kernel, KernelStatus.PULLING, R.UNKNOWN)
-                kernel.save(status=KernelStatus.PULLING)
-            await self._images.pull(kernel)
 
     async def _restart(self, kernel: Kernel) -> None:
         async with self._slots:
@@ -337,18 +327,8 @@ class Supervisor:
     def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
         """The kernel runs: write it down, say so, and start what a batch session is for."""
         crash_point("create.running.before")
-        record, failed = kernel.record, self._around.inventory.unhealthy(kernel.id)
-        self._report(
-            kernel,
-            KernelStatus.RUNNING,
-            reason,
-            message=record.note,
-            workload_id=record.workload_id,
-            devices=record.allocation,
-            attached_devices=record.attached_devices,
-            unhealthy_devices=failed,
-            service_ports=record.services,
-        )
+        failed = self._around.inventory.unhealthy(kernel.id)
+        self._telling.running(kernel, reason, failed)
         running = {"phase": Phase.RUNNING, "status": KernelStatus.RUNNING, "unhealthy": failed}
         kernel.save(**running, step="", restarted_from=None, resumes=0)
         crash_point("create.running.after")
@@ -368,7 +348,7 @@ class Supervisor:
     async def _terminate(self, kernel: Kernel) -> None:
         if kernel.record.workload_id:
             kernel.last_stat = await self._statistics.final(kernel)
-        kernel.log_tail = await self._read_tail(kernel) or kernel.log_tail
+        kernel.log_tail = await self._telling.log_tail(kernel) or kernel.log_tail
         ending = kernel.record.ending
         assert ending is not None
         if ending.forced:
@@ -377,7 +357,7 @@ class Supervisor:
         await self._runner.release_all(kernel, circumstances_of(record))
         self._around.records.forget_runs(kernel.id)
         crash_point("destroy.terminated.before")
-        self._report_end(kernel, ending)
+        self._telling.end(kernel, ending)
         self._bury(kernel, ending)
         crash_point("destroy.terminated.after")
 
@@ -392,34 +372,6 @@ class Supervisor:
         self.ended.add(kernel.id, time.monotonic())
         del self.kernels[kernel.id]
         kernel.become(record)
-
-    async def _read_tail(self, kernel: Kernel) -> bytes | None:
-        """What the manager keeps of the log; the workload takes the rest with it."""
-        try:
-            return await self._around.runtime.read_logs(kernel.key, max_bytes=_LOG_TAIL)
-        except (BackendError, OSError) as e:
-            log.info("the log of kernel %s cannot be read at its end: %s", kernel.id, e)
-            return None
-
-    def _report(self, kernel: Kernel, status: KernelStatus, reason: KernelEventReason, **details: Any) -> None:
-        self._around.observer.report(kernel.id, kernel.attempt, status, reason, **details)
-
-    def _report_end(self, kernel: Kernel, ending: Ending | None) -> None:
-        if ending is None:
-            return
-        exit_code = ending.exit_code
-        self._around.observer.report(
-            kernel.id,
-            kernel.attempt if ending.attempt is None else ending.attempt,
-            ending.status,
-            ending.reason,
-            message=ending.message,
-            exit_code=exit_code if exit_code is not None else exit_code_of(kernel.exit),
-            workload_id=kernel.record.workload_id or None,
-            last_stat=kernel.last_stat,
-            log_tail=kernel.log_tail,
-            retry_after_s=ending.retry_after_s,
-        )
 
     # ---- after a restart of the agent -------------------------------------------------------------------------------
 
@@ -450,14 +402,7 @@ class Supervisor:
             delay_s = min(2 * delay_s, _ADOPT_MAX_S)
         if kernel.phase is not Phase.RUNNING:
             return
-        self._report(
-            kernel,
-            KernelStatus.RUNNING,
-            R.RESUMING_AGENT_OPERATION,
-            workload_id=kernel.record.workload_id,
-            devices=kernel.record.allocation,
-            attached_devices=kernel.record.attached_devices,
-        )
+        self._telling.adopted(kernel)
         self._runner.aftercare.follow(kernel)
         self._watch_batch(kernel)
 
