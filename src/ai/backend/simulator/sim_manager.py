@@ -31,7 +31,7 @@ from ai.backend.core.lifecycle.events import (
 )
 from ai.backend.core.lifecycle.kernel import HOLDING, KernelState, is_orphan
 from ai.backend.core.lifecycle.session import SessionState
-from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.decide import Board
 from ai.backend.core.scheduling.plan import Placement, Plan
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import (
@@ -81,6 +81,8 @@ class SimManager:
         self._token: int | None = None
         self._leads_until = self._stopped_until = 0.0
         self._busy: set[str] = set()
+        self._board: Board | None = None
+        self._passes = 0
         self._heard: dict[AgentId, float] = {}
         self._every("lead", self._lead, 0.5, 1.5)
         for loop in (self._schedule, self._dispatch, self._terminate, self._restart, self._heartbeats, self._sweep):
@@ -103,7 +105,7 @@ class SimManager:
         """The process is killed; it comes back later, maybe with another time."""
         self.is_up = False
         self._life += 1
-        self._token = None
+        self._token = self._board = None
         self._busy.clear()
         world = self._world
         world.after(world.rng.uniform(1.0, 20.0), self._come_back)
@@ -330,13 +332,21 @@ class SimManager:
         )
 
     def plan(self) -> Plan:
-        """What a pass would do now.
+        """What a pass would do now, on the board that is kept from the pass before.
 
         Raises:
-            AssertionError: a session that waits is neither placed nor explained, or both.
+            AssertionError: a session that waits is neither placed nor explained, or both; or what is free by the board
+                is not what a new one says, which is looked at in every fourth pass.
         """
         snapshot = self.snapshot()
-        plan = decide(snapshot, self._policy, now=_EPOCH + timedelta(seconds=self.clock()), rng=self._world.rng)
+        board, self._board = self._board, None
+        self._passes += 1
+        if board is None or not board.renew(snapshot):
+            board = Board(snapshot)
+        elif self._passes % 4 == 0 and board.free != Board(snapshot).free:
+            raise AssertionError("the board that was kept has drifted")
+        plan = board.plan(self._policy, now=_EPOCH + timedelta(seconds=self.clock()), rng=self._world.rng)
+        self._board = board
         told = [p.session_id for p in plan.placements] + [s.session_id for s in plan.skips if s.message]
         if sorted(told) != sorted(s.session_id for s in snapshot.pending):
             raise AssertionError("a pending session is neither placed nor explained, or both")
