@@ -98,7 +98,7 @@ def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | Non
     return state.reason.value if is_news and state.reason is not KernelEventReason.UNKNOWN else old.status_info
 
 
-def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, slots: ResourceSlot | None) -> Kernel:
+def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, placed: Mapping[str, Any]) -> Kernel:
     if (kernel.status, kernel.attempt, kernel.agent, kernel.reason, kernel.exit_code) == (
         state.status,
         state.attempt,
@@ -121,7 +121,7 @@ def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, slots: Reso
         moved = kernel.agent is not None and kernel.agent != state.agent_id
         changes["status_data"] = {RELOCATED_FROM: kernel.agent} if moved else {}
     if state.status in HOLDING and kernel.status not in HOLDING:
-        changes["occupied_slots"] = slots if slots is not None else kernel.requested_slots
+        changes["occupied_slots"] = kernel.requested_slots
     elif state.status not in HOLDING and kernel.status in HOLDING:
         changes["occupied_slots"] = ResourceSlot()
     if state.status is KernelStatus.RUNNING and kernel.started_at is None:
@@ -130,7 +130,7 @@ def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, slots: Reso
         changes["terminated_at"] = now
     if state.status is KernelStatus.PENDING:
         changes["status_data"] = _without_devices(kernel.status_data)
-    return replace(kernel, **changes)
+    return replace(kernel, **changes, **placed)
 
 
 def _reason_of(effect: EmitEvent) -> KernelEventReason:
@@ -183,7 +183,7 @@ def _merge_session(
         changes["status_changed"] = now
     if state.status is SessionStatus.SCHEDULED and moved:
         kept = {name: value for name, value in session.status_data.items() if name == STARTED_OVER}
-        changes |= {"scheduled_at": now, "status_info": None, "status_data": kept}
+        changes |= {"scheduled_at": now, "status_info": None, "status_data": kept, "not_before": None}
     if state.status is SessionStatus.RUNNING and session.started_at is None:
         changes |= {"started_at": now, "status_info": None}
     starts_over = False
@@ -205,7 +205,7 @@ def advance(
     session: Session,
     *events: SessionEvent,
     now: datetime,
-    kernel_slots: Mapping[KernelId, ResourceSlot] | None = None,
+    placed: Mapping[KernelId, Mapping[str, Any]] | None = None,
 ) -> tuple[Change | None, tuple[Effect, ...]]:
     """Move a session by ``events``.
 
@@ -213,7 +213,7 @@ def advance(
         session: as it was read.
         events: applied in order.
         now: when.
-        kernel_slots: what a kernel takes when it becomes holding, if not what it requested.
+        placed: fields of kernels that change with their placement.
 
     Returns:
         The change to save, None if nothing changed, and what is to be done afterwards.
@@ -226,9 +226,9 @@ def advance(
     for event in events:
         state, more = step(state, event)
         effects += more
-    slots = kernel_slots or {}
+    places = placed or {}
     kernels = tuple(
-        _merge_kernel(kernel, after, now, slots.get(kernel.id))
+        _merge_kernel(kernel, after, now, places.get(kernel.id, {}))
         for kernel, after in zip(session.kernels, state.kernels, strict=True)
     )
     told = [e for e in effects if isinstance(e, EmitEvent)]

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from ai.backend.common.errors import BackendError, InsufficientResource, StaleVersion
-from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled
 from ai.backend.core.scheduling.decide import Board, without_collector
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
-from ai.backend.core.scheduling.plan import KernelPlacement, Placement, Plan, Skip, SkipReason
+from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
 from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy, Rng
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.core.scheduling.usage import occupied
@@ -223,15 +223,12 @@ class ScheduleLoop(Loop):
 
     @staticmethod
     def _place(session: Session, placement: Placement, now: datetime) -> Change | None:
-        places: dict[KernelId, KernelPlacement] = {p.kernel_id: p for p in placement.kernels}
-        change, _ = advance(session, SessionScheduled(agents={k: p.agent_id for k, p in places.items()}), now=now)
-        if change is None:
-            return None
-        kernels = tuple(
-            replace(k, devices=from_allocation(places[k.id].devices), generation=places[k.id].generation)
-            for k in change.new.kernels
-        )
-        return replace(change, new=replace(change.new, kernels=kernels, not_before=None))
+        agents = {p.kernel_id: p.agent_id for p in placement.kernels}
+        details = {
+            p.kernel_id: {"devices": from_allocation(p.devices), "generation": p.generation} for p in placement.kernels
+        }
+        change, _ = advance(session, SessionScheduled(agents=agents), now=now, placed=details)
+        return change
 
     async def _with_networks(self, placed: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
         """The changes with the networks that their sessions need, and why others that can have none must wait."""
