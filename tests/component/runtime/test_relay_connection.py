@@ -215,3 +215,27 @@ async def test_on_the_host_whoever_has_the_port_of_ipv4_must_be_of_the_session(t
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both:
         stream = await ports.connect_on_host(tmp_path, both.getsockname()[1], [os.getpid()])
         await stream.close()
+
+
+async def test_who_listens_hears_what_has_come_before(shim: Listener) -> None:
+    connection, (_, writer) = await shim.connected()
+    writer.write(packed({"n": 1}) + packed({"n": 2}) + packed({"n": 3})[:5])
+    assert await connection.receive() == {"n": 1}
+    heard: list[Any] = []
+    ended = asyncio.Event()
+
+    def hear(message: dict[str, Any] | None) -> None:
+        heard.append(message)
+        if message is None:
+            ended.set()
+
+    connection.listen(hear)
+    assert heard[:1] == [{"n": 2}]
+    writer.write(packed({"n": 3})[5:])
+    writer.close()
+    async with asyncio.timeout(30):
+        await ended.wait()
+    assert heard == [{"n": 2}, {"n": 3}, None]
+    late: list[Any] = []
+    connection.listen(late.append)
+    assert late == [None]

@@ -7,6 +7,7 @@ import ctypes
 import gc
 import logging
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
@@ -14,8 +15,9 @@ log = logging.getLogger(__name__)
 _M_ARENA_MAX = -8
 """From malloc.h of glibc."""
 _LOOK_S = 2.0
-_FALL = 0.02
-_REST = 0.002
+_LOOKS = 3
+_FALL = 0.01
+_REST = 0.005
 
 
 def share_one_heap() -> None:
@@ -55,7 +57,8 @@ class Tidying:
     ) -> None:
         self._rest = rest
         self._blocks = blocks
-        self._peak = self._last = blocks()
+        self._peak = blocks()
+        self._seen: deque[int] = deque(maxlen=_LOOKS)
 
     async def run(self) -> None:
         """Look from time to time, until cancelled."""
@@ -68,14 +71,16 @@ class Tidying:
 
     async def look(self) -> bool:
         """Tidy up if it is time to; returns whether it was."""
-        now, last = self._blocks(), self._last
-        self._last, self._peak = now, max(self._peak, now)
-        if now > (1 - _FALL) * self._peak or abs(now - last) > _REST * now:
+        now = self._blocks()
+        self._peak = max(self._peak, now)
+        self._seen.append(now)
+        rests = len(self._seen) == _LOOKS and max(self._seen) - min(self._seen) <= _REST * now
+        if now > (1 - _FALL) * self._peak or not rests:
             return False
         for rest in self._rest:
             await rest()
         tidy()
-        self._peak = self._last = self._blocks()
+        self._peak = self._blocks()
         return True
 
 

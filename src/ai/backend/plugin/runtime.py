@@ -246,6 +246,17 @@ class RunnerChannel(ABC):
     @abstractmethod
     def recv(self) -> AsyncIterator[dict[str, Any]]: ...
 
+    def listen(self, hear: Callable[[dict[str, Any] | None], None]) -> bool:
+        """Instead of ``recv``: have ``hear`` called with each frame from now on, and with None at the end.
+
+        Of hundreds of channels nearly all are silent, and a task that waits for each costs memory. A runtime need not
+        offer it.
+
+        Returns:
+            False where it does not; nothing is called then.
+        """
+        return False
+
     @abstractmethod
     async def ack(self, seq: int) -> None:
         """Everything up to ``seq`` is safe here and may be forgotten there."""

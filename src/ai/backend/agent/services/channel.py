@@ -70,6 +70,7 @@ class KernelChannel:
         self._connected = Flag()
         self._ended: Frame | None = None
         self._closed = False
+        self._failures = 0
         self.received = last_seq
 
     def add_sink(self, sink: FrameSink) -> None:
@@ -85,10 +86,8 @@ class KernelChannel:
         Raises:
             Unavailable: there is no live runner. Conflict: a newer agent drives it.
         """
-        if self._reader is None:
-            self._stream = await self._open(self.received)
-            self._connected.set()
-            self._reader = asyncio.create_task(self._read(), name="runner-channel")
+        if self._stream is None and self._reader is None:
+            self._take(await self._open(self.received))
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait for the runner to be ready for code.
@@ -176,40 +175,60 @@ class KernelChannel:
     # ---- reading
     # ------------------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
-        attempt = 0
+    def _take(self, stream: RunnerChannel) -> None:
+        """Hear what it says, in a task only where it cannot call us."""
+        self._stream = stream
+        self._connected.set()
+        self._reader = None
+        if not stream.listen(self._heard):
+            self._reader = asyncio.create_task(self._read(stream), name="runner-channel")
+
+    def _heard(self, frame: Frame | None) -> None:
+        stream = self._stream
+        if frame is None:
+            if stream is not None and not self._closed and not self.ended:
+                self._reader = asyncio.create_task(self._reopen(stream), name="runner-channel")
+            return
+        try:
+            self._handle(frame)
+        except Exception:
+            log.exception("what a runner said could not be handled")
+
+    async def _read(self, stream: RunnerChannel) -> None:
+        try:
+            async for frame in stream.recv():
+                self._handle(frame)
+        except Unavailable as e:
+            log.info("a runner's channel broke: %s", e)
+        except Exception:
+            log.exception("a runner's channel failed")
+        if not self.ended:
+            await self._reopen(stream)
+
+    async def _reopen(self, stream: RunnerChannel) -> None:
+        self._connected.clear()
+        self._fail_requests(Unavailable("the connection to the runner was lost"))
+        self._stream = None
+        await stream.close()
         while not self._closed and self._ended is None:
-            stream = self._stream
-            if stream is not None:
-                try:
-                    async for frame in stream.recv():
-                        attempt = 0
-                        self._handle(frame)
-                except Unavailable as e:
-                    log.info("a runner's channel broke: %s", e)
-                except Exception:
-                    log.exception("a runner's channel failed")
-                if self.ended:
-                    break
-                self._connected.clear()
-                self._fail_requests(Unavailable("the connection to the runner was lost"))
-                self._stream = None
-                await stream.close()
-            await asyncio.sleep(_RETRY_S[min(attempt, len(_RETRY_S) - 1)])
-            attempt += 1
+            await asyncio.sleep(_RETRY_S[min(self._failures, len(_RETRY_S) - 1)])
+            self._failures += 1
             try:
-                self._stream = await self._open(self.received)
-                self._connected.set()
+                stream = await self._open(self.received)
             except Conflict as e:
                 log.error("another agent drives this runner: %s", e)
                 return
             except BackendError as e:
-                if attempt == 1:
+                if self._failures == 1:
                     log.info("a runner's channel cannot be opened again yet: %s", e)
             except Exception:
                 log.exception("a runner's channel cannot be opened again")
+            else:
+                self._take(stream)
+                return
 
     def _handle(self, frame: Frame) -> None:
+        self._failures = 0
         kind, seq = frame.get("t"), frame.get("seq")
         if isinstance(seq, int):
             if seq <= self.received:

@@ -92,7 +92,7 @@ class Terminals:
         self._prefix = prefix
         self._count = 0
         self._open: dict[str, Terminal] = {}
-        self._strangers: set[str] = set()
+        self._strangers: frozenset[str] = frozenset()
         self._tasks: list[asyncio.Task[None]] = []
         channel.add_sink(self)
 
@@ -120,7 +120,7 @@ class Terminals:
         terminal = self._open.get(pty_id)
         if terminal is None:
             if kind == "pty-output" and not pty_id.startswith(f"{self._prefix}-") and pty_id not in self._strangers:
-                self._strangers.add(pty_id)
+                self._strangers |= {pty_id}
                 self._spawn(self._send_close(pty_id))
             return
         if kind == "pty-closed":

@@ -74,6 +74,15 @@ class RelayConnection(asyncio.Protocol):
             await self._change()
         return message
 
+    def listen(self, hear: Hear) -> None:
+        """From now on nobody reads: ``hear`` is called, at once with what has come and nobody has taken."""
+        self._hear = hear
+        self._tell()
+        if self._transport is not None:
+            self._transport.resume_reading()
+        else:
+            self._end()
+
     async def close(self) -> None:
         self.abandon()
         while self._transport is not None:
@@ -117,8 +126,7 @@ class RelayConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         if self._hear is not None:
-            while (message := self._take()) is not None:
-                self._hear(message)
+            self._tell()
         elif self._transport is not None and len(self._buffer) > max(
             UNREAD_LIMIT, 4 + int.from_bytes(self._buffer[:4], "big")
         ):
@@ -135,6 +143,13 @@ class RelayConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._wake()
+        self._end()
+
+    def _tell(self) -> None:
+        while self._hear is not None and (message := self._take()) is not None:
+            self._hear(message)
+
+    def _end(self) -> None:
         if (hear := self._hear) is not None:
             self._hear = None
             hear(None)
@@ -142,6 +157,8 @@ class RelayConnection(asyncio.Protocol):
 
 class RelayChannel(RunnerChannel):
     """See :class:`RunnerChannel`."""
+
+    __slots__ = ("_connection",)
 
     def __init__(self, connection: RelayConnection) -> None:
         self._connection = connection
@@ -172,6 +189,10 @@ class RelayChannel(RunnerChannel):
             yield message
             if message.get("t") == "exited":
                 return
+
+    def listen(self, hear: Hear) -> bool:
+        self._connection.listen(hear)
+        return True
 
     async def ack(self, seq: int) -> None:
         await self._connection.send({"t": "ack", "seq": seq})

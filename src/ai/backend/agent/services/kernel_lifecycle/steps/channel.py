@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from ai.backend.agent.model.kernel import RunsRecord
 from ai.backend.agent.services.channel import KernelChannel
@@ -11,7 +12,7 @@ from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Su
 from ai.backend.agent.services.runs.book import RunBook
 from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Unavailable
-from ai.backend.plugin.runtime import RunnerChannel, WorkloadState
+from ai.backend.plugin.runtime import AbstractRuntime, RunnerChannel, WorkloadKey, WorkloadState
 
 _CONNECT_RETRY_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -53,20 +54,21 @@ class Channel:
 
     async def open(self, kernel: Kernel, restored: RunsRecord | None) -> None:
         """Connect, with the runs of an earlier life if there are any."""
-        key, epoch = kernel.key, self._around.epoch
-
-        async def open_channel(last_seq: int) -> RunnerChannel:
-            return await self._around.runtime.open_channel(key, epoch=epoch, last_seq=last_seq)
+        epoch = self._around.epoch
 
         last_seq = restored.acked if restored is not None and restored.attempt == kernel.attempt else 0
-        channel = KernelChannel(open_channel, last_seq=last_seq, first_request=epoch * _REQUESTS_PER_EPOCH)
+        channel = KernelChannel(
+            _Opener(self._around.runtime, kernel.key, epoch),
+            last_seq=last_seq,
+            first_request=epoch * _REQUESTS_PER_EPOCH,
+        )
         limits = self._around.settings.runs
         runs = RunBook(
             channel,
             attempt=kernel.attempt,
             settings=limits,
             exec_timeout_s=kernel.record.spec.exec_timeout_s or limits.exec_timeout,
-            save=lambda runs: self._around.records.put_runs(kernel.id, runs),
+            save=partial(self._around.records.put_runs, kernel.id),
             restored=restored,
         )
         terminals = Terminals(channel, prefix=f"e{epoch}")
@@ -83,3 +85,17 @@ class Channel:
         if kernel.channel is not None:
             await kernel.channel.close()
         kernel.channel = kernel.runs = kernel.terminals = None
+
+
+class _Opener:
+    """Opens the channel of one workload; a closure would be five objects."""
+
+    __slots__ = ("_epoch", "_key", "_runtime")
+
+    def __init__(self, runtime: AbstractRuntime, key: WorkloadKey, epoch: int) -> None:
+        self._runtime = runtime
+        self._key = key
+        self._epoch = epoch
+
+    async def __call__(self, last_seq: int) -> RunnerChannel:
+        return await self._runtime.open_channel(self._key, epoch=self._epoch, last_seq=last_seq)
