@@ -94,6 +94,12 @@ async def test_watchers_of_agents_are_asked(api: Api) -> None:
         assert (await ask("reboot"))[0] == 404
         assert (await ask("restart", client=api.user))[0] == 403
         assert (await ask("restart", agent="nobody"))[0] == 404
+        await config.put_many({"nodes/agents/agent-1/ip": "https://127.0.0.1"})
+        status, refused = await ask("restart")
+        assert (status, "SSL" in refused["msg"]) == (503, True), "the token is not sent to who speaks no TLS"
+        await config.put_many({"nodes/agents/agent-1/ip": "ftp://127.0.0.1"})
+        assert (await ask("restart"))[0] == 400
+        await config.put_many({"nodes/agents/agent-1/ip": "127.0.0.1"})
     assert heard == [
         ("GET", "/", "t0ken"),
         ("POST", "/agent/restart", "t0ken"),

@@ -18,11 +18,14 @@ _MAX_ANSWER = 65_536
 
 
 class HttpWatcherGateway:
-    """Implements :class:`ai.backend.manager.ports.world.WatcherGateway`."""
+    """Implements :class:`ai.backend.manager.ports.world.WatcherGateway`; ``https://`` before the host asks by TLS."""
 
     async def ask(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
+        scheme, _, name = host.rpartition("://")
         try:
-            url = URL.build(scheme="http", host=host, port=int(port), path=path)
+            url = URL.build(scheme=scheme or "http", host=name, port=int(port), path=path)
+            if url.scheme not in ("http", "https"):
+                raise ValueError(scheme)
         except ValueError:
             raise InvalidInput(f"{host[:64]}:{port[:8]} is no address of a watcher.") from None
         try:
