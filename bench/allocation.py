@@ -6,7 +6,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 from ai.backend.common.devices import AllocationStrategy, AllocMapSpec, ComputeDevice, DeviceSlot
@@ -14,10 +13,10 @@ from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.build import build_alloc_map
 from bench.figures import Figure, benchmark, spread
-from bench.log_plot import log_plot
 from bench.peer import Measure, peer
+from bench.plots import draw
 
-PLOT = Path(__file__).parents[1] / "docs" / "allocation-cost.svg"
+PLOT = "allocation-cost.png"
 SLOT = SlotName("x")
 REQUESTS = ("1", "2", "4")
 FASTER = {8: 1.0, 64: 5.0, 1024: 20.0}
@@ -115,7 +114,13 @@ def allocation() -> Sequence[Figure]:
     return figures
 
 
-@benchmark("allocation-plot", f"cost of a request by the number of devices; writes docs/{PLOT.name}")
+def panel(sizes: Sequence[int], lines: Mapping[str, Sequence[float]]) -> dict[str, object]:
+    drawn = [{"name": f"{name}: {ys[-1]:,.0f} us at the end", "xs": sizes, "ys": ys} for name, ys in lines.items()]
+    title = "allocate + free of 1, 2, 4 devices (mean)"
+    return {"kind": "lines", "title": title, "x": "devices", "y": "us", "log": True, "lines": drawn}
+
+
+@benchmark("allocation-plot", f"cost of a request by the number of devices; writes docs/{PLOT}")
 def allocation_plot() -> Sequence[Figure]:
     sizes = (8, 16, 32, 64, 128, 256, 512, 1024)
     lines: dict[str, list[float]] = {}
@@ -124,7 +129,7 @@ def allocation_plot() -> Sequence[Figure]:
             pairs = [_discrete(theirs, devices, strategy)[:2] for devices in sizes]
             lines[f"this, {strategy}"] = [statistics.median(ours) for ours, _ in pairs]
             lines[f"peer, {strategy}"] = [statistics.median(others) for _, others in pairs]
-    PLOT.write_text(log_plot("allocate + free of 1, 2, 4 devices (mean)", "devices", "us", sizes, lines))
+    draw(PLOT, [panel(sizes, lines)])
     value = max(values[-1] / values[0] for name, values in lines.items() if name.startswith("this"))
     return [
         Figure(

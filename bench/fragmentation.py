@@ -1,7 +1,8 @@
 """Which share of the GPUs stays unallocated when requests only arrive, on the trace that was published with FGD.
 
 For each seed requests are drawn with replacement until they ask for 130 % of the GPUs, and shuffled. They arrive one at
-a time and are placed for good or refused. What is not allocated when 100 % have arrived is the figure.
+a time and are placed for good or refused. What is not allocated when 100 % have arrived is the figure; how it becomes
+so is drawn into docs/fragmentation.png.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from bench import traces
 from bench.figures import Figure, benchmark, option
+from bench.plots import draw
 
 SEEDS = range(42, 52)
+READ_AT = (90, 95, 100, 110, 120, 130)
 WORKLOADS = ("default", "cpu100", "gpushare40", "multigpu20")
 _GPU = "cuda.shares"
 
@@ -40,8 +43,8 @@ def arrivals(
     return found
 
 
-def unallocated(folder: Path, workload: str, placement: str, seed: int) -> float:
-    """Per cent of the GPUs when 100 % of what they could serve has arrived.
+def unallocated(folder: Path, workload: str, placement: str, seed: int) -> dict[int, float]:
+    """Per cent of the GPUs, by the per cent that have arrived of what they could serve; see :data:`READ_AT`.
 
     Raises:
         AssertionError: a device has given more than it has.
@@ -51,11 +54,13 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> float
     board = Board(Snapshot(resource_group="trace", agents=agents, workload=tuple(counted.items())))
     capacity = float(board.capacity[_GPU])
     policy, rng, now = Policy(placement=placement), random.Random(seed), traces.EPOCH
-    arrived = 0.0
+    arrived, allocated = 0.0, 0.0
     given: dict[tuple[str, str, str], float] = {}
+    found: dict[int, float] = {}
     for number, slots in enumerate(arrivals(list(counted), list(counted.values()), capacity, seed)):
-        if arrived >= capacity:
-            break
+        for share in READ_AT[len(found) :]:
+            if arrived >= capacity * share / 100:
+                found[share] = 100 * (1 - allocated / capacity)
         arrived += float(slots[_GPU])
         who = traces.session(number, slots)
         board.enqueue(who)
@@ -65,7 +70,9 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> float
                     for device, quantity in devices.items():
                         key = kernel.agent_id, slot, device
                         given[key] = given.get(key, 0.0) + float(quantity)
+                        allocated += float(quantity) if slot == _GPU else 0.0
         board.withdraw(who.session_id)
+    found.setdefault(READ_AT[-1], 100 * (1 - allocated / capacity))
     amounts: dict[tuple[str, str, str], float] = {
         (a.agent_id, s.slot_name, d.device_id): float(s.amount)
         for a in agents
@@ -76,21 +83,35 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> float
     over = [key for key, quantity in given.items() if quantity > amounts[key] * (1 + 1e-9)]
     if over:
         raise AssertionError(f"{over[0]} has given more than it has")
-    allocated = sum(quantity for (_, slot, _), quantity in given.items() if slot == _GPU)
-    return 100 * (1 - allocated / capacity)
+    return found
+
+
+def panel(workload: str, curves: Sequence[dict[int, float]], reference: traces.Published) -> dict[str, object]:
+    """One workload over the arrivals, ours and FGD's, each with its deviation over the seeds."""
+    ours = [[curve[share] for curve in curves] for share in READ_AT]
+    theirs = [reference[workload, "06-FGD", share] for share in READ_AT]
+    both = {
+        "this, least-fragmentation": ([statistics.fmean(v) for v in ours], [statistics.stdev(v) for v in ours]),
+        "FGD as published": ([mean for mean, _ in theirs], [sd for _, sd in theirs]),
+    }
+    lines = [{"name": name, "xs": READ_AT, "ys": ys, "spread": spread} for name, (ys, spread) in both.items()]
+    axes = {"x": "arrived, % of the GPUs", "y": "unallocated GPUs, %"}
+    return {"kind": "lines", "title": workload, "lines": lines, **axes}
 
 
 @benchmark("fragmentation", "unallocated GPUs on the FGD trace, arrival only; --data names its folder")
 def fragmentation() -> Sequence[Figure]:
     folder = Path(option("data"))
     reference = traces.published(folder)
-    figures = []
+    figures, panels = [], []
     for workload in WORKLOADS:
-        values = []
+        curves = []
         for seed in SEEDS:
-            values.append(unallocated(folder, workload, "least-fragmentation", seed))
-            sys.stderr.write(f"  {workload} seed {seed}: {values[-1]:.3f} %\n")
-        mean, published = statistics.fmean(values), reference[workload, "06-FGD"]
+            curves.append(unallocated(folder, workload, "least-fragmentation", seed))
+            sys.stderr.write(f"  {workload} seed {seed}: {curves[-1][100]:.3f} %\n")
+        panels.append(panel(workload, curves, reference))
+        values = [curve[100] for curve in curves]
+        mean, published = statistics.fmean(values), reference[workload, "06-FGD", 100]
         figures.append(
             Figure(
                 name=f"unallocated GPUs, {workload}",
@@ -108,4 +129,5 @@ def fragmentation() -> Sequence[Figure]:
                 },
             )
         )
+    draw("fragmentation.png", panels)
     return figures

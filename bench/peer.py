@@ -3,46 +3,24 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bench.environments import ensure
+
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "peer-requirements.txt"
 BARE = ("backend.ai-agent==23.9.10", "backend.ai-common==23.9.10")
-VENV = HERE.parent / ".cache" / "bench-peer-venv"
 
 Measure = Callable[[Mapping[str, Any], int], float]
 
 
 def ensure_peer() -> Path:
-    """Return the Python of the peer's environment; make that if it is not there yet.
-
-    Raises:
-        subprocess.CalledProcessError: it cannot be installed, or there is no Python 3.11.
-    """
-    python, stamp = VENV / "bin" / "python", VENV / ".requirements"
-    wanted = "\n".join([*BARE, REQUIREMENTS.read_text()])
-    if stamp.exists() and stamp.read_text() == wanted:
-        return python
-
-    def run(*command: str | Path) -> None:
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-
-    if uv := shutil.which("uv"):
-        run(uv, "venv", "--quiet", "--clear", "--python", "3.11", VENV)
-        install: list[str | Path] = [uv, "pip", "install", "--quiet", "--python", python]
-    else:
-        run(sys.executable if sys.version_info[:2] == (3, 11) else "python3.11", "-m", "venv", "--clear", VENV)
-        install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    run(*install, "-r", REQUIREMENTS)
-    run(*install, "--no-deps", *BARE)
-    stamp.write_text(wanted)
-    return python
+    """The Python of the peer's environment. Raises as :func:`bench.environments.ensure`."""
+    return ensure("bench-peer-venv", ("-r", str(REQUIREMENTS)), ("--no-deps", *BARE))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ the plan; every plan is checked afterwards, outside of the timed part.
 from __future__ import annotations
 
 import gc
+import json
 import random
 import resource
 import statistics
@@ -25,6 +26,7 @@ from ai.backend.core.scheduling.snapshot import Snapshot
 from bench import loads
 from bench.figures import Figure, benchmark
 from bench.peer_scheduler import peer_seconds
+from bench.plots import draw_rates
 
 
 def check(snapshot: Snapshot, plan: Plan) -> None:
@@ -113,6 +115,7 @@ def scheduler() -> Sequence[Figure]:
     gc.collect()
     large = loads.snapshot(agents=100_000, pending=50_000, accelerators=8)
     figures.append(rate("100,000 agents, 50,000 pending", large, Policy(), 5_000))
+    draw_rates([json.loads(figure.as_json()) for figure in figures])
     return figures
 
 

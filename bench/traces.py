@@ -86,14 +86,16 @@ def session(number: int, slots: ResourceSlot) -> PendingSession:
     )
 
 
-def published(folder: Path, arrived: str = "100") -> Mapping[tuple[str, str], tuple[float, float]]:
-    """(workload, policy) -> (mean, standard deviation) of the unallocated GPUs in per cent."""
+Published = Mapping[tuple[str, str, int], tuple[float, float]]
+"""(workload, policy, per cent arrived) -> (mean, standard deviation) of the unallocated GPUs in per cent."""
+
+
+def published(folder: Path) -> Published:
     with (folder / "fgd-reference-unallocated-gpu-pct.csv").open() as file:
         return {
-            (row["workload"].removeprefix("openb_pod_list_"), row["policy"]): (
+            (row["workload"].removeprefix("openb_pod_list_"), row["policy"], int(row["arrived_pct"])): (
                 float(row["mean_unallocated_pct"]),
                 float(row["sd"]),
             )
             for row in csv.DictReader(file)
-            if row["arrived_pct"] == arrived
         }

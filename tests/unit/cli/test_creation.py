@@ -77,3 +77,21 @@ def test_taking_the_options_leaves_the_rest() -> None:
     given = {"name": "mine", "tag": None, "code": "1"}
     assert take_creation(given) == Creation(name="mine")
     assert given == {"code": "1"}
+
+
+def test_when_and_how_long_reaches_the_wire() -> None:
+    config = APIConfig(endpoint="http://localhost", access_key="a", secret_key="s")
+    asked = Creation(type_="batch", startup_command="./train", batch_timeout="2h", starts_at="1h", priority=3)
+    body = creation_call(config, "python", **asked.options()).json
+    assert body is not None
+    told = {name: body[name] for name in ("type", "startupCommand", "batchTimeout", "starts_at", "priority")}
+    assert told == {
+        "type": "batch",
+        "startupCommand": "./train",
+        "batchTimeout": "2h",
+        "starts_at": "1h",
+        "priority": 3,
+    }
+    plain = creation_call(config, "python", **Creation().options()).json
+    assert plain is not None
+    assert "batchTimeout" not in plain
