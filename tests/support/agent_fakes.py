@@ -36,6 +36,7 @@ from ai.backend.plugin.accelerator import (
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
     NetworkView,
+    Overlay,
     RunnerChannel,
     RuntimeImage,
     RuntimeInfo,
@@ -188,7 +189,9 @@ class FakeRuntime(AbstractRuntime):
             capabilities=frozenset({"session-networks"}),
         )
 
-    async def create_network(self, session_id: SessionId, hosts: Sequence[str]) -> NetworkView:
+    async def create_network(
+        self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
+    ) -> NetworkView:
         addresses = {host: f"10.0.0.{n}" for n, host in enumerate(hosts, 1)}
         return self.networks.setdefault(
             session_id, NetworkView(session_id=session_id, network_id=f"fake-{session_id}", addresses=addresses)
