@@ -49,9 +49,11 @@ def bare_relay() -> Iterator[Way]:
         command = [sys.executable, "-m", "bench.bare_relay", port]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as relay:
             assert relay.stdout is not None
-            yield Way(f"http://127.0.0.1:{relay.stdout.readline().strip()}", "/")
-            relay.terminate()
-        service.terminate()
+            try:
+                yield Way(f"http://127.0.0.1:{relay.stdout.readline().strip()}", "/")
+            finally:
+                relay.terminate()
+                service.terminate()
 
 
 @contextmanager
