@@ -90,6 +90,8 @@ def make_agent(agent_id: str = AGENT, **changes: Any) -> Agent:
         "plugins": (PluginReport(name="cpu", version="1"),),
         "images": (ImageReport(name="host/python", architecture="x86_64", aliases=["python"]),),
         "enforcement": {"memory": "enforced"},
+        "location": ("zone-a", "rack-7"),
+        "kernel_limit": 40,
         "overlay": OverlayReport(address="192.0.2.1", port=4790, mtu=9000, why_plain="no ESP"),
     }
     return Agent(**{**values, **changes})
