@@ -37,16 +37,15 @@ class Arrangement(NamedTuple):
 
 
 def _one_place(fleet: Fleet, shape: Shape, scope: int) -> Iterator[int]:
-    demands = dict.fromkeys(shape.parts)
+    open_ = [demand.fit() & scope for demand in dict.fromkeys(shape.parts)]
     for places in fleet.places:
-        rooms = [room for mask in places.values() if (room := mask & scope)]
-        fitting = [(sum((d.fit() & room).bit_count() for d in demands), room) for room in rooms if _fits(demands, room)]
-        yield from (room for _, room in sorted(fitting)[:MAX_TRIED])
+        rooms = []
+        for mask in places.values():
+            here = [fit & mask for fit in open_]
+            if all(here):
+                rooms.append((sum(map(int.bit_count, here)), mask & scope))
+        yield from (room for _, room in sorted(rooms)[:MAX_TRIED])
     yield scope
-
-
-def _fits(demands: Mapping[Demand, None], room: int) -> bool:
-    return all(d.fit() & room for d in demands)
 
 
 def _anywhere(fleet: Fleet, shape: Shape, scope: int) -> Iterator[int]:
