@@ -282,14 +282,10 @@ async def test_a_session_starts_at_its_time_and_its_program_has_its_bound(cluste
 
 async def test_an_administrator_names_the_agents(cluster: Cluster, agent: FakeAgent) -> None:
     other = await cluster.join(FakeAgent(agent_id="agent-2"))
-    named = []
-    for number in range(3):
-        request = CreateSession(image="python", name=f"here-{number}", agent_list=("agent-2",), resources={"cpu": 4})
-        if number < 2:
-            named.append((await cluster.manager.services.sessions.create(cluster.admin, request)).session)
-        else:
-            request = replace(request, enqueue_only=True)
-            waiting = (await cluster.manager.services.sessions.create(cluster.admin, request)).session
+    request = CreateSession(image="python", agent_list=("agent-2",), resources={"cpu": 4})
+    create = cluster.manager.services.sessions.create
+    named = [(await create(cluster.admin, replace(request, name=f"here-{n}"))).session for n in range(2)]
+    waiting = (await create(cluster.admin, replace(request, name="here-too", enqueue_only=True))).session
     assert {spec.kernel_id for spec in other.created} == {str(s.id) for s in named}
     await cluster.manager._schedule.once()
     told = await seen(cluster, waiting)

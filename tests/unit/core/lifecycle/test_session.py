@@ -311,8 +311,8 @@ def test_the_destruction_of_a_kernel_on_a_lost_agent_ends_when_it_is_given_up() 
 OVER = SessionDestroyRequested(reason=R.RESCHEDULED)
 
 
-def gone(n: int, reason: KernelEventReason = R.RESCHEDULED, **more: object) -> KernelObserved:
-    return seen(n, KS.TERMINATED, reason=reason, **more)
+def gone(n: int, reason: KernelEventReason = R.RESCHEDULED, exit_code: int | None = None) -> KernelObserved:
+    return seen(n, KS.TERMINATED, reason=reason, exit_code=exit_code)
 
 
 def test_a_session_that_starts_over_waits_again_once_nothing_of_it_is_left() -> None:

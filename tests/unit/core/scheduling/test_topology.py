@@ -26,8 +26,8 @@ def racks(**agents: Mapping[str, int]) -> tuple[AgentView, ...]:
     return tuple(made)
 
 
-def gang(name: str, kernels: int, cpu: int = 4, **more: object) -> PendingSession:
-    return session(name, *[slots(cpu=cpu, mem="1g")] * kernels, multi=True, **more)
+def gang(name: str, kernels: int, cpu: int = 4) -> PendingSession:
+    return session(name, *[slots(cpu=cpu, mem="1g")] * kernels, multi=True)
 
 
 def places(agents: tuple[AgentView, ...], *pending: PendingSession, placement: str = "topology") -> list[list[str]]:
@@ -77,7 +77,7 @@ def test_spread_takes_other_zones_then_other_racks_then_other_agents() -> None:
 
 def test_an_agent_that_just_failed_the_session_is_the_last_choice() -> None:
     agents = racks(a1={"i-1": 8, "i-2": 8}, b1={"i-3": 8}, c1={"i-4": 8})
-    avoiding = gang("g", 2, cpu=8, avoided_agents=(AgentId("i-1"),))
+    avoiding = replace(gang("g", 2, cpu=8), avoided_agents=(AgentId("i-1"),))
     assert places(agents, avoiding) == [["a1", "b1"]]
     assert places(agents[:2], avoiding) == [["a1", "a1"]]
 
