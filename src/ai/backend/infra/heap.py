@@ -17,7 +17,7 @@ _M_ARENA_MAX = -8
 _LOOK_S = 2.0
 _LOOKS = 3
 _FALL = 0.01
-_REST = 0.005
+_REST = 0.001
 
 
 def share_one_heap() -> None:

@@ -59,6 +59,21 @@ class _Request:
 class KernelChannel:
     """One kernel's channel. ``received`` is the sequence number of the last frame seen."""
 
+    __slots__ = (
+        "_closed",
+        "_connected",
+        "_ended",
+        "_failures",
+        "_next_request",
+        "_open",
+        "_reader",
+        "_ready",
+        "_requests",
+        "_sinks",
+        "_stream",
+        "received",
+    )
+
     def __init__(self, open_channel: OpenChannel, *, last_seq: int, first_request: int) -> None:
         self._open = open_channel
         self._stream: RunnerChannel | None = None

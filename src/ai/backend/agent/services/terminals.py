@@ -87,6 +87,15 @@ class Terminals:
     are closed when they first make themselves heard.
     """
 
+    __slots__ = (
+        "_channel",
+        "_count",
+        "_open",
+        "_prefix",
+        "_strangers",
+        "_tasks",
+    )
+
     def __init__(self, channel: KernelChannel, *, prefix: str) -> None:
         self._channel = channel
         self._prefix = prefix

@@ -37,6 +37,17 @@ INFRASTRUCTURE_FAILED = -1
 class Run:
     """One run. It is ``over`` once its last mark is in the buffer, and leaves the book once that was fetched."""
 
+    __slots__ = (
+        "buffer",
+        "cancel_reason",
+        "changed",
+        "lock",
+        "over",
+        "record",
+        "sent",
+        "timer",
+    )
+
     def __init__(self, record: RunRecord) -> None:
         self.record = record
         self.buffer = ConsoleBuffer()
@@ -65,6 +76,18 @@ class Run:
 
 class RunBook:
     """See the module. A :class:`~ai.backend.agent.services.channel.FrameSink`."""
+
+    __slots__ = (
+        "_acked",
+        "_attempt",
+        "_channel",
+        "_exec_timeout_s",
+        "_is_settled",
+        "_runs",
+        "_save",
+        "_settings",
+        "_tasks",
+    )
 
     def __init__(
         self,
