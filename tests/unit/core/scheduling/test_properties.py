@@ -11,6 +11,7 @@ from decimal import Decimal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling.decide import Board, decide
 from ai.backend.core.scheduling.plan import Plan, SkipReason
@@ -260,3 +261,16 @@ def test_a_kept_board_decides_as_a_new_one(
             somewhere = held[chance.choice(sorted(held))]
             if somewhere:
                 somewhere.pop(chance.randrange(len(somewhere)))
+
+
+def test_a_board_is_not_kept_where_more_is_held_than_there_is() -> None:
+    """What of it counts depends on the order; a plan whose commit nobody heard of can do that (seed 7835)."""
+    bare = agent("i-1", shares=[1, 1])
+    plan = {"cuda.shares": {"0": Decimal("0.5")}}
+    one, other = (holding(bare, cuda_shares="0.8").held[0], holding(bare, cuda_shares="0.5").held[0])
+    double = replace(other, devices=DeviceAllocation(slots=plan))  # type: ignore[arg-type]  # plain texts are ids
+    first = replace(one, devices=DeviceAllocation(slots={"cuda.shares": {"0": Decimal("0.8")}}))  # type: ignore[dict-item]
+    board = Board(Snapshot(resource_group="g", agents=(replace(bare, held=(double,)),)))
+    assert board.renew(Snapshot(resource_group="g", agents=(replace(bare, held=(double,)),)))
+    over = replace(double, slots=slots(cuda_shares="1.5"))
+    assert not board.renew(Snapshot(resource_group="g", agents=(replace(bare, held=(first, over)),)))

@@ -108,6 +108,8 @@ class Board:
             return False
         self.snapshot = snapshot
         self.fleet.renew(snapshot)
+        if not self.fleet.is_exact:
+            return False  # more is held than there is, and what of it counts depends on the order
         self._point()
         pending = {session.session_id: session for session in snapshot.pending}
         for session_id in self._entries.keys() - pending.keys():
