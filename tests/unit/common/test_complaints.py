@@ -112,3 +112,20 @@ def test_numbers_that_no_machine_word_holds() -> None:
 
 def test_words_that_are_not_known_are_handed_on() -> None:
     assert complaint(msgspec.ValidationError("Something new - at `$.a.b`")) == (".a.b", "Something new")
+
+
+@pytest.mark.timeout(60)  # it took time that grew with the square of the length: minutes for this one
+@pytest.mark.parametrize("end", ["x", "`", "`$.type`"])
+def test_megabytes_that_look_like_paths_are_read_at_once_and_not_told_back(end: str) -> None:
+    sent = " - at `" * 200_000 + end
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert({"cat": {"type": sent}}, dict[str, Cat | Dog])
+    path, sentence = complaint(caught.value)
+    assert path == "[...].type"
+    assert sentence.startswith("must not be ' - at `")
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert({sent: 1, "size": 1}, Inner)
+    path, unknown = complaint(caught.value)
+    assert unknown == "unknown field"
+    words = complaint(msgspec.ValidationError(sent))
+    assert all(len(text) <= 1_000 for text in (path, sentence, *words))

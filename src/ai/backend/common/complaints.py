@@ -9,7 +9,10 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-_AT = re.compile(r"(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$?(?P<path>.*)`)?", re.DOTALL)
+_AT = re.compile(r"(?P<key>`key` in )?`\$?(?P<path>.*)`", re.DOTALL)
+_LONGEST = 1_000
+"""Characters of each half of what msgspec says; it quotes what was sent, and that may be megabytes long."""
+_QUOTED = 200
 _KINDS = {
     "array": "a list",
     "bool": "true or false",
@@ -52,7 +55,7 @@ def _count(size: str, kind: str) -> str:
 
 _SENTENCES: tuple[tuple[str, Callable[[Found], str]], ...] = (
     (r"Object missing required field `.*`", lambda _: "required"),
-    (r"Object contains unknown field `.*`", lambda _: "unknown field"),
+    (r"Object contains unknown field `.*", lambda _: "unknown field"),
     (r"Expected `(?P<kind>array|object|str|bytes)` of length (?P<bound>[<>]=) (?P<size>\d+)", _length),
     (
         r"Expected `array` of at (?P<bound>least|most) length (?P<size>\d+)(, got \d+)?",
@@ -96,12 +99,13 @@ def complaint(error: msgspec.ValidationError, annotation: Any = None) -> tuple[s
     """Where a value does not fit, as ``.field[...]`` below the value that was converted, and what must be instead.
 
     ``annotation``: the type that was asked for, so that the values which it allows can be named. What msgspec says in
-    words that are not known here is handed on as it is.
+    words that are not known here is handed on, up to 200 characters of it.
     """
-    found = _AT.fullmatch(str(error))
-    what, path = (found["what"], found["path"] or "") if found else (str(error), "")
-    sentence = _sentence(what, annotation)
-    return path, f"a key {sentence}" if found and found["key"] else sentence
+    said = str(error)
+    what, separator, where = said.rpartition(" - at ")
+    found = _AT.fullmatch(where) if separator and len(where) <= _LONGEST else None
+    sentence = _sentence((what if found else said)[:_LONGEST], annotation)
+    return found["path"] if found else "", f"a key {sentence}" if found and found["key"] else sentence
 
 
 def _sentence(what: str, annotation: Any) -> str:
@@ -114,7 +118,7 @@ def _sentence(what: str, annotation: Any) -> str:
     for pattern, sentence in _TABLE:
         if (found := pattern.fullmatch(what)) is not None:
             return sentence(found)
-    return what
+    return what[:_QUOTED]
 
 
 def _choices(annotation: Any) -> Iterator[Any]:

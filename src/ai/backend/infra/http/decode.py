@@ -55,7 +55,7 @@ def parse_json_object(raw: bytes) -> dict[str, Any]:
 
 def _check_depth(value: Any, left: int, path: str) -> None:
     if left == 0:
-        raise refuse({path.partition(".")[0] or "body": "nested too deeply"})
+        raise refuse({path.partition(".")[0][:64] or "body": "nested too deeply"})
     if isinstance(value, dict):
         for key, item in value.items():
             _check_depth(item, left - 1, path or key)
