@@ -80,6 +80,9 @@ async def test_a_key_signs_from_its_networks_only(demo: Demo) -> None:
     assert await status("198.51.100.7") == 200
     assert await status("203.0.113.9, 198.51.100.7, 127.0.0.1") == 200
     assert await status("198.51.100.7, 203.0.113.9") == 403, "what a client adds itself does not count"
+    line = "\r\nX-Forwarded-For: "
+    assert await status(f"198.51.100.7{line}203.0.113.9") == 403, "the last line is the proxy's"
+    assert await status(f"203.0.113.9{line}198.51.100.7{line}127.0.0.1") == 200
     assert await status("nonsense") == 403
     assert await status(None) == 403
 

@@ -307,10 +307,12 @@ class HttpServer:
         return response
 
     def _address(self, request: web.Request) -> str:
-        """The address of the client: the nearest hop that is no trusted proxy."""
+        """The address of the client: the nearest hop that is no trusted proxy. A proxy may add a line of its own
+        instead of a word to the client's line."""
         peer = request.remote or ""
         if peer in self._options.trusted_proxies:
-            hops = [hop.strip() for hop in request.headers.get("X-Forwarded-For", "").split(",") if hop.strip()]
+            told = ",".join(request.headers.getall("X-Forwarded-For", ()))
+            hops = [hop.strip() for hop in told.split(",") if hop.strip()]
             for hop in reversed(hops):
                 peer = hop[:64]
                 if peer not in self._options.trusted_proxies:

@@ -172,6 +172,8 @@ class Authenticator:
         return found
 
     def _hosts(self, request: web.Request) -> Iterator[str]:
+        """The first forwarded host is the one that the client wrote to. That a client can write that line itself gives
+        it nothing: it must have signed what it says there."""
         forwarded = request.headers.get("X-Forwarded-Host")
         if forwarded is not None and request.remote in self._proxies:
             yield from authorities(forwarded.partition(",")[0])
