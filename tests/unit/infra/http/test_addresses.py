@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from ai.backend.infra.http.addresses import may_come_from, parse_network
+from ai.backend.infra.http.addresses import MAX_NETWORK, may_come_from, parse_network
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,16 @@ def test_who_may_come_from_where(address: str, networks: list[str], may: bool) -
     assert may_come_from(address, networks) is may
 
 
-@pytest.mark.parametrize("text", ["", "10.0.0", "10.0.0.0/33", "example.org", "10.0.0.0/8 10.0.0.1", "::1/129"])
+@pytest.mark.parametrize(
+    "text", ["", "10.0.0", "10.0.0.0/33", "example.org", "10.0.0.0/8 10.0.0.1", "::1/129", "10.0.0.1" + 99 * " "]
+)
 def test_what_is_no_network_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="network"):
         parse_network(text)
+
+
+def test_the_longest_network_is_read() -> None:
+    text = f" {'0000:' * 5}ffff:255.255.255.255/128\n".rjust(MAX_NETWORK)
+    assert str(parse_network(text)) == "255.255.255.255/32"
+    assert may_come_from("255.255.255.255", [text])
+    assert not may_come_from("255.255.255.255", [text + " "])

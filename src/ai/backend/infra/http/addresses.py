@@ -9,14 +9,24 @@ from functools import lru_cache
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-@lru_cache(maxsize=4_096)
+MAX_NETWORK = 64
+"""Characters; the longest address with its prefix has 49."""
+
+
 def parse_network(text: str) -> Network:
     """A network such as ``10.1.0.0/16``, or one address.
 
     Raises:
         ValueError: it is neither.
     """
-    found = ipaddress.ip_network(text.strip(), strict=False)
+    if len(text) > MAX_NETWORK:  # whoever sends it, the cache below would keep it
+        raise ValueError(f"a network has {MAX_NETWORK} characters at most")
+    return _parse(text.strip())
+
+
+@lru_cache(maxsize=4_096)
+def _parse(text: str) -> Network:
+    found = ipaddress.ip_network(text, strict=False)
     if isinstance(found, ipaddress.IPv6Network) and found.network_address.ipv4_mapped and found.prefixlen >= 96:
         return ipaddress.IPv4Network((found.network_address.ipv4_mapped, found.prefixlen - 96))
     return found
