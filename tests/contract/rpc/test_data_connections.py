@@ -87,6 +87,18 @@ async def line_to(pair: Pair, offer: DataOffer) -> tuple[asyncio.StreamReader, a
     return await asyncio.open_connection("127.0.0.1", offer.port, ssl=context)
 
 
+async def accepted(pair: Pair) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, StreamPort[bytes]]:
+    """To the listener, with a token, and the manager's end of what it is for."""
+    port = StreamPort(BYTES, lambda kind, body: asyncio.sleep(0), lambda: None)
+    with server_of(pair).offer(port) as offer:
+        assert offer is not None
+        reader, writer = await line_to(pair, offer)
+        writer.write(offer.token)
+        async with asyncio.timeout(30):
+            assert await reader.readexactly(1) == data_connection.WELCOME
+    return reader, writer, port
+
+
 async def is_cut(reader: asyncio.StreamReader) -> bool:
     """Whether the far side ends the connection and says nothing before."""
     async with asyncio.timeout(30):
@@ -223,6 +235,36 @@ class TestStrangers:
             assert b"HTTP" not in await reader.read()
         writer.close()
 
+    async def test_who_grants_without_reading_is_sent_no_more_than_a_little_and_is_cut(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(data_connection, "STALLED_S", 0.2)
+        _, writer, port = await accepted(pair)
+        (connection,) = server_of(pair)._connections
+        most = 0
+
+        async def grant() -> None:
+            while True:
+                writer.write(b"\x09\0\x10\0\0")
+                await writer.drain()
+                await asyncio.sleep(0)
+
+        async def upload() -> None:
+            nonlocal most
+            for _ in range(256):
+                await port.send(bytes(256 * 1024))
+                most = max(most, connection._unsent())
+
+        granting = asyncio.create_task(grant())
+        with pytest.raises(Unavailable):
+            async with asyncio.timeout(30):
+                await upload()
+        assert 0 < most <= 2 * 1024 * 1024
+        granting.cancel()
+        await asyncio.gather(granting, return_exceptions=True)
+        writer.close()
+        assert not server_of(pair)._connections
+
     @pytest.mark.parametrize(
         "frame",
         [
@@ -238,13 +280,7 @@ class TestStrangers:
     async def test_an_agent_that_breaks_the_rules_loses_that_stream_only(self, pair: Pair, frame: bytes) -> None:
         await pair.join()
         other, _ = await connect(pair)
-        port = StreamPort(BYTES, lambda kind, body: asyncio.sleep(0), lambda: None)
-        with server_of(pair).offer(port) as offer:
-            assert offer is not None
-            reader, writer = await line_to(pair, offer)
-            writer.write(offer.token)
-            async with asyncio.timeout(30):
-                assert await reader.readexactly(1) == data_connection.WELCOME
+        reader, writer, port = await accepted(pair)
         writer.write(frame)
         assert await is_cut(reader)
         async with asyncio.timeout(30):

@@ -2,7 +2,8 @@
 
 It begins with the token of the stream from whoever connects, and one byte back. Then frames go both ways, each with a
 head of five bytes: its kind, and how many bytes follow (``DATA``) or how much credit is meant (``CREDIT``). They are
-read as they come, as credit bounds them, so that an end is heard however slow the stream's reader is.
+read as they come, as credit bounds them, so that an end is heard however slow the stream's reader is. So what is sent
+waits for nothing but the way there, and a far side that reads nothing for a while is cut.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from typing import Any
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.infra.rpc.frames import Kind
-from ai.backend.infra.rpc.streams import CHUNK_BYTES, LINGER_S, StreamPort
+from ai.backend.infra.rpc.streams import BYTES, CHUNK_BYTES, LINGER_S, StreamPort
 
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
 WELCOME = b"\x06"
 MEET_S = 3.0
 """How long both sides may take until the token is taken."""
+STALLED_S = 60.0
+"""How long the far side may take nothing at all while as much as the window waits here for it."""
 _HEAD = struct.Struct(">BI")
 _NO_ROOM = bytearray(4096)
 _ROOM = 1024 * 1024
@@ -39,6 +42,8 @@ class DataConnection(asyncio.BufferedProtocol):
         self._port: StreamPort[bytes] | None = None
         self._has_parted = False
         self._timer: asyncio.TimerHandle | None = None
+        self._is_writable = asyncio.Event()
+        self._is_writable.set()
         self._take: Callable[[bytes], None] = self._take_first
         self._buffer = bytearray()
         self._expect(first, self._take_first)
@@ -66,6 +71,8 @@ class DataConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        # No more is under way to whoever grants what it has read; for others the sender waits.
+        transport.set_write_buffer_limits(high=BYTES.window + CHUNK_BYTES)
         line = transport.get_extra_info("socket")
         if line.family == socket.AF_UNIX:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
@@ -81,17 +88,26 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._filled == len(self._buffer):
             self._take(bytes(self._buffer))
 
+    def pause_writing(self) -> None:
+        if not self._has_parted:
+            self._is_writable.clear()
+            self._watch(self._unsent())
+
+    def resume_writing(self) -> None:
+        self._is_writable.set()
+        if not self._has_parted:
+            self._stop_timer()
+
     def eof_received(self) -> None:
         """Neither side has a half that ends: asyncio closes the transport."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget(self)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._stop_timer()
         if not self._first.done():
             self._first.set_exception(ConnectionResetError("it has gone"))
             self._first.exception()
-        self._has_parted = True
+        self._leave()
         if self._port is not None:
             self._port.end()
 
@@ -113,10 +129,11 @@ class DataConnection(asyncio.BufferedProtocol):
             self._expect(_HEAD.size, self._take_head)
             self._port.grant(size)
         elif kind == Kind.END:
-            self._has_parted, self._filled = True, 0
+            self._leave()
             self._port.end()
             if self._transport is not None:
                 self._transport.close()
+                self._linger()
         elif size > CHUNK_BYTES:
             self._refuse("a piece that is too large")
         elif size == 0:
@@ -132,11 +149,32 @@ class DataConnection(asyncio.BufferedProtocol):
     def _refuse(self, what: str) -> None:
         if self._port is not None:
             log.warning("the far side of a data connection sent %s; it is cut", what)
-        self._has_parted, self._filled = True, 0
+        self._leave()
         self.abort()
 
+    def _unsent(self) -> int:
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def _watch(self, before: int) -> None:
+        """Cut the connection if nothing of that has gone after a while."""
+
+        def look() -> None:
+            unsent = self._unsent()
+            if unsent < before:
+                self._watch(unsent)
+            else:
+                self._refuse("for room, and took nothing")
+
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(STALLED_S, look)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
     async def _post(self, kind: Kind, body: Any) -> None:
-        if self._transport is None or self._transport.is_closing():
+        await self._is_writable.wait()
+        if self._has_parted or self._transport is None or self._transport.is_closing():
             raise Unavailable("the connection was cut")
         if kind == Kind.DATA:
             self._transport.writelines((_HEAD.pack(kind, len(body)), body))
@@ -147,9 +185,18 @@ class DataConnection(asyncio.BufferedProtocol):
         """This side has ended the stream. The far side closes when it has heard of that, or it is cut."""
         if self._has_parted or self._transport is None:
             return
-        self._has_parted, self._filled = True, 0
+        self._leave()
         self._transport.write(_HEAD.pack(Kind.END, 0))
-        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+        self._linger()
+
+    def _leave(self) -> None:
+        """Frames count no more from now on, and nobody waits to send one."""
+        self._has_parted, self._filled = True, 0
+        self._is_writable.set()
+
+    def _linger(self) -> None:
+        self._stop_timer()
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
 
 
 def user_of(sock: socket.socket) -> int:
