@@ -12,6 +12,7 @@ import pytest
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, KernelId, SessionId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelStatus
+from ai.backend.manager.api.usage import _group
 from ai.backend.manager.model.usage import BIN, BINS, GroupUsage, Timeline, UsageQuery, UsedKernel
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -70,6 +71,46 @@ def test_a_group_is_told_what_was_held_within_the_period_only() -> None:
         "disk_used": 0,
     }
     assert usage.device_types == ["cuda"]
+
+
+@pytest.mark.timeout(60)  # as an integer, one of them took seconds
+@pytest.mark.parametrize(
+    ("told", "value"),
+    [
+        ("9223372036854775807", 2**63 - 1),
+        ("9223372036854775808", 0),
+        ("-1", 0),
+        ("1E+300000", 0),
+        ("1E+1000000", 0),
+        ("-1E+999999999999999999", 0),
+        ("9" * 1_000_000, 0),
+        ("sNaN", 0),
+        ("Infinity", 0),
+        (10**30, 0),
+        (1e300, 0),
+        (["1"], 0),
+    ],
+)
+def test_what_no_counter_holds_is_not_added_up(told: Any, value: int) -> None:
+    stat = {name: {"current": told, "stats.max": told} for name in ("cpu_used", "mem", "io_read", "io_write")}
+    one = kernel(NOW - DAY, None, last_stat=stat)
+    assert [one.metric("mem", "stats.max"), one.metric("io_read")] == [value, value]
+    usage = GroupUsage(group_id=GroupId(UUID(int=2)), group_name="g", domain_name=DomainName("default"))
+    usage.add(one, UsageQuery(start=NOW - 10 * DAY, end=NOW), NOW, is_listed=True)
+    assert _group(usage)["g_io_read"] == value
+    timeline = Timeline(NOW)
+    timeline.add(one)
+    assert timeline.bins()[-1][1]["io_write"] == value
+
+
+@pytest.mark.timeout(60)
+def test_what_is_next_to_nothing_is_added_up_at_once() -> None:
+    stat = {"io_read": {"current": "1E-999999999"}, "io_write": {"current": "0." + 1_000_000 * "1"}}
+    one = kernel(NOW - DAY, None, last_stat=stat)
+    usage = GroupUsage(group_id=GroupId(UUID(int=2)), group_name="g", domain_name=DomainName("default"))
+    usage.add(one, UsageQuery(start=NOW - 10 * DAY, end=NOW), NOW, is_listed=True)
+    told = _group(usage)
+    assert (told["g_io_read"], told["g_io_write"], told["c_infos"][0]["io_read"]) == (0, 0, 0)
 
 
 def test_a_period_that_a_kernel_did_not_reach_holds_nothing() -> None:

@@ -23,6 +23,7 @@ BIN = timedelta(minutes=15)
 BINS = 2_880
 """Of the statistics of a month: 30 days."""
 _NONE = Decimal(0)
+_COUNTERS = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +77,13 @@ class UsedKernel:
         return Cursor(terminated_at=self.terminated_at, kernel_id=self.kernel_id)
 
     def metric(self, name: str, part: str = "current") -> Decimal:
-        """Zero where nothing was told."""
+        """Zero where nothing was told, or nothing that a counter of 64 bits can hold: agents write this."""
         told = (self.last_stat or {}).get(name)
         try:
             value = Decimal(str(told[part])) if isinstance(told, Mapping) and told.get(part) is not None else _NONE
         except InvalidOperation:
             return _NONE
-        return value if value.is_finite() else _NONE
+        return value if value.is_finite() and 0 <= value < _COUNTERS else _NONE
 
     @property
     def devices(self) -> ResourceSlot:
