@@ -122,6 +122,15 @@ def test_all_agents_are_told_the_same_but_for_their_place() -> None:
     assert {(peer.key_in, peer.key_out) for peer in told.peers.values()} == {(b"", b"")}
 
 
+def test_an_agent_of_an_earlier_placement_has_no_secret_of_a_later_one() -> None:
+    session = settled(on([1, 2]))
+    later = replace(session, vni=(session.vni or 0) + 1)
+    first, second = (kernel_spec(s, s.main, derive=derive).cluster.overlay for s in (session, later))
+    assert first is not None
+    assert second is not None
+    assert first.secret != second.secret
+
+
 def test_a_session_that_goes_back_gives_its_network_back() -> None:
     session = settled(on([1, 2]))
     failed = SessionCreationFailed(

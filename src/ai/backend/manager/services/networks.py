@@ -144,5 +144,5 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
             if agent_id != kernel.agent
         },
         places={host: agent_id for host, agent_id in network.places.items() if agent_id != kernel.agent},
-        secret=derive(f"session-network {session.id}".encode()),
+        secret=derive(f"session-network {session.id} {session.vni}".encode()),
     )
