@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,14 +16,16 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import RegistryId
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
+from ai.backend.infra.http.client_tokens import Answer
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.adapters.backing import sealer_of, secrets_file
 from ai.backend.manager.adapters.db.artifact_store import SqlArtifactStore
-from ai.backend.manager.adapters.db.sealing import Sealer
+from ai.backend.manager.adapters.db.sealing import Sealer, new_key
 from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.main import main
 from ai.backend.manager.model.artifact import ArtifactRegistry
+from ai.backend.manager.ports.stores import AnswerStore
 from tests.support.migrated import migrated
 
 HUB = "config/docker/registry/hub"
@@ -49,6 +52,42 @@ async def _start(path: Path, sealer: Sealer) -> tuple[Manager, Database]:
         await database.close()
         raise
     return manager, database
+
+
+async def test_answers_with_secrets_open_for_whoever_has_the_key(tmp_path: Path) -> None:
+    path, at = migrated(tmp_path / "manager.db"), datetime.now(UTC)
+    since, secret = at - timedelta(hours=1), "-----BEGIN OPENSSH PRIVATE KEY-----"
+    told = Answer(
+        status=200, headers={"Content-Type": "application/json"}, body=f'{{"private_key":"{secret}ü"}}'.encode()
+    )
+
+    async def known(store: AnswerStore, token: str) -> Answer | None:
+        found = await store.begin("AKIA", token, "f", now=at, since=since)
+        return found.answer if found is not None else None
+
+    async def keep(store: AnswerStore, token: str) -> None:
+        assert await known(store, token) is None
+        await store.finish("AKIA", token, told)
+
+    key = new_key()
+    plain, database = await _start(path, Sealer())
+    await keep(plain._stores.answers, "before")
+    await database.close()
+    manager, database = await _start(path, Sealer([key]))
+    await keep(manager._stores.answers, "t")
+    await keep(manager._stores.answers, "moved")
+    assert await known(manager._stores.answers, "t") == told
+    assert await known(manager._stores.answers, "before") == told, "kept before there was a key"
+    with sqlite3.connect(path) as db:
+        stored = dict(db.execute("SELECT token, body FROM kept_answers"))
+        assert [token for token, body in stored.items() if secret.encode() in body] == ["before"]
+        db.execute("UPDATE kept_answers SET body = ? WHERE token = 'moved'", [stored["t"]])
+    without = Answer(status=told.status, headers=told.headers, body=None)
+    assert await known(manager._stores.answers, "moved") == without
+    await database.close()
+    other, database = await _start(path, Sealer([new_key()]))
+    assert await known(other._stores.answers, "t") == without
+    await database.close()
 
 
 async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class Stores:
             tasks=journal,
             audit=journal,
             config=config or SQLiteConfigStore(database),
-            answers=SqlAnswerStore(database),
+            answers=SqlAnswerStore(database, sealer),
             templates=SqlTemplateStore(database),
             dotfiles=SqlDotfileStore(database),
             activities=SqlActivityStore(database),

@@ -7,19 +7,23 @@ from datetime import datetime
 from sqlalchemy import Connection, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
+from ai.backend.common.errors import InternalError
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
 from ai.backend.manager.adapters.db import tables as t
+from ai.backend.manager.adapters.db.sealing import Sealer
 from ai.backend.manager.ports.stores import KEPT_BYTES, KEPT_CALLS
 
 _PRUNE_EVERY = 50
 
 
 class SqlAnswerStore:
-    """Implements :class:`ai.backend.manager.ports.stores.AnswerStore`."""
+    """Implements :class:`ai.backend.manager.ports.stores.AnswerStore`. Bodies are sealed, since an answer may tell
+    a secret that is told once; one whose key is gone counts as one that was too large to be kept."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
         self._db = database
+        self._sealer = sealer or Sealer()
         self._finished = 0
 
     async def begin(
@@ -31,8 +35,10 @@ class SqlAnswerStore:
         def work(s: Connection) -> KnownCall | None:
             row = s.execute(select(t.kept_answers).where(*mine, c.begun_at > since)).one_or_none()
             if row is not None:
-                is_answered = row.status is not None
-                answer = Answer(status=row.status, headers=row.headers, body=row.body) if is_answered else None
+                answer = None
+                if row.status is not None:
+                    body = self._opened(row.body, _place(access_key, token))
+                    answer = Answer(status=row.status, headers=row.headers, body=body)
                 return KnownCall(fingerprint=row.fingerprint, answer=answer)
             s.execute(delete(t.kept_answers).where(*mine))
             begun = {"access_key": access_key, "token": token, "fingerprint": fingerprint, "begun_at": now}
@@ -50,7 +56,8 @@ class SqlAnswerStore:
         is_time_to_prune = self._finished % _PRUNE_EVERY == 0
 
         def work(s: Connection) -> None:
-            values = {"status": answer.status, "headers": dict(answer.headers), "body": answer.body}
+            body = self._sealed(answer.body, _place(access_key, token))
+            values = {"status": answer.status, "headers": dict(answer.headers), "body": body}
             s.execute(update(t.kept_answers).where(c.access_key == access_key, c.token == token).values(values))
             if is_time_to_prune:
                 _prune(s)
@@ -71,6 +78,21 @@ class SqlAnswerStore:
             _prune(s)
 
         await self._db.run_write(work)
+
+    def _sealed(self, body: bytes | None, place: str) -> bytes | None:
+        if body is None or not self._sealer.is_on:
+            return body
+        return self._sealer.seal(body.decode("latin-1"), place).encode()
+
+    def _opened(self, stored: bytes | None, place: str) -> bytes | None:
+        try:
+            return None if stored is None else self._sealer.open(stored.decode("latin-1"), place).encode("latin-1")
+        except InternalError:
+            return None
+
+
+def _place(access_key: str, token: str) -> str:
+    return f"kept_answers.body:{access_key}:{token}"
 
 
 def _prune(s: Connection) -> None:

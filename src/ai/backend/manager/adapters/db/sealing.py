@@ -124,11 +124,10 @@ class Sealer:
 
 def _mixed(key: SealingKey, nonce: bytes, text: bytes) -> bytes:
     """Text XOR key stream: the same both ways."""
-    stream = b""
-    secret = key.derived(b"encrypt")
-    while len(stream) < len(text):
-        stream += hmac.digest(secret, nonce + (len(stream) // _TAG).to_bytes(8, "big"), "sha256")
-    return bytes(a ^ b for a, b in zip(text, stream, strict=False))
+    secret, size = key.derived(b"encrypt"), len(text)
+    blocks = (hmac.digest(secret, nonce + i.to_bytes(8, "big"), "sha256") for i in range(-(-size // _TAG)))
+    stream = b"".join(blocks)[:size]
+    return (int.from_bytes(text) ^ int.from_bytes(stream)).to_bytes(size)
 
 
 def _tag(key: SealingKey, context: str, body: bytes) -> bytes:
