@@ -258,6 +258,17 @@ def test_a_kernel_limit_is_obeyed() -> None:
     assert why(plan([agent("i-1", kernel_limit=1)], [wanted]), wanted)[0] is R.NEVER_FITS
 
 
+def test_what_an_agent_keeps_for_itself_is_no_kernel_and_nobody_gets_it() -> None:
+    view = agent("i-1", cpu=4, kernel_limit=1, reserved=slots(cpu=1, mem="1g"))
+    small, large = session("a", slots(cpu=3)), session("b", slots(cpu=4))
+    assert where(plan([view], [small]), small) == ["i-1"]
+    reason, message = why(plan([view], [large]), large)
+    assert (reason, message) == (R.NEVER_FITS, "needs 4 cpu on one node; the largest node, i-1, has 3")
+    gang = session("c", slots(cpu=3), slots(cpu=4), multi=True)
+    assert why(plan([view, agent("i-2", cpu=4, reserved=slots(cpu=1))], [gang]), gang)[0] is R.NEVER_FITS
+    assert where(plan([view, agent("i-2", cpu=4)], [gang]), gang) == ["i-1", "i-2"]
+
+
 def test_not_before_its_time() -> None:
     wanted = session("a", slots(cpu=1), starts_at=NOW + timedelta(hours=1))
     assert why(plan([agent("i-1")], [wanted]), wanted)[0] is R.NOT_YET

@@ -39,7 +39,9 @@ def build(made: Sequence[tuple[int, int, int, int, int | None]]) -> tuple[AgentV
     views = []
     for n, (cpu, mem, cuda, held, limit) in enumerate(made):
         view = agent(f"i-{n}", cpu=cpu, mem=f"{mem}g", cuda=cuda, kernel_limit=limit, location=("z", f"r{n % 2}"))
-        views.append(holding(view, cpu=min(held, cpu)) if held else view)
+        held = min(held, cpu)
+        view = replace(view, reserved=slots(cpu=min(cpu - held, mem % 2)))
+        views.append(holding(view, cpu=held) if held else view)
     return tuple(views)
 
 
@@ -88,6 +90,7 @@ def plain(view: AgentView) -> Plain:
     for plugin in view.plugins:
         for device in plugin.devices:
             totals += ResourceSlot({s.slot_name: s.amount for s in device.slots})
+    totals -= view.reserved
     free = totals - sum((h.slots for h in view.held), ResourceSlot())
     room = 99 if view.kernel_limit is None else max(0, view.kernel_limit - len(view.held))
     return Plain(view.agent_id, totals, free, room)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -63,8 +64,6 @@ def plan(agents: list[Agent], holdings: list[Holding], session: Session, policy:
 def waiting(**slots: str) -> Session:
     named = {name.replace("_", "."): quantity for name, quantity in slots.items()}
     session = make_session(starts_at=None, designated_agents=(), requested_slots=ResourceSlot.parse(named))
-    from dataclasses import replace
-
     return replace(session, kernels=(replace(session.main, requested_slots=ResourceSlot.parse(named)),))
 
 
@@ -80,6 +79,8 @@ def test_what_an_agent_keeps_is_not_offered() -> None:
     assert plan([agent], [], waiting(cuda_shares="1")).placements
     skip = plan([agent], [holding({"cuda.shares": "1"}, {})], waiting(cuda_shares="1")).skips
     assert skip[0].reason == "insufficient-resource"
+    assert plan([replace(agent, kernel_limit=1)], [], waiting(cuda_shares="1")).placements, "it is no kernel"
+    assert plan([agent], [], waiting(cuda_shares="2")).skips[0].reason == "never-fits"
 
 
 def test_what_a_kernel_holds_of_a_failed_device_does_not_count_against_the_others() -> None:

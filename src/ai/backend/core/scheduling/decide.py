@@ -107,8 +107,7 @@ class Board:
         ):
             return False
         self.snapshot = snapshot
-        self.fleet.renew(snapshot)
-        if not self.fleet.is_exact:
+        if not self.fleet.renew(snapshot):
             return False  # more is held than there is, and what of it counts depends on the order
         self._point()
         pending = {session.session_id: session for session in snapshot.pending}

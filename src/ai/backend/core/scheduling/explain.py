@@ -114,8 +114,8 @@ def too_large(request: ResourceSlot, agents: Iterable[WorkingAgent], why: str) -
     """As :func:`shortage`, of agents that would hold nothing else; ``why`` is what one of them answered."""
     candidates = list(agents)
     for slot in sorted(request.nonzero()):
-        best = max(candidates, key=lambda a: (a.totals[slot], a.agent_id))
-        if best.totals[slot] < request[slot]:
-            most = format_quantity(best.totals[slot]) if slot != "mem" else amount(slot, best.totals).split()[0]
+        best = max(candidates, key=lambda a: (a.offered[slot], a.agent_id))
+        if best.offered[slot] < request[slot]:
+            most = format_quantity(best.offered[slot]) if slot != "mem" else amount(slot, best.offered).split()[0]
             return f"needs {amount(slot, request)} on one node; the largest node, {best.agent_id}, has {most}"
     return f"can never run here, not even on an empty node: {why}"

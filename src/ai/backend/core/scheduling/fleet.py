@@ -19,7 +19,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import Recipe
 from ai.backend.core.scheduling.fragmentation import Gradient, Usual, usual
 from ai.backend.core.scheduling.slot_index import SlotIndex, mask_of, members, micro
-from ai.backend.core.scheduling.snapshot import HeldKernel, PendingKernel, Snapshot
+from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
 from ai.backend.core.scheduling.vectors import Edges, VectorIndex
 from ai.backend.core.scheduling.working import REFUSALS, Make, Wish, WorkingAgent, make_of
 
@@ -127,6 +127,7 @@ class Fleet:
         self.cursor = -1
         """The agent that was chosen last; round-robin goes on after it."""
         self.makes = self._group((a.make, rank) for rank, a in enumerate(self.agents))
+        self._kept = self._group(((a.make, a.view.reserved), rank) for rank, a in enumerate(self.agents))
         self._starters = self._group(
             ((a.view.architecture, a.view.images, a.view.features), rank) for rank, a in enumerate(self.agents)
         )
@@ -287,8 +288,8 @@ class Fleet:
         """The supporting agents that could serve a demand if they held nothing else."""
         if demand.able is None:
             found = 0
-            for make, mask in self.makes.items():
-                if mask & demand.supporting and make.refusal(demand.wishes) is None:
+            for (make, reserved), mask in self._kept.items():
+                if mask & demand.supporting and make.refusal(demand.wishes, reserved) is None:
                     found |= mask & demand.supporting
             if self._room is not None:
                 limits = (a.view.kernel_limit for a in self.agents)
@@ -332,30 +333,38 @@ class Fleet:
         """A kernel that an agent held is over."""
         self.agents[rank].give_back(kernel_id)
         self._changed(rank, self.agents[rank].books)
+        self._gained(1 << rank)
+
+    def _gained(self, scope: int) -> None:
         for demand in self._demands.values():
-            demand.refused &= ~(1 << rank)
+            demand.refused &= ~scope
 
-    def adopt(self, rank: int, held: HeldKernel) -> None:
-        """A kernel that somebody else placed holds an agent."""
-        self.agents[rank].adopt(held)
-        self._changed(rank, self.agents[rank].books)
-
-    def renew(self, snapshot: Snapshot) -> None:
-        """The same agents at another moment: hold what it says."""
+    def renew(self, snapshot: Snapshot) -> bool:
+        """The same agents at another moment: hold what it says. Returns :attr:`is_exact`."""
         self._snapshot = snapshot
         if "usual" in vars(self):
             del self.usual
             for demand in self._demands.values():
                 demand.gradient = None
+        gained = 0
         for view in snapshot.agents:
             rank = self.ranks.get(view.agent_id)
             if rank is None:
                 continue
-            gone, new = self.agents[rank].differs({held.kernel_id: held for held in view.held})
+            agent = self.agents[rank]
+            gone, new = agent.differs({held.kernel_id: held for held in view.held})
+            if not gone and not new and (agent.is_settled or not agent.view.reserved):
+                continue
+            agent.unreserve()
             for kernel_id in gone:
-                self.release(rank, kernel_id)
+                agent.give_back(kernel_id)
             for held in new:
-                self.adopt(rank, held)
+                agent.adopt(held)
+            agent.reserve()
+            self._changed(rank, agent.books)
+            gained |= 1 << rank
+        self._gained(gained)
+        return self.is_exact
 
     @property
     def is_exact(self) -> bool:

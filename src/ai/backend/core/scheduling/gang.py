@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import KernelId
+from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.core.scheduling.entries import Shape
 from ai.backend.core.scheduling.fleet import Demand, Fleet
@@ -46,7 +48,7 @@ class Hall:
 
     def _seat(self, rank: int, demand: Demand) -> bool:
         agent = self._fleet.agents[rank]
-        allocator, count = self._open.get(rank) or (self._make(rank).empty.clone(), 0)
+        allocator, count = self._open.get(rank) or (self._make(rank).without(agent.view.reserved), 0)
         limit = agent.view.kernel_limit
         if limit is not None and count >= limit:
             return False
@@ -67,16 +69,17 @@ class Hall:
 def fits_when_empty(fleet: Fleet, shape: Shape, *, mended: bool = False) -> bool:
     """Whether empty agents (with every device healthy) could hold all kernels of a multi-node session.
 
-    No gang needs more agents than it has kernels, so that many of each make are looked at.
+    No gang needs more agents than it has kernels, so that many of each make, limit and reserve are looked at.
     """
     hall = Hall(fleet, mended=mended)
     few: set[int] = set()
     for mask in fleet.makes.values():
-        limits: dict[int | None, int] = {}
+        alike: Counter[tuple[int | None, ResourceSlot]] = Counter()
         for rank in members(mask):
-            limit = fleet.agents[rank].view.kernel_limit
-            limits[limit] = limits.get(limit, 0) + 1
-            if limits[limit] <= len(shape.parts):
+            view = fleet.agents[rank].view
+            kind = view.kernel_limit, view.reserved
+            alike[kind] += 1
+            if alike[kind] <= len(shape.parts):
                 few.add(rank)
     order = sorted(few)
     return all(

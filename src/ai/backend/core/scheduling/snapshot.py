@@ -46,6 +46,7 @@ class AgentView:
         kernel_limit: how many kernels it may hold at once; None for any number.
         features: words for what else it can do.
         location: the places that it is in, the widest first: ``("zone-a", "rack-7")``; see topology.py.
+        reserved: what of its healthy devices it keeps for itself. No kernel holds it.
     """
 
     agent_id: AgentId
@@ -58,6 +59,7 @@ class AgentView:
     kernel_limit: int | None = None
     features: frozenset[str] = frozenset()
     location: tuple[str, ...] = ()
+    reserved: ResourceSlot = field(default_factory=ResourceSlot)
 
 
 _STANDING = attrgetter(*(f.name for f in fields(AgentView) if f.name not in ("held", "plugins")))

@@ -14,7 +14,7 @@ from ai.backend.core.scheduling.gang import fits_when_empty
 from ai.backend.core.scheduling.placing import first
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingSession
-from ai.backend.core.scheduling.working import WorkingAgent
+from ai.backend.core.scheduling.working import Make, WorkingAgent
 
 
 def never(fleet: Fleet, shape: Shape, session: PendingSession) -> Verdict | None:
@@ -65,12 +65,12 @@ def _no_match(fleet: Fleet, session: PendingSession) -> Verdict:
 
 def _too_large(fleet: Fleet, demand: Demand) -> Verdict:
     agents = fleet.members(demand.supporting)
-    refusals = {make: make.refusal(demand.wishes) for make in dict.fromkeys(a.make for a in agents)}
-    if mended := [a for a in agents if a.make.mended.refusal(demand.wishes) is None and _may_hold(a, demand)]:
+    refusals = {a.agent_id: a.make.refusal(demand.wishes, a.view.reserved) for a in agents}
+    if mended := [a for a in agents if _could_serve(a, a.make.mended, demand)]:
         failing = [a for a in mended if a.make.mended is not a.make]
         if failing:
             return SkipReason.DEVICES_FAILED, explain.failed(demand.total, failing)
-    fitting = [a for a in agents if not isinstance(refusals[a.make], UnsupportedResource)] or agents
+    fitting = [a for a in agents if not isinstance(refusals[a.agent_id], UnsupportedResource)] or agents
     why = next((e.message for e in refusals.values() if e is not None), "")
     if not why:
         tight = fitting[0]
@@ -78,8 +78,9 @@ def _too_large(fleet: Fleet, demand: Demand) -> Verdict:
     return SkipReason.NEVER_FITS, explain.too_large(demand.total, fitting, why)
 
 
-def _may_hold(agent: WorkingAgent, demand: Demand) -> bool:
-    return agent.view.kernel_limit is None or len(demand.wishes) <= agent.view.kernel_limit
+def _could_serve(agent: WorkingAgent, make: Make, demand: Demand) -> bool:
+    limit = agent.view.kernel_limit
+    return (limit is None or len(demand.wishes) <= limit) and make.refusal(demand.wishes, agent.view.reserved) is None
 
 
 def _requirements(demand: Demand) -> tuple[VariantProperty, ...]:

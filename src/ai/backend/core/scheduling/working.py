@@ -59,19 +59,26 @@ class Make:
                 self._recipes[wish] = None
         return self._recipes[wish]
 
-    def refusal(self, wishes: tuple[Wish, ...]) -> BackendError | None:
-        """Why one empty agent could not hold all of these; None if it could."""
-        if wishes not in self._refusals:
+    def refusal(self, wishes: tuple[Wish, ...], reserved: ResourceSlot) -> BackendError | None:
+        """Why an empty agent that keeps ``reserved`` could not hold all of these; None if it could."""
+        key = wishes, reserved
+        if key not in self._refusals:
             if len(self._refusals) >= _MAX_MEMO:
                 self._refusals.clear()
-            self._refusals[wishes] = None
-            allocator = self.empty.clone()
+            self._refusals[key] = None
+            allocator = self.without(reserved)
             try:
                 for slots, requirements in wishes:
                     allocator.allocate(slots, requirements=requirements)
             except REFUSALS as e:
-                self._refusals[wishes] = e
-        return self._refusals[wishes]
+                self._refusals[key] = e
+        return self._refusals[key]
+
+    def without(self, reserved: ResourceSlot) -> NodeAllocator:
+        """An empty allocator that keeps so much from everybody."""
+        allocator = self.empty.clone()
+        allocator.adopt(reserved, DeviceAllocation())
+        return allocator
 
     @cached_property
     def mended(self) -> Make:
@@ -129,8 +136,12 @@ class WorkingAgent:
         self._allocator: NodeAllocator | None = None
         self._held: dict[KernelId, DeviceAllocation] = {}
         self._told: dict[KernelId, HeldKernel] = {}
+        self._reserve = DeviceAllocation()
+        self.is_settled = True
+        """Whether what kernels hold is the same as when :meth:`reserve` was called."""
         for held in view.held:
             self.adopt(held)
+        self.reserve()
 
     @property
     def allocator(self) -> NodeAllocator:
@@ -142,6 +153,11 @@ class WorkingAgent:
     @property
     def totals(self) -> ResourceSlot:
         return self.make.totals
+
+    @property
+    def offered(self) -> ResourceSlot:
+        """The totals without what it keeps for itself."""
+        return self.totals - self.view.reserved
 
     @property
     def available(self) -> ResourceSlot:
@@ -161,6 +177,7 @@ class WorkingAgent:
         """Raises one of :data:`REFUSALS`; then nothing has changed."""
         allocation = self.allocator.take(recipe)
         self._held[kernel_id] = allocation
+        self.is_settled = False
         self.count += 1
         return allocation
 
@@ -168,14 +185,29 @@ class WorkingAgent:
         """Count a kernel that somebody else placed, as well as the devices allow."""
         taken = self._held[held.kernel_id] = self.allocator.adopt(held.slots, held.devices)
         self._told[held.kernel_id] = held
+        self.is_settled = False
         self.count += 1
-        self.is_exact = self.is_exact and self._counts(taken, held)
+        self.is_exact = self.is_exact and self._counts(taken, held.slots)
 
-    def _counts(self, taken: DeviceAllocation, held: HeldKernel) -> bool:
+    def reserve(self) -> None:
+        """Take what the agent keeps for itself, after all kernels: it is of any device, and they have theirs."""
+        reserved = self.view.reserved.nonzero()
+        if reserved:
+            self._reserve = self.allocator.adopt(reserved, DeviceAllocation())
+            self.is_exact = self.is_exact and self._counts(self._reserve, reserved)
+        self.is_settled = True
+
+    def unreserve(self) -> None:
+        """Give that back until :meth:`reserve`."""
+        if self._reserve.slots:
+            self.allocator.free(self._reserve)
+            self._reserve = DeviceAllocation()
+
+    def _counts(self, taken: DeviceAllocation, held: ResourceSlot) -> bool:
         """Whether so much is taken, of the slots that there are."""
         return all(
             sum(taken.slots.get(SlotName(slot), {}).values()) == amount
-            for slot, amount in held.slots.nonzero().items()
+            for slot, amount in held.nonzero().items()
             if slot in self.make.totals
         )
 
@@ -188,7 +220,7 @@ class WorkingAgent:
     def _holds(self, kernel_id: KernelId, held: HeldKernel) -> bool:
         told = self._told.get(kernel_id)
         taken = self._held.get(kernel_id) if told is None else None  # by a plan, which may have come true
-        if taken is not None and without_placeholders(taken) == held.devices and self._counts(taken, held):
+        if taken is not None and without_placeholders(taken) == held.devices and self._counts(taken, held.slots):
             told = self._told[kernel_id] = held
         return told is held or told == held
 
@@ -196,4 +228,5 @@ class WorkingAgent:
         """Undo :meth:`take`, or end a kernel that was held before."""
         self._told.pop(kernel_id, None)
         self.allocator.free(self._held.pop(kernel_id))
+        self.is_settled = False
         self.count -= 1

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
-from uuid import UUID
 
 import msgspec
 
@@ -19,7 +18,7 @@ from ai.backend.common.devices import (
     VariantNamespace,
     VariantProperty,
 )
-from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, SessionId, SlotName
+from ai.backend.common.ids import AgentId, DeviceId, DeviceName, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SessionStatus, SessionType, SlotType
 from ai.backend.common.wire.agent import PluginReport
@@ -41,10 +40,6 @@ from ai.backend.manager.services.agent_features import features_of, is_encrypted
 from ai.backend.manager.services.quotas import quota_names
 
 log = logging.getLogger(__name__)
-
-_RESERVED = KernelId(UUID(int=0))
-"""Stands for what an agent keeps for itself: the difference of its devices and its offer."""
-
 
 _READ: dict[AgentId, tuple[object, tuple[PluginDevices, ...]]] = {}
 """Agent -> what it told last, and what that is."""
@@ -127,20 +122,20 @@ def agent_view(agent: Agent, holdings: Iterable[Holding]) -> AgentView:
             for slot in device.slots if device.health is DeviceHealth.HEALTHY else ():
                 totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
     kept = ResourceSlot({n: q - agent.available_slots[n] for n, q in totals.items() if q > agent.available_slots[n]})
-    held = [HeldKernel(kernel_id=h.kernel_id, slots=h.slots, devices=to_allocation(h.devices)) for h in holdings]
-    if len(kept):
-        held.append(HeldKernel(kernel_id=_RESERVED, slots=kept))
     return AgentView(
         agent_id=agent.id,
         architecture=agent.architecture,
         plugins=plugins,
         generation=agent.generation,
-        held=tuple(held),
+        held=tuple(
+            HeldKernel(kernel_id=h.kernel_id, slots=h.slots, devices=to_allocation(h.devices)) for h in holdings
+        ),
         is_schedulable=agent.status is AgentStatus.ALIVE and agent.schedulable,
         images=frozenset(image.name for image in agent.images),
         features=features_of(agent),
         location=agent.location,
         kernel_limit=agent.kernel_limit,
+        reserved=kept,
     )
 
 
