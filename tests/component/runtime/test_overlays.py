@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -144,15 +146,23 @@ def test_process_trees_of_two_nodes(tmp_path: Path) -> None:
         check(machines, two, shut=True)
 
 
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder for engines: the sockets deep inside of theirs must have paths of at most 104 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="bai-"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def begin(stack: ExitStack, engine: DockerEngine) -> None:
     stack.callback(end_engine, engine, engine.start())
     engine.ensure_image(PYTHON_IMAGE)
 
 
 @pytest.mark.needs("docker", "ip")
-def test_containers_of_two_engines(tmp_path: Path) -> None:
+def test_containers_of_two_engines(short: Path, tmp_path: Path) -> None:
     with two_machines() as machines, ExitStack() as stack:
-        engines = [DockerEngine(tmp_path / machine.name, namespace=machine.path) for machine in machines]
+        engines = [DockerEngine(short / str(n), namespace=machine.path) for n, machine in enumerate(machines)]
         with ThreadPoolExecutor(2) as several:
             list(several.map(partial(begin, stack), engines))
         interpreter = str(CACHE / "interpreter")
