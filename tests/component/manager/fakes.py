@@ -6,7 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from ipaddress import IPv4Address
 from typing import Any
+from zlib import crc32
 
 from ai.backend.common.errors import BackendError, Conflict, NotFound, Unavailable
 from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus, RunStatus
@@ -92,9 +94,13 @@ class FakeAgent:
     image_jobs: list[ImageJob] = field(default_factory=list)
     image_answers: list[ImageJobState] = field(default_factory=lambda: [ImageJobState(state="done")])
     seq: int = 0
-    number: int = 0
     reports: ManagerReports | None = None
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    @property
+    def address(self) -> str:
+        """Of its own, as each node has one."""
+        return str(IPv4Address(0x0A000000 | crc32(self.agent_id.encode()) & 0xFFFFFF))
 
     def report(self, **changes: Any) -> AgentReport:
         values: dict[str, Any] = {
@@ -123,7 +129,7 @@ class FakeAgent:
             ],
             "plugins": [PluginReport(name="mock", version="1", alloc_map={"kind": "discrete"})],
             "images": self.images,
-            "overlay": OverlayReport(address="192.0.2.1", port=4789 + self.number, mtu=1500, why_plain="not here"),
+            "overlay": OverlayReport(address=self.address, mtu=1500, why_plain="not here"),
             "kernels": [
                 KernelPresence(kernel_id=i, attempt=h.attempt, status=h.status) for i, h in self.kernels.items()
             ],

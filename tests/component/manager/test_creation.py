@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -20,7 +20,9 @@ from ai.backend.common.errors import (
     SessionAlreadyExists,
     UnsupportedResource,
 )
-from ai.backend.common.states import ClusterMode, SessionStatus, SessionType
+from ai.backend.common.ids import AgentId
+from ai.backend.common.states import AgentStatus, ClusterMode, SessionStatus, SessionType
+from ai.backend.common.wire.agent import OverlayReport
 from ai.backend.manager.model.identity import ResourcePolicy
 from ai.backend.manager.model.session import CreateSession
 from ai.backend.manager.services.request_checks import parse_start
@@ -141,8 +143,28 @@ async def test_what_does_not_fit_now_waits_with_a_reason_and_can_be_cancelled(
     assert placed is not None, "what the first returned goes to the one that waits"
 
 
+async def test_an_agent_cannot_have_the_address_of_another(cluster: Cluster, agent: FakeAgent) -> None:
+    """It would be sent what is for the other one. When that one is lost, the place is free."""
+    agents = cluster.manager.reports._agents
+    liar = FakeAgent(agent_id="agent-2")
+    claim = OverlayReport(address=agent.address)
+    reports = cluster.manager.reports
+    await reports.heartbeat(liar.report(overlay=claim))
+    assert await agents.underlays() == {
+        AgentId(agent.agent_id): agent.report().overlay,
+        AgentId("agent-2"): OverlayReport(
+            why_not=f"agent {agent.agent_id} is at {agent.address} with the same port: set `underlay` of one of them"
+        ),
+    }
+    await reports.heartbeat(agent.report(version="2"))
+    assert (await agents.underlays())[AgentId(agent.agent_id)].address == agent.address, "the first stays"
+    await agents.set_status(AgentId(agent.agent_id), AgentStatus.LOST, at=datetime.now(UTC))
+    await reports.heartbeat(liar.report(overlay=claim))
+    assert await agents.underlays() == {AgentId("agent-2"): claim}
+
+
 async def test_a_cluster_starts_all_or_nothing(cluster: Cluster, agent: FakeAgent) -> None:
-    second = await cluster.join(FakeAgent(agent_id="agent-2", number=1))
+    second = await cluster.join(FakeAgent(agent_id="agent-2"))
     sessions = cluster.manager.services.sessions
     reply = await sessions.create(
         cluster.user,

@@ -463,8 +463,10 @@ class StoreContract:
         await stores.agents.put_agent(make_agent("agent-0", scaling_group=ResourceGroupName("other")))
         assert [a.id for a in await stores.agents.agents()] == ["agent-0", "agent-1"]
         assert [a.id for a in await stores.agents.agents(scaling_group="other")] == ["agent-0"]
+        assert (await stores.agents.underlays())[AGENT] == agent.overlay
         later = NOW + timedelta(minutes=1)
         await stores.agents.set_status(AGENT, AgentStatus.LOST, at=later)
+        assert list(await stores.agents.underlays()) == ["agent-0"]
         await stores.agents.set_schedulable(AGENT, False)
         await stores.agents.beat(AGENT, at=later)
         lost = await stores.agents.agent(AGENT)

@@ -8,6 +8,7 @@ from ipaddress import IPv4Network
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_struct
 
 from ai.backend.common.errors import InsufficientResource, UnsupportedResource
 from ai.backend.common.ids import AgentId
@@ -27,7 +28,7 @@ from ai.backend.manager.services.agent_features import (
     with_networks,
 )
 from ai.backend.manager.services.kernel_spec import kernel_spec
-from ai.backend.manager.services.networks import needs_overlay, settle
+from ai.backend.manager.services.networks import admitted, needs_overlay, settle
 from ai.backend.manager.services.transitions import advance
 from tests.contract.store.builders import NOW, make_agent, make_session
 
@@ -129,6 +130,29 @@ def test_an_agent_of_an_earlier_placement_has_no_secret_of_a_later_one() -> None
     assert first is not None
     assert second is not None
     assert first.secret != second.secret
+
+
+def test_keys_belong_to_two_agents_wherever_they_say_they_are() -> None:
+    told = [OverlayReport(address="192.0.2.1"), OverlayReport(address="192.0.2.2"), OverlayReport(address="192.0.2.2")]
+    agents = {a.id: a for a in (make_agent(f"agent-{n}", overlay=o) for n, o in enumerate(told, 1))}
+
+    def keys(other: int) -> set[bytes]:
+        session = on([1, other], resource_opts={ENCRYPTION: "true"})
+        vni, network = settle(session, agents, [], SETTINGS, random.Random(1))
+        overlay = kernel_spec(replace(session, vni=vni, network=network), session.main, derive=derive).cluster.overlay
+        assert overlay is not None
+        (peer,) = overlay.peers.values()
+        return {peer.key_in, peer.key_out}
+
+    assert not keys(2) & keys(3)
+
+
+def test_of_two_agents_at_one_place_the_first_takes_part() -> None:
+    first, second = OverlayReport(address="192.0.2.1"), AgentId("agent-2")
+    taken = admitted(OverlayReport(address="192.0.2.1", port=4790, encrypted_port=4791), {second: first})
+    assert taken.why_not.startswith("agent agent-2 is at 192.0.2.1 with the same port"), "4790 is the other's"
+    assert admitted(first, {second: replace_struct(first, address="192.0.2.2")}) == first
+    assert admitted(first, {second: replace_struct(first, why_not="no vxlan")}) == first
 
 
 def test_a_session_that_goes_back_gives_its_network_back() -> None:

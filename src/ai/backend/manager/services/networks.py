@@ -13,7 +13,7 @@ from ipaddress import IPv4Network
 from ai.backend.common.errors import InsufficientResource
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import ClusterMode
-from ai.backend.common.wire.agent import OverlayInfo, UnderlayPeer
+from ai.backend.common.wire.agent import OverlayInfo, OverlayReport, UnderlayPeer
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.network import NetworkNode, SessionNetwork
@@ -85,6 +85,23 @@ def settle(
     return _number({vni for vni, _ in taken}, settings, rng), network
 
 
+def admitted(told: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> OverlayReport:
+    """What an agent told of itself, or that it takes no part since another one has its place.
+
+    Args:
+        told: by the agent.
+        others: what was admitted of all others that live.
+    """
+    if told.why_not:
+        return told
+    ports = {told.port, told.encrypted_port}
+    for agent_id, other in others.items():
+        if not other.why_not and other.address == told.address and ports & {other.port, other.encrypted_port}:
+            why = f"agent {agent_id} is at {told.address} with the same port: set `underlay` of one of them"
+            return OverlayReport(why_not=why)
+    return told
+
+
 def _number(taken: Collection[int], settings: SessionSettings, rng: random.Random) -> int:
     first, last = settings.network_numbers
     for _ in range(_TRIES):
@@ -118,16 +135,16 @@ def _subnet(addresses: int, taken: Iterable[IPv4Network], settings: SessionSetti
 def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInfo | None:
     """What the kernel's agent is told of the session's network; None for a session that has none over several agents.
 
-    The keys between two agents are theirs, whichever session needs them: one encrypted line carries all of them.
+    The keys between two agents are theirs, whichever session needs them: one encrypted line carries all of them. They
+    follow from who the agents are, as the link has found out, and not from the addresses that they say they have.
     """
     network = session.network
     if network is None or session.vni is None or kernel.agent is None:
         return None
     here = network.nodes[kernel.agent]
 
-    def key(source: NetworkNode, target: NetworkNode) -> bytes:
-        ends = f"{source.address}:{source.port} {target.address}:{target.port}"
-        return derive(f"underlay {ends}".encode()) if network.encrypted else b""
+    def key(source: AgentId, target: AgentId) -> bytes:
+        return derive(f"underlay {source} {target}".encode()) if network.encrypted else b""
 
     return OverlayInfo(
         vni=session.vni,
@@ -138,7 +155,10 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
         addresses=dict(network.addresses),
         peers={
             agent_id: UnderlayPeer(
-                address=node.address, port=node.port, key_out=key(here, node), key_in=key(node, here)
+                address=node.address,
+                port=node.port,
+                key_out=key(kernel.agent, agent_id),
+                key_in=key(agent_id, kernel.agent),
             )
             for agent_id, node in network.nodes.items()
             if agent_id != kernel.agent

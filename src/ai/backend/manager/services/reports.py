@@ -19,7 +19,14 @@ from ai.backend.common.images import architecture_name
 from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
-from ai.backend.common.wire.agent import AgentReport, HeartbeatReply, KernelObservation, SlotReport, StatReport
+from ai.backend.common.wire.agent import (
+    AgentReport,
+    HeartbeatReply,
+    KernelObservation,
+    OverlayReport,
+    SlotReport,
+    StatReport,
+)
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import KernelObserved
 from ai.backend.infra.bus import Bus
@@ -32,6 +39,7 @@ from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.equipment import Assignments
+from ai.backend.manager.services.networks import admitted
 from ai.backend.manager.services.presence import PresenceCheck
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.statistics import StatBoard
@@ -109,8 +117,8 @@ class ReportsService:
         self.last_seen[agent_id] = monotonic  # it lives, even if what it says cannot be written now
         fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[]))
         if self._known.get(agent_id) != fingerprint:
-            await self._register(agent_id, report)
-            self._known[agent_id] = fingerprint
+            is_whole = await self._register(agent_id, report)
+            self._known[agent_id] = fingerprint if is_whole else b""
             self._written[agent_id] = monotonic
             self._bus.publish(SCHEDULE)
             self._bus.publish(LAUNCH)
@@ -129,7 +137,8 @@ class ReportsService:
         """The next heartbeat registers the agent anew."""
         self._known.pop(agent_id, None)
 
-    async def _register(self, agent_id: AgentId, report: AgentReport) -> None:
+    async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
+        """Returns whether all of it is in force; what another agent keeps from it may be later."""
         if await self._identities.resource_group(report.resource_group) is None:
             raise NotFound(
                 f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
@@ -137,7 +146,19 @@ class ReportsService:
             )
         slot_types = _slot_types(report)
         async with self._registering:
-            await self._store(agent_id, report, slot_types)
+            overlay = await self._admitted(agent_id, report.overlay)
+            await self._store(agent_id, msgspec.structs.replace(report, overlay=overlay), slot_types)
+        return overlay == report.overlay
+
+    async def _admitted(self, agent_id: AgentId, told: OverlayReport | None) -> OverlayReport | None:
+        if told is None or told.why_not:
+            return told
+        others = await self._agents.underlays()
+        others.pop(agent_id, None)
+        found = admitted(told, others)
+        if found.why_not and self._known.get(agent_id) != b"":
+            log.warning("agent %s takes no part in networks over several agents: %s", agent_id, found.why_not)
+        return found
 
     async def _store(self, agent_id: AgentId, report: AgentReport, slot_types: Sequence[SlotTypeInfo]) -> None:
         now = self._clock.now()

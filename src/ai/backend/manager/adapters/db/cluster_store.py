@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 from ai.backend.common.ids import AgentId, ResourceGroupName, TaskId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus
+from ai.backend.common.wire.agent import OverlayReport
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
@@ -79,6 +80,15 @@ class SqlAgentStore:
 
         def work(s: Connection) -> list[Agent]:
             return [Agent(**row._mapping) for row in s.execute(query)]
+
+        return await self._db.run_read(work)
+
+    async def underlays(self) -> dict[AgentId, OverlayReport]:
+        c = t.agents.c
+        query = select(c.id, c.overlay).where(c.status == AgentStatus.ALIVE, c.overlay.is_not(None)).order_by(c.id)
+
+        def work(s: Connection) -> dict[AgentId, OverlayReport]:
+            return {row.id: row.overlay for row in s.execute(query) if row.overlay is not None}
 
         return await self._db.run_read(work)
 

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from ai.backend.common.ids import AgentId, ResourceGroupName, TaskId
 from ai.backend.common.states import AgentStatus
+from ai.backend.common.wire.agent import OverlayReport
 from ai.backend.manager.adapters.memory.session_store import Memory
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
 from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus, busy_with
@@ -56,6 +57,10 @@ class MemoryAgentStore:
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]:
         found = (a for a in self._memory.agents.values() if scaling_group in (None, a.scaling_group))
         return sorted(found, key=lambda a: a.id)
+
+    async def underlays(self) -> dict[AgentId, OverlayReport]:
+        alive = (a for a in await self.agents() if a.status is AgentStatus.ALIVE)
+        return {a.id: a.overlay for a in alive if a.overlay is not None}
 
     async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]:
         found = [a for a in await self.agents(scaling_group=scaling_group) if status in (None, a.status.value)]
