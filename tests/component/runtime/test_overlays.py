@@ -6,8 +6,8 @@ What is left is asked of the kernel, never of the runtime's own books.
 from __future__ import annotations
 
 import json
-import subprocess
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
