@@ -166,6 +166,30 @@ class TestWhenThereIsNone:
         assert len(lines) == (carrier == "tls"), "over ipc there is no host to connect to"
 
     @pytest.mark.parametrize("carrier", ["tls"])
+    async def test_a_port_that_failed_is_tried_again_soon_and_later_and_later(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await pair.join()
+        dialer, now = data_dialer.DataDialer("tcp://127.0.0.1:1"), 1000.0
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
+        waits = []
+        for _ in range(9):
+            dialer._put_off("there", "gone")
+            dialer._put_off("there", "gone, too")
+            waits.append(dialer._not_before - now)
+            now = dialer._not_before
+        assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+        port = StreamPort(BYTES, lambda kind, body: asyncio.sleep(0), lambda: None)
+        monkeypatch.undo()
+        dialer._not_before = 0.0
+        with server_of(pair).offer(port) as offer:
+            assert offer is not None
+            connection = await dialer._by_port(offer)
+        assert connection is not None
+        assert dialer._again_s == 5
+        connection.abort()
+
+    @pytest.mark.parametrize("carrier", ["tls"])
     async def test_somebody_else_at_the_port_gets_no_token(
         self, pair: Pair, carrier: str, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -224,6 +248,42 @@ class TestStrangers:
         for reader, writer in silent:
             assert await is_cut(reader)
             writer.close()
+
+    @pytest.mark.parametrize("carrier", ["tls"])
+    async def test_many_who_say_nothing_hold_nobody(self, pair: Pair) -> None:
+        await pair.join()
+        assert await echo(pair) == b"hello"
+        server = server_of(pair)
+        silent = [socket.socket() for _ in range(200)]
+        try:
+            for sock in silent:
+                sock.setblocking(False)
+                await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server._port))
+            stream, _ = await connect(pair)
+            async with asyncio.timeout(30):
+                while len(server._connections) > 1 + data_server._STRANGERS_OF_ONE:  # noqa: ASYNC110  # no event
+                    await asyncio.sleep(0.01)
+            assert any(one._port is not None for one in server._connections), "the link carries it"
+            await stream.close()
+        finally:
+            for sock in silent:
+                sock.close()
+
+    async def test_room_is_made_where_the_most_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(data_server, "_STRANGERS", 4)
+        monkeypatch.setattr(data_server, "_STRANGERS_OF_ONE", 3)
+        strangers = data_server.Strangers()
+        tasks: dict[str, asyncio.Task[None]] = {}
+        for name in ("a1", "a2", "b1", "a3", "a4", "b2", "c1"):
+            tasks[name] = asyncio.create_task(asyncio.sleep(60))
+            strangers.add(name[0], tasks[name])
+        await asyncio.sleep(0)
+        assert [name for name, task in tasks.items() if task.done()] == ["a1", "a2", "a3"]
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        assert not strangers._tasks
+        assert strangers._count == 0
 
     @pytest.mark.parametrize("carrier", ["tls"])
     async def test_nothing_but_tls_is_answered_at_the_port(self, pair: Pair, carrier: str) -> None:

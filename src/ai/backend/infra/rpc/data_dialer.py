@@ -19,8 +19,10 @@ from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
 
 log = logging.getLogger(__name__)
-_AGAIN_S = 300.0
-"""How long a port that could not be reached is not tried again."""
+_AGAIN_S, _AGAIN_AT_MOST_S = 5.0, 300.0
+"""How long a port that could not be reached is not tried again: at first, and when it has failed for long."""
+AT_ONCE = 8
+"""How many connections to a port may be without their answer at a time."""
 
 
 class DataDialer:
@@ -29,6 +31,8 @@ class DataDialer:
     def __init__(self, address: str) -> None:
         self._host = urlsplit(address).hostname
         self._not_before = 0.0
+        self._again_s = _AGAIN_S
+        self._turns = asyncio.Semaphore(AT_ONCE)
         self._connections: set[DataConnection] = set()
 
     @cached_property
@@ -62,30 +66,44 @@ class DataDialer:
             return None
 
     async def _by_port(self, offer: DataOffer) -> DataConnection | None:
-        loop = asyncio.get_running_loop()
-        if offer.port is None or self._host is None or loop.time() < self._not_before:
+        if offer.port is None or self._host is None:
             return None
+        async with self._turns:
+            if asyncio.get_running_loop().time() < self._not_before:
+                return None
+            try:
+                connection = await self._connect_by_tls(self._host, offer.port, offer)
+            except (OSError, TimeoutError) as e:
+                self._put_off(f"{self._host}:{offer.port}", str(e) or f"no answer within {MEET_S:g} s")
+                return None
+            self._again_s = _AGAIN_S
+            return connection
+
+    async def _connect_by_tls(self, host: str, port: int, offer: DataOffer) -> DataConnection:
+        """Raises OSError or TimeoutError."""
         connection = self._connection()
-        try:
-            async with asyncio.timeout(MEET_S):
-                transport, _ = await loop.create_connection(
-                    lambda: connection, self._host, offer.port, ssl=self._context
-                )
-                certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-                if not compare_digest(sha256(certificate or b"").digest(), offer.fingerprint):
-                    connection.abort()
-                    raise ConnectionError("somebody else answers there")
-                return await self._meet(connection, offer)
-        except (OSError, TimeoutError) as e:
-            self._not_before = loop.time() + _AGAIN_S
-            reason = str(e) or f"no answer within {MEET_S:g} s"
-            log.warning(
-                "tunnels are slower than they could be: no data connection to the manager at %s:%d (%s)",
-                self._host,
-                offer.port,
-                reason,
-            )
-            return None
+        async with asyncio.timeout(MEET_S):
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=self._context)
+            certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            if not compare_digest(sha256(certificate or b"").digest(), offer.fingerprint):
+                connection.abort()
+                raise ConnectionError("somebody else answers there")
+            return await self._meet(connection, offer)
+
+    def _put_off(self, where: str, reason: str) -> None:
+        """Those that failed beside others count as one failure."""
+        now = asyncio.get_running_loop().time()
+        if now < self._not_before:
+            return
+        self._not_before = now + self._again_s
+        log.warning(
+            "tunnels are slower than they could be: no data connection to the manager at %s (%s); tried again in %g s",
+            where,
+            reason,
+            self._again_s,
+        )
+        self._again_s = min(2 * self._again_s, _AGAIN_AT_MOST_S)
 
     def _connection(self) -> DataConnection:
         return DataConnection(len(WELCOME), forget=self._connections.discard)

@@ -9,7 +9,7 @@ import secrets
 import socket
 import ssl
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +22,39 @@ from ai.backend.infra.rpc.streams import StreamPort
 log = logging.getLogger(__name__)
 _STRANGERS = 128
 """How many may be without their token at a time, at each listener."""
+_STRANGERS_OF_ONE = 32
+"""How many of them from one address. An honest agent has no more than ``data_dialer.AT_ONCE``."""
+
+
+class Strangers:
+    """Who has presented no token yet, by address, longest first. Who is one too many costs the longest its place."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, dict[asyncio.Task[None], None]] = {}
+        self._count = 0
+
+    def add(self, address: str, task: asyncio.Task[None]) -> None:
+        """Room is made at the address itself if it has too many, else at the one that has the most."""
+        self._tasks.setdefault(address, {})[task] = None
+        self._count += 1
+        task.add_done_callback(lambda _: self._remove(address, task))
+        if len(self._tasks[address]) > _STRANGERS_OF_ONE:
+            self._cut(address)
+        elif self._count > _STRANGERS:
+            self._cut(max(self._tasks, key=lambda one: len(self._tasks[one])))
+
+    def _cut(self, address: str) -> None:
+        longest = next(iter(self._tasks[address]))
+        longest.cancel()
+        self._remove(address, longest)
+
+    def _remove(self, address: str, task: asyncio.Task[None]) -> None:
+        tasks = self._tasks.get(address, {})
+        if task in tasks:
+            del tasks[task]
+            self._count -= 1
+            if not tasks:
+                del self._tasks[address]
 
 
 class DataServer:
@@ -105,17 +138,17 @@ class DataServer:
         return task
 
     async def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        room = asyncio.Semaphore(_STRANGERS)
+        strangers = Strangers()
         while True:
-            await room.acquire()
             try:
-                sock, _ = await asyncio.get_running_loop().sock_accept(listener)
+                sock, address = await asyncio.get_running_loop().sock_accept(listener)
             except OSError as e:
                 log.warning("a data connection could not be accepted: %s", e)
-                room.release()
                 await asyncio.sleep(0.1)  # out of file descriptors: some will be closed
                 continue
-            self._spawn(self._meet(sock, context), "data-meet").add_done_callback(lambda _: room.release())
+            meeting = self._spawn(self._meet(sock, context), "data-meet")
+            strangers.add(address[0] if context is not None else "", meeting)
+            await asyncio.sleep(0)  # each has begun, and closes its socket when it is cut
 
     async def _meet(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
         """Take the token of whoever connects, within its time."""
@@ -132,7 +165,10 @@ class DataServer:
             log.debug("a data connection did not say what it is for: %s", e)
             port = None
         except asyncio.CancelledError:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # a transport that is being made does not hear of its end otherwise
             connection.abort()
+            self._connections.discard(connection)
             raise
         if port is None:
             connection.abort()
