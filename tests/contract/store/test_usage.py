@@ -34,9 +34,11 @@ class Kept:
     usage: UsageStore
 
 
-def ran(name: str, begin: datetime | None, end: datetime | None, **changes: Any) -> Session:
+def ran(
+    name: str, begin: datetime | None, end: datetime | None, status: KernelStatus | None = None, **changes: Any
+) -> Session:
     session = make_session(name, **changes)
-    status = KernelStatus.RUNNING if end is None else KernelStatus.TERMINATED
+    status = status or (KernelStatus.RUNNING if end is None else KernelStatus.TERMINATED)
     kernels = (replace(k, started_at=begin, terminated_at=end, status=status, last_stat=STAT) for k in session.kernels)
     return replace(session, kernels=tuple(kernels))
 
@@ -74,6 +76,7 @@ class UsageContract:
             ran("never", None, NOW + HOUR),
             ran("running", NOW + HOUR, None),
             ran("later", NOW + 20 * HOUR, None),
+            ran("waits again", NOW, None, status=KernelStatus.PENDING),
         ):
             await kept.sessions.insert(session, events=[])
 

@@ -98,6 +98,21 @@ def test_a_failure_for_now_waits_longer_each_time() -> None:
     assert pauses == [0.5, 1.0, 2.0]
 
 
+def test_a_kernel_of_a_gang_that_failed_waits_as_if_it_had_not_started() -> None:
+    session = make_session(size=2)
+    session = after(session, scheduled(session), seen(session, KernelStatus.RUNNING))
+    assert session.main.started_at == LATER
+    refused = KernelObserved(
+        kernel_id=session.kernels[1].id,
+        attempt=1,
+        status=KernelStatus.PENDING,
+        reason=KernelEventReason.CREATION_DEFERRED,
+    )
+    session = after(session, refused)
+    assert session.status is SessionStatus.PENDING
+    assert [(k.started_at, k.exit_code) for k in session.kernels] == [(None, None)] * 2
+
+
 def test_what_changes_nothing_is_no_change() -> None:
     session = make_session()
     assert advance(session, seen(session, KernelStatus.RUNNING), now=LATER) == (None, ())

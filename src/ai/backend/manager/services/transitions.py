@@ -82,10 +82,8 @@ def _start_over(session: Session) -> Session:
     """A session that made way, as it waits again: as if it had not started."""
     times = int(session.status_data.get(STARTED_OVER, {}).get("times", 0)) + 1
     told = {"times": times, "attempts": max(k.attempt for k in session.kernels)}
-    kernels = tuple(replace(k, started_at=None, exit_code=None) for k in session.kernels)
     return replace(
         session,
-        kernels=kernels,
         started_at=None,
         not_before=None,
         status_data={**session.status_data, STARTED_OVER: told},
@@ -128,7 +126,8 @@ def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, placed: Map
         changes["started_at"] = now
     if state.status.is_final and not kernel.status.is_final:
         changes["terminated_at"] = now
-    if state.status is KernelStatus.PENDING:
+    if state.status is KernelStatus.PENDING:  # as if it had not started
+        changes |= {"started_at": None, "exit_code": None}
         changes["status_data"] = _without_devices(kernel.status_data)
     return replace(kernel, **changes, **placed)
 

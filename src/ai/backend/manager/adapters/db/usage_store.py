@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, or_, select
 
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId, UserId
+from ai.backend.common.states import KernelStatus
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.model.usage import Cursor, UsageQuery, UsedKernel
@@ -65,7 +66,7 @@ def _ended(query: UsageQuery, after: Cursor | None) -> Select[Any]:
 
 def _running(query: UsageQuery, after: Cursor | None) -> Select[Any]:
     k = t.kernels.c
-    found = _select(query).where(k.terminated_at.is_(None)).order_by(k.id)
+    found = _select(query).where(k.terminated_at.is_(None), k.status != KernelStatus.PENDING).order_by(k.id)
     return found.where(k.id > after.kernel_id) if after is not None else found
 
 
