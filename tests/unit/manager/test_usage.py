@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -9,11 +11,14 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from ai.backend.common.errors import Forbidden, RateLimitExceeded
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, KernelId, SessionId, UserId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import KernelStatus
+from ai.backend.common.states import KernelStatus, UserRole
 from ai.backend.manager.api.usage import _group
-from ai.backend.manager.model.usage import BIN, BINS, GroupUsage, Timeline, UsageQuery, UsedKernel
+from ai.backend.manager.model.identity import Caller, Group
+from ai.backend.manager.model.usage import BIN, BINS, Cursor, GroupUsage, Timeline, UsageQuery, UsedKernel
+from ai.backend.manager.services.usage import UsageService
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -141,3 +146,66 @@ def test_a_kernel_is_in_the_bins_in_which_it_ran(begin: datetime, end: datetime 
         assert values["cpu"] == 3 * ran, index
         assert values["devices"] == Decimal("0.5") * ran, index
         assert values["mem"] == 1024 * ran, index
+
+
+class Busy:
+    """A store that answers when it may, and an identity service without groups."""
+
+    def __init__(self) -> None:
+        self.go_on, self.at_work = asyncio.Event(), 0
+
+    async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int) -> Sequence[UsedKernel]:
+        self.at_work += 1
+        await self.go_on.wait()
+        self.at_work -= 1
+        return []
+
+    async def groups(self, caller: Caller) -> list[Group]:
+        return []
+
+    def now(self) -> datetime:
+        return NOW
+
+
+def caller(role: UserRole, user: int) -> Caller:
+    return Caller(
+        user_id=UserId(UUID(int=user)),
+        email="x@local",
+        username="x",
+        role=role,
+        domain_name=DomainName("default"),
+        access_key=AccessKey(f"AKIA{uuid4().hex[:16].upper()}"),
+        is_admin=False,
+        resource_policy="default",
+        rate_limit=1,
+    )
+
+
+async def test_who_asks_all_the_time_keeps_nobody_else_from_a_report() -> None:
+    busy: Any = Busy()
+    service = UsageService(busy, busy, busy)
+    greedy, admins = caller(UserRole.USER, 1), [caller(role, 9) for role in (UserRole.ADMIN, UserRole.MONITOR)]
+    running: list[asyncio.Task[Any]] = [asyncio.create_task(service.own_timeline(greedy))]
+    await asyncio.sleep(0)
+    for _ in range(8):
+        with pytest.raises(RateLimitExceeded, match="for you"):
+            await service.own_timeline(caller(UserRole.USER, 1))
+    running += [asyncio.create_task(service.own_timeline(caller(UserRole.USER, n))) for n in (2, 3, 4)]
+    await asyncio.sleep(0)
+    with pytest.raises(RateLimitExceeded, match="for others"):
+        await service.own_timeline(caller(UserRole.USER, 5))
+    assert busy.at_work == 2
+    running.append(asyncio.create_task(service.of_month(admins[0], "202601", None)))
+    await asyncio.sleep(0)
+    assert busy.at_work == 3, "administrators have a room of their own"
+    with pytest.raises(RateLimitExceeded, match="for you"):
+        await service.timeline(admins[1])
+    with pytest.raises(Forbidden):
+        await service.timeline(greedy)
+    running.pop().cancel()
+    await asyncio.sleep(0)
+    running.append(asyncio.create_task(service.timeline(admins[1])))
+    await asyncio.sleep(0)
+    busy.go_on.set()
+    await asyncio.gather(*running)
+    await service.own_timeline(greedy)

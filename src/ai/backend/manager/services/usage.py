@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, RateLimitExceeded
 from ai.backend.common.ids import DomainName, GroupId, UserId
-from ai.backend.common.states import UserRole
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.usage import MAX_LISTED, GroupUsage, Timeline, UsageQuery, UsedKernel
 from ai.backend.manager.ports.usage_store import UsageStore
@@ -17,8 +17,17 @@ from ai.backend.manager.services.identity import IdentityService
 
 MAX_PERIOD = timedelta(days=100)
 MAX_AT_ONCE = 2
-"""Reports that are made at a time in one manager; as many again may wait."""
+"""Reports that are made at a time in one manager for administrators, and as many for others; as many again may wait.
+Each caller has one."""
 _PAGE = 1_000
+
+
+@dataclass(slots=True)
+class _Room:
+    """``asked``: whose reports are made or wait."""
+
+    making: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
+    asked: set[UserId] = field(default_factory=set)
 
 
 class UsageService:
@@ -28,8 +37,7 @@ class UsageService:
         self._store = store
         self._identity = identity
         self._clock = clock
-        self._making = asyncio.Semaphore(MAX_AT_ONCE)
-        self._asked = 0
+        self._administrators, self._others = _Room(), _Room()
 
     async def of_month(self, caller: Caller, month: str, group_ids: Sequence[GroupId] | None) -> list[GroupUsage]:
         """What each group used in a month (``YYYYMM``, UTC), those that used something; None is all that the caller
@@ -56,17 +64,19 @@ class UsageService:
 
     async def own_timeline(self, caller: Caller) -> Timeline:
         """Of the caller's sessions. Raises RateLimitExceeded."""
-        return await self._timeline(user_id=caller.user_id)
+        return await self._timeline(caller, user_id=caller.user_id)
 
     async def timeline(self, caller: Caller) -> Timeline:
         """Of all sessions, or those of an administrator's domain. Raises Forbidden, RateLimitExceeded."""
         _check(caller)
-        return await self._timeline(domain_name=None if caller.sees_all else caller.domain_name)
+        return await self._timeline(caller, domain_name=None if caller.sees_all else caller.domain_name)
 
-    async def _timeline(self, *, user_id: UserId | None = None, domain_name: DomainName | None = None) -> Timeline:
+    async def _timeline(
+        self, caller: Caller, *, user_id: UserId | None = None, domain_name: DomainName | None = None
+    ) -> Timeline:
         made = Timeline(self._clock.now())
         query = UsageQuery(start=made.start, end=made.now, user_id=user_id, domain_name=domain_name)
-        await self._read(query, made.add)
+        await self._read(caller, query, made.add)
         return made
 
     async def _report(
@@ -95,27 +105,34 @@ class UsageService:
             usage.add(kernel, query, now, is_listed=listed < MAX_LISTED)
             listed += 1
 
-        await self._read(query, add)
+        await self._read(caller, query, add)
         return sorted(found.values(), key=lambda usage: (usage.domain_name, usage.group_name))
 
-    async def _read(self, query: UsageQuery, add: Callable[[UsedKernel], None]) -> None:
+    async def _read(self, caller: Caller, query: UsageQuery, add: Callable[[UsedKernel], None]) -> None:
         """Page by page, so that neither memory nor the loop is held. Raises RateLimitExceeded."""
-        if self._asked >= 2 * MAX_AT_ONCE:
+        room = self._administrators if _is_administrator(caller) else self._others
+        if caller.user_id in room.asked:
+            raise RateLimitExceeded("Another report is being made for you; try again when you have it.")
+        if len(room.asked) >= 2 * MAX_AT_ONCE:
             raise RateLimitExceeded("Reports are being made for others; try again in a moment.")
-        self._asked += 1
+        room.asked.add(caller.user_id)
         try:
-            async with self._making:
+            async with room.making:
                 page = await self._store.used(query, limit=_PAGE)
                 while page:
                     for kernel in page:
                         add(kernel)
                     page = await self._store.used(query, after=page[-1].cursor, limit=_PAGE)
         finally:
-            self._asked -= 1
+            room.asked.discard(caller.user_id)
+
+
+def _is_administrator(caller: Caller) -> bool:
+    return caller.sees_all or caller.is_any_admin
 
 
 def _check(caller: Caller) -> None:
-    if not caller.sees_all and caller.role is not UserRole.ADMIN:
+    if not _is_administrator(caller):
         raise Forbidden("Only administrators ask for what others used.")
 
 
