@@ -11,7 +11,7 @@ import pytest
 from ai.backend.common.errors import BackendError, InvalidInput, UnsupportedResource
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode
-from ai.backend.common.wire.agent import RuntimeClassReport
+from ai.backend.common.wire.agent import OverlayReport, RuntimeClassReport
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.manager.model.cluster import Agent
@@ -83,6 +83,14 @@ def test_networks_are_asked_for_by_clusters_of_one_node() -> None:
     assert with_networks([without, agent("b")], "default", frozenset({NETWORKS})) == [agent("b")]
     with pytest.raises(BackendError, match="private network"):
         with_networks([without], "default", frozenset({NETWORKS}))
+
+
+def test_users_are_told_little_of_what_agents_say_of_themselves() -> None:
+    talkative = [agent(f"agent-{i}", overlay=OverlayReport(why_not="x" * 100_000)) for i in range(50)]
+    with pytest.raises(BackendError, match=r"\(and 47 more\)") as refused:
+        with_networks(talkative, "default", needs_of(2, ClusterMode.MULTI_NODE, ""))
+    assert refused.value.data["agents"] == {f"agent-{i}": "x" * 200 for i in range(3)}
+    assert len(refused.value.message) < 1_000
 
 
 @pytest.mark.parametrize(("wanted", "place"), [("kata", "b"), ("runc", "a"), ("gvisor", None)])

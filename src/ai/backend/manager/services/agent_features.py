@@ -18,6 +18,8 @@ ENCRYPTED = "encrypted-networks"
 ENCRYPTION = "encrypted_network"
 """The resource option of a session whose network must be encrypted between agents."""
 _SHOWN = 3
+_LONGEST = 200
+"""Characters of a reason: agents write them, and users read them."""
 
 
 def is_encrypted(resource_opts: Mapping[str, str]) -> bool:
@@ -53,7 +55,7 @@ def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset
     """Those that can give the kernels of a session the network that it needs.
 
     Raises:
-        UnsupportedResource: none can, with the reason of each.
+        UnsupportedResource: none can, with the reasons of the first three.
     """
     needs &= {NETWORKS, MULTI_NODE, ENCRYPTED}
     found = [agent for agent in agents if needs <= features_of(agent)]
@@ -65,9 +67,9 @@ def with_networks(agents: Sequence[Agent], resource_group: str, needs: frozenset
             "that takes root and bubblewrap. Ask for one kernel, or for agents with the Docker runtime.",
             data={"clusterSize": "not possible here", "feature": NETWORKS},
         )
-    reasons = {agent.id: _why_not(agent) for agent in agents}
-    shown = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in list(reasons.items())[:_SHOWN])
-    more = f" (and {len(reasons) - _SHOWN} more)" if len(reasons) > _SHOWN else ""
+    reasons = {agent.id: _why_not(agent)[:_LONGEST] for agent in agents[:_SHOWN]}
+    shown = "; ".join(f"{agent_id}: {reason}" for agent_id, reason in reasons.items())
+    more = f" (and {len(agents) - _SHOWN} more)" if len(agents) > _SHOWN else ""
     what, field = ("an encrypted", "config.resource_opts") if ENCRYPTED in needs else ("a", "clusterMode")
     raise UnsupportedResource(
         f"No agent of {resource_group} can take part in {what} network over several nodes: {shown}{more}.",
