@@ -37,9 +37,7 @@ def test_of_those_that_run_only_some_are_kept_and_where_all_are() -> None:
     assert len(kept) < 100
     gone = running[1].main
     assert writer.recent_of_kernel(gone.id) is None
-    assert writer.knows_place(gone.id)
     assert writer.is_on(gone.id, AGENT)
     assert not writer.is_on(gone.id, AgentId("agent-2"))
     writer.note([replace(running[1], status=SessionStatus.TERMINATED)])
-    assert not writer.knows_place(gone.id)
     assert not writer.is_on(gone.id, AGENT)

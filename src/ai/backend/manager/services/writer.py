@@ -74,10 +74,6 @@ class SessionWriter:
         place = self._places.get(kernel_id)
         return self.written(place[0]) if place is not None else None
 
-    def knows_place(self, kernel_id: KernelId) -> bool:
-        """Whether :meth:`is_on` can tell."""
-        return kernel_id in self._places
-
     def is_on(self, kernel_id: KernelId, agent_id: AgentId) -> bool:
         """Whether that agent has the kernel, as this process wrote or read it last."""
         return self._places.get(kernel_id, (None, None))[1] == agent_id
