@@ -106,6 +106,7 @@ def make_network(subnet: str = "10.214.0.0/28") -> SessionNetwork:
         places={"main1": AGENT},
         nodes={AGENT: node},
         encrypted=True,
+        lines={"agent-1 agent-2": "0123456789abcdef"},
     )
 
 

@@ -147,6 +147,29 @@ def test_keys_belong_to_two_agents_wherever_they_say_they_are() -> None:
     assert not keys(2) & keys(3)
 
 
+def test_no_key_comes_again_once_a_line_was_not_needed() -> None:
+    rng = random.Random(1)
+    agents = {a.id: a for a in (agent(n) for n in range(1, 4))}
+
+    def begun(on_these: list[int], taken: list[Session]) -> Session:
+        session = on(on_these, resource_opts={ENCRYPTION: "true"})
+        vni, network = settle(session, agents, [(s.vni or 0, s.network) for s in taken if s.network], SETTINGS, rng)
+        return replace(session, vni=vni, network=network)
+
+    def keys(session: Session) -> tuple[bytes, bytes]:
+        overlay = kernel_spec(session, session.main, derive=derive).cluster.overlay
+        assert overlay is not None
+        return overlay.peers["agent-2"].key_out, overlay.peers["agent-2"].key_in
+
+    first = begun([1, 2], [])
+    wider = begun([3, 1, 2], [first])
+    wider = replace(wider, kernels=wider.kernels[1:])
+    assert keys(first) == keys(wider), "a line that is used goes on"
+    again, fresh = begun([1, 2], [wider]), begun([1, 2], [])
+    assert keys(again) == keys(first), "also when the session that began it is over"
+    assert not set(keys(fresh)) & set(keys(first))
+
+
 def test_of_two_agents_at_one_place_the_first_takes_part() -> None:
     first, second = OverlayReport(address="192.0.2.1"), AgentId("agent-2")
     taken = admitted(OverlayReport(address="192.0.2.1", port=4790, encrypted_port=4791), {second: first})

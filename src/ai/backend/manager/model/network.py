@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ai.backend.common.ids import AgentId
+
+
+def line_between(one: AgentId, other: AgentId) -> str:
+    """The same from both ends."""
+    return " ".join(sorted((one, other)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +33,7 @@ class SessionNetwork:
         places: the agent of each kernel, by host name.
         nodes: its agents.
         encrypted: whether what goes from agent to agent is.
+        lines: which life of their encrypted line two agents are in, by :func:`line_between`; empty if it is not.
     """
 
     subnet: str
@@ -36,3 +42,4 @@ class SessionNetwork:
     places: Mapping[str, AgentId]
     nodes: Mapping[AgentId, NetworkNode]
     encrypted: bool = False
+    lines: Mapping[str, str] = field(default_factory=dict)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from ipaddress import IPv4Network
+from itertools import combinations
 
 from ai.backend.common.errors import InsufficientResource
 from ai.backend.common.ids import AgentId
@@ -16,7 +17,7 @@ from ai.backend.common.states import ClusterMode
 from ai.backend.common.wire.agent import OverlayInfo, OverlayReport, UnderlayPeer
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.cluster import Agent
-from ai.backend.manager.model.network import NetworkNode, SessionNetwork
+from ai.backend.manager.model.network import NetworkNode, SessionNetwork, line_between
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.services.agent_features import is_encrypted
 
@@ -81,8 +82,19 @@ def settle(
         places=dict(placed),
         nodes=nodes,
         encrypted=encrypted,
+        lines=_lines(here, taken, rng) if encrypted else {},
     )
     return _number({vni for vni, _ in taken}, settings, rng), network
+
+
+def _lines(
+    here: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random
+) -> dict[str, str]:
+    """A word for the line of each two agents: that of the living sessions which use it, or one that never was. States
+    that are made anew count their packets from the start, and must not do so with a key that was used."""
+    living = {line: life for _, other in taken for line, life in other.lines.items()}
+    wanted = (line_between(*pair) for pair in combinations(here, 2))
+    return {line: living.get(line) or f"{rng.getrandbits(64):016x}" for line in wanted}
 
 
 def admitted(told: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> OverlayReport:
@@ -136,7 +148,8 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
     """What the kernel's agent is told of the session's network; None for a session that has none over several agents.
 
     The keys between two agents are theirs, whichever session needs them: one encrypted line carries all of them. They
-    follow from who the agents are, as the link has found out, and not from the addresses that they say they have.
+    follow from who the agents are, as the link has found out, and not from the addresses that they say they have. A
+    line that was not needed for a while has others.
     """
     network = session.network
     if network is None or session.vni is None or kernel.agent is None:
@@ -144,7 +157,10 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
     here = network.nodes[kernel.agent]
 
     def key(source: AgentId, target: AgentId) -> bytes:
-        return derive(f"underlay {source} {target}".encode()) if network.encrypted else b""
+        if not network.encrypted:
+            return b""
+        life = network.lines.get(line_between(source, target), "")
+        return derive(f"underlay {source} {target} {life}".encode())
 
     return OverlayInfo(
         vni=session.vni,
