@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from ai.backend.agent.api import watcher
 from ai.backend.agent.api.watcher import TOKEN_HEADER, Watcher
 from ai.backend.agent.config.published import WatcherSettings
 from ai.backend.common.errors import InvalidInput, Unavailable
+from ai.backend.infra.http.server import make_runner, serve_on
 
 TOKEN = {TOKEN_HEADER: "t0ken"}
 
@@ -74,3 +79,56 @@ async def test_a_soft_reset_ends_sessions_while_the_agent_is_stopped(tmp_path: P
         async with client.post("/soft-reset", headers=TOKEN) as reply:
             assert reply.status == 503
         assert done.read_text().split()[1:] == ["stop", "ended", "start"]  # a failure leaves the agent running
+
+
+async def test_a_reset_goes_on_where_its_caller_does_not_wait(tmp_path: Path) -> None:
+    done, go = tmp_path / "done", tmp_path / "go"
+    done.touch()
+    script = tmp_path / "unit.sh"
+    script.write_text(
+        f'echo "$1" >> {done}\n[ "$1" = start ] || until [ -e {go} ]; do sleep 0.02; done\n',
+    )
+
+    async def end_sessions() -> int:
+        return 0
+
+    settings = WatcherSettings(token="t0ken", command=["sh", str(script)], soft_reset_available=True)
+    runner = make_runner(Watcher(settings, end_sessions).application())
+    host, port = await serve_on(runner, ("127.0.0.1", 0))
+    url = f"http://{host}:{port}"
+    try:
+        async with aiohttp.ClientSession(headers=TOKEN) as http, asyncio.timeout(30):
+            asking = asyncio.create_task(http.post(f"{url}/soft-reset"))
+            while not done.read_text():  # noqa: ASYNC110  # a file has no event
+                await asyncio.sleep(0.01)
+            asking.cancel()
+            await asyncio.wait([asking])
+            async with http.post(f"{url}/agent/restart") as reply:
+                assert reply.status == 409
+    finally:
+        go.touch()
+        await runner.cleanup()
+    assert done.read_text().split() == ["stop", "start"]
+
+
+async def test_an_agent_that_does_not_stop_is_started_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watcher, "_ACTION_S", 2.0)
+    done = tmp_path / "done"
+    script = tmp_path / "unit.sh"
+    script.write_text(f'echo "$1 $$" >> {done}\n[ "$1" = start ] || exec sleep 600\n')
+
+    async def end_sessions() -> int:
+        raise AssertionError("the agent runs")
+
+    settings = WatcherSettings(token="t0ken", command=["sh", str(script)], soft_reset_available=True)
+    async with (
+        TestClient(TestServer(Watcher(settings, end_sessions).application())) as client,
+        client.post("/soft-reset", headers=TOKEN) as reply,
+    ):
+        assert reply.status == 503
+    stopping, starting = (line.split() for line in done.read_text().splitlines())
+    assert (stopping[0], starting[0]) == ("stop", "start")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(stopping[1]), 0)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -22,6 +22,7 @@ TOKEN_HEADER = "X-BackendAI-Watcher-Token"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 ACTIONS = ("start", "stop", "restart")
 _ACTION_S = 60.0
+T = TypeVar("T")
 
 
 class Watcher:
@@ -39,10 +40,11 @@ class Watcher:
         self._settings = settings
         self._token = settings.token
         self._end_sessions = end_sessions if settings.soft_reset_available else None
-        self._busy = asyncio.Lock()
+        self._under_way: asyncio.Task[Any] | None = None
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=4096)
+        app.on_shutdown.append(self.finish)
         app.router.add_get("/", self._guarded(self._status))
         app.router.add_post("/agent/{action}", self._guarded(self._act))
         app.router.add_post("/soft-reset", self._guarded(self._reset))
@@ -69,28 +71,37 @@ class Watcher:
         action = request.match_info["action"]
         if action not in ACTIONS:
             raise InvalidInput(f"no such action; there are {', '.join(ACTIONS)}", data={"action": "unknown"})
-        async with self._alone():
-            await self._do(action)
+        await self._alone(self._do(action))
         return web.json_response({"result": "ok"})
 
     async def _reset(self, _: web.Request) -> web.Response:
         if self._end_sessions is None:
             raise NotSupported("There are no soft resets here: watcher.soft-reset-available is false.")
-        async with self._alone():
-            await self._do("stop")
-            try:
-                ended = await self._end_sessions()
-            finally:
-                await self._do("start")
-        log.info("%d sessions were ended by a soft reset", ended)
+        ended = await self._alone(self._do_reset(self._end_sessions))
         return web.json_response({"result": "ok", "ended": ended})
 
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        if self._busy.locked():
+    async def _do_reset(self, end_sessions: Callable[[], Awaitable[int]]) -> int:
+        try:
+            await self._do("stop")
+            ended = await end_sessions()
+        finally:
+            await self._do("start")
+        log.info("%d sessions were ended by a soft reset", ended)
+        return ended
+
+    async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do it to its end, whether or not the caller waits for it. Raises Conflict: something else is under way."""
+        if self._under_way is not None and not self._under_way.done():
+            work.close()
             raise Conflict("Something is being done to the agent already.")
-        async with self._busy:
-            yield
+        task = self._under_way = asyncio.create_task(work)
+        task.add_done_callback(_tell)
+        return await asyncio.shield(task)
+
+    async def finish(self, _: web.Application | None = None) -> None:
+        """Wait for what is under way."""
+        if self._under_way is not None:
+            await asyncio.wait([self._under_way])
 
     async def _do(self, action: str) -> None:
         code, said = await self._run(action)
@@ -112,7 +123,15 @@ class Watcher:
             async with asyncio.timeout(_ACTION_S):
                 out, _ = await process.communicate()
         except TimeoutError:
-            process.kill()
-            await process.wait()
             raise Unavailable(f"{command[0]} takes longer than {_ACTION_S:.0f} s") from None
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
         return process.returncode or 0, out.decode(errors="replace")
+
+
+def _tell(task: asyncio.Task[Any]) -> None:
+    """Also where nobody waits for the answer any more."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("what was asked of the agent failed: %s", error)
