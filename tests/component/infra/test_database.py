@@ -48,53 +48,53 @@ async def test_values_come_back_as_they_went_in(database: Database) -> None:
         "doc": {"a": [1, None, "ü"]},
         "slots": ResourceSlot({"cpu": Decimal("0.1"), "mem": Decimal(10**18 + 1)}),
     }
-    async with database.write() as session:
-        await session.execute(insert(things).values(**row))
-    async with database.read() as session:
-        found = (await session.execute(select(things))).mappings().one()
+    await database.run_write(lambda c: c.execute(insert(things).values(**row)))
+    found = await database.run_read(lambda c: c.execute(select(things)).mappings().one())
     assert {k: found[k] for k in row} == row
     assert found["at"].tzinfo is UTC
 
 
 async def test_a_naive_time_is_refused(database: Database) -> None:
+    naive = insert(things).values(id=1, at=datetime(2026, 1, 1))  # noqa: DTZ001  # the point
     with pytest.raises(StatementError):
-        async with database.write() as session:
-            await session.execute(insert(things).values(id=1, at=datetime(2026, 1, 1)))  # noqa: DTZ001  # the point
+        await database.run_write(lambda c: c.execute(naive))
 
 
-async def test_a_failed_block_leaves_nothing(database: Database) -> None:
-    with pytest.raises(IntegrityError):  # noqa: PT012  # the block is what rolls back
-        async with database.write() as session:
-            await session.execute(insert(things).values(id=1))
-            await session.execute(insert(things).values(id=1))
-    async with database.read() as session:
-        assert (await session.execute(select(things))).all() == []
+async def _add(database: Database, times: int) -> None:
+    def work(connection: Connection) -> None:
+        n = connection.execute(select(things.c.n)).scalar_one()
+        connection.execute(update(things).values(n=n + 1))
 
-
-async def _increment(database: Database, times: int) -> None:
     for _ in range(times):
-        async with database.write() as session:
-            n = (await session.execute(select(things.c.n))).scalar_one()
-            await session.execute(update(things).values(n=n + 1))
+        await database.run_write(work)
 
 
 async def test_no_update_is_lost_between_tasks_and_engines(database: Database) -> None:
-    async with database.write() as session:
-        await session.execute(insert(things).values(id=1, n=0))
+    await database.run_write(lambda c: c.execute(insert(things), {"id": 1, "n": 0}))
     other = Database(database.url)
     try:
-        await asyncio.gather(*(_increment(db, 20) for db in (database, other) for _ in range(4)))
+        await asyncio.gather(*(_add(db, 20) for db in (database, other) for _ in range(4)))
     finally:
         await other.close()
-    async with database.read() as session:
-        assert (await session.execute(select(things.c.n))).scalar_one() == 160
+    assert await database.run_read(lambda c: c.execute(select(things.c.n)).scalar_one()) == 160
 
 
 async def test_a_reader_does_not_wait_for_a_writer(database: Database) -> None:
-    async with database.write() as writing:
-        await writing.execute(insert(things).values(id=1))
-        async with asyncio.timeout(30), database.read() as reading:
-            assert (await reading.execute(select(things))).all() == []
+    began, go_on = threading.Event(), threading.Event()
+
+    def slowly(connection: Connection) -> None:
+        connection.execute(insert(things), {"id": 1})
+        began.set()
+        assert go_on.wait(30)
+
+    writing = asyncio.create_task(database.run_write(slowly))
+    try:
+        assert await asyncio.to_thread(began.wait, 30)
+        async with asyncio.timeout(20):
+            assert await database.run_read(lambda c: c.execute(select(things)).all()) == []
+    finally:
+        go_on.set()
+        await writing
 
 
 def _migration(folder: Path, revision: str, down: str | None, table: str) -> None:
@@ -112,9 +112,8 @@ async def test_migrations_run_forward_and_once(database: Database, tmp_path: Pat
     _migration(tmp_path / "m", "0002", "0001", "two")
     assert await upgrade(database, tmp_path / "m") == "0002"
     assert await upgrade(database, tmp_path / "m", head="0002") == "0002"
-    async with database.read() as session:
-        names = {n for (n,) in (await session.execute(text("SELECT name FROM sqlite_master"))).all()}
-    assert {"one", "two"} <= names
+    names = await database.run_read(lambda c: c.execute(text("SELECT name FROM sqlite_master")).scalars().all())
+    assert {"one", "two"} <= {*names}
 
 
 async def test_a_failing_migration_leaves_the_schema_as_it_was(database: Database, tmp_path: Path) -> None:
@@ -145,25 +144,11 @@ async def test_a_transaction_in_a_thread_commits_or_leaves_nothing(database: Dat
 
     with pytest.raises(ValueError, match="changed"):
         await database.run_write(fails)
+    with pytest.raises(IntegrityError):
+        await database.run_write(lambda c: [c.execute(insert(things), {"id": i}) for i in (2, 1)])
     assert await count() == 1
     await database.run_read(lambda c: c.execute(insert(things), {"id": 3, "n": 0}))
     assert await count() == 1, "a read transaction changes nothing"
-
-
-async def test_transactions_of_both_kinds_lose_no_update(database: Database) -> None:
-    await database.run_write(lambda c: c.execute(insert(things), {"id": 1, "n": 0}))
-
-    def add(connection: Connection) -> None:
-        n = connection.execute(select(things.c.n).where(things.c.id == 1)).scalar_one()
-        connection.execute(update(things).where(things.c.id == 1).values(n=n + 1))
-
-    async def add_by_session() -> None:
-        async with database.write() as session:
-            n = (await session.execute(select(things.c.n).where(things.c.id == 1))).scalar_one()
-            await session.execute(update(things).where(things.c.id == 1).values(n=n + 1))
-
-    await asyncio.gather(*(database.run_write(add) for _ in range(20)), *(add_by_session() for _ in range(20)))
-    assert await database.run_read(lambda c: c.execute(select(things.c.n)).scalar_one()) == 40
 
 
 async def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:

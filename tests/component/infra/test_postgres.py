@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Connection, Integer, MetaData, String, Table, func, insert, select, text, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.util import await_only
 
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.config_store import SQLiteConfigStore
@@ -56,12 +57,6 @@ async def test_two_managers_lose_no_update_and_events_become_visible_in_order(da
         connection.execute(update(things).where(things.c.id == 1).values(n=n + 1))
         connection.execute(insert(order), {"thing": n})
 
-    async def add_by_session() -> None:
-        async with other.write() as session:
-            n = (await session.execute(select(things.c.n).where(things.c.id == 1))).scalar_one()
-            await session.execute(update(things).where(things.c.id == 1).values(n=n + 1))
-            await session.execute(insert(order), {"thing": n})
-
     seen: list[int] = []
 
     async def follow() -> None:
@@ -71,9 +66,9 @@ async def test_two_managers_lose_no_update_and_events_become_visible_in_order(da
             seen.extend(await database.run_read(lambda c, query=newer: list(c.execute(query).scalars())))  # type: ignore[misc]  # bound at once
 
     try:
-        writers = [db.run_write(add) for db in (database, other) for _ in range(40)]
+        writers = [db.run_write(add) for db in (database, other) for _ in range(45)]
         async with asyncio.timeout(60):
-            await asyncio.gather(follow(), *writers, *(add_by_session() for _ in range(10)))
+            await asyncio.gather(follow(), *writers)
     finally:
         await other.close()
     assert seen == list(range(90)), "a reader that goes on behind the last id misses none"
@@ -101,10 +96,14 @@ async def test_transactions_that_share_a_commit_fail_alone(database: Database) -
 
 async def test_a_read_sees_one_moment_and_writes_nothing(database: Database) -> None:
     await database.run_write(lambda c: c.execute(insert(things), {"id": 1, "n": 0}))
-    async with database.read() as session:
-        assert (await session.execute(select(things.c.n))).scalar_one() == 0
-        await database.run_write(lambda c: c.execute(update(things).values(n=1)))
-        assert (await session.execute(select(things.c.n))).scalar_one() == 0
+
+    def look_twice(connection: Connection) -> list[int]:
+        first = connection.execute(select(things.c.n)).scalar_one()
+        await_only(database.run_write(lambda c: c.execute(update(things).values(n=1))))
+        return [first, connection.execute(select(things.c.n)).scalar_one()]
+
+    assert await database.run_read(look_twice) == [0, 0]
+    assert await database.run_read(lambda c: c.execute(select(things.c.n)).scalar_one()) == 1
     with pytest.raises(Exception, match="read-only"):
         await database.run_read(lambda c: c.execute(insert(things), {"id": 2}))
 

@@ -11,15 +11,14 @@ PostgreSQL rules: one writer at a time in the whole installation, and commits th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ai.backend.common.errors import InvalidInput
@@ -103,42 +102,6 @@ class Database:
         def on_begin(connection: Connection) -> None:
             write = connection.get_execution_options().get(_WRITE, False)
             connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncSession]:
-        """A session for reading: one consistent snapshot, rolled back at the end."""
-        async with self.engine.connect() as connection:
-            if not self._is_sqlite:
-                await connection.execution_options(**_SNAPSHOT)
-            async with self._session(connection) as session:
-                yield session
-
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncSession]:
-        """A session that commits at the end of the block, or rolls back whole when it raises.
-
-        Inside, await nothing but the database: the only writer waits for you.
-        """
-        if self._is_sqlite:
-            async with self._writer, self._write() as session:
-                yield session
-        else:
-            async with self._write() as session:
-                yield session
-
-    @asynccontextmanager
-    async def _write(self) -> AsyncIterator[AsyncSession]:
-        async with self.engine.connect() as connection:
-            await connection.execution_options(**{_WRITE: True})
-            async with self._session(connection) as session:
-                if not self._is_sqlite:
-                    await session.run_sync(lambda bound: lock_writers(bound.connection()))
-                yield session
-                await session.commit()
-
-    @staticmethod
-    def _session(connection: AsyncConnection) -> AsyncSession:
-        return AsyncSession(bind=connection, expire_on_commit=False, autoflush=False)
 
     async def run_read(self, work: Callable[[Connection], T]) -> T:
         """Run ``work(connection)`` in one read transaction; on SQLite as one piece in a thread."""
