@@ -123,7 +123,7 @@ class RawClient:
 
 
 async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 15)).decode()
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 30)).decode()
     first, *lines = head.strip().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return int(first.split()[1]), headers
@@ -131,7 +131,7 @@ async def read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
 
 async def read_chunk(reader: asyncio.StreamReader) -> bytes:
     """One chunk of a chunked body; empty at its end."""
-    size = int(await asyncio.wait_for(reader.readline(), 15), 16)
+    size = int(await asyncio.wait_for(reader.readline(), 30), 16)
     data = await reader.readexactly(size)
     await reader.readexactly(2)
     return data

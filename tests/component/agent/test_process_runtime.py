@@ -97,7 +97,7 @@ async def real(tmp_path: Path) -> AsyncIterator[RealBench]:
     if agent._supervisor is not None:
         for kernel in agent._supervisor.live():
             await agent.commands.destroy_kernel(DestroyKernel(kernel_id=kernel.id, attempt=kernel.attempt, forced=True))
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(30):
                 while kernel.is_live:
                     kernel.changed.clear()
                     await kernel.changed.wait()
@@ -174,7 +174,7 @@ async def test_a_terminal(real: RealBench) -> None:
     stream = await agent.commands.open_pty(OpenPty(kernel_id=spec.kernel_id, rows=30, cols=100))
     await stream.send(PtyFrame(kind="stdin", data=b"stty size; echo $((6*7))\n"))
     seen = b""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         async for frame in stream:
             seen += frame.data
             if b"30 100" in seen and b"\n42" in seen:

@@ -115,7 +115,7 @@ async def test_ctrl_c_interrupts_and_cleans_up(shell: Shell, api: FakeApi) -> No
     assert process.stdout is not None
     assert await process.stdout.readline() == b"tick\n"
     process.send_signal(signal.SIGINT)
-    _, err = await asyncio.wait_for(process.communicate(), 20)
+    _, err = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 130
     assert b"KeyboardInterrupt" in err
     assert not api.sessions
@@ -128,7 +128,7 @@ async def test_ctrl_c_while_waiting_cancels_the_session(shell: Shell, api: FakeA
     assert b"is queued" in await process.stderr.readline()
     assert b"PENDING: no-available-instances" in await process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    await asyncio.wait_for(process.communicate(), 20)
+    await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 130
     assert not api.sessions
 

@@ -45,7 +45,7 @@ from tests.support.fake_storage import FakeStorage
 from tests.support.migrated import migrated
 
 S = RevisionStatus
-WITHIN_S = 20
+WITHIN_S = 30
 
 
 @dataclass

@@ -53,7 +53,7 @@ class Receiver:
         return [body["event"] for _, body in self.heard]
 
     async def until(self, *events: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while self.events != list(events):
                 self.called.clear()
                 await self.called.wait()

@@ -87,7 +87,7 @@ async def test_the_daemon_serves_until_it_is_told_to_stop(tmp_path: Path) -> Non
     assert process.stdout is not None
     told = ""
     while "listens on" not in told:
-        line = await asyncio.wait_for(process.stdout.readline(), 20)
+        line = await asyncio.wait_for(process.stdout.readline(), 30)
         assert line, told
         told += line.decode()
     found = re.search(r"http://([\d.]+):(\d+)", told)
@@ -99,7 +99,7 @@ async def test_the_daemon_serves_until_it_is_told_to_stop(tmp_path: Path) -> Non
     assert reply.startswith(b"HTTP/1.1 200")
     assert b"v7.20230615" in reply
     process.send_signal(signal.SIGTERM)
-    out, _ = await asyncio.wait_for(process.communicate(), 20)
+    out, _ = await asyncio.wait_for(process.communicate(), 30)
     assert process.returncode == 0, out.decode()
 
 

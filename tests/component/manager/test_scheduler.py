@@ -46,7 +46,7 @@ async def enqueue(cluster: Cluster, name: str, **quantities: int) -> Session:
 
 async def reaches(cluster: Cluster, sessions: Sequence[Session], wanted: Callable[[set[SessionStatus]], bool]) -> None:
     """Until the statuses of the sessions are as wanted; no event tells of all of them."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while True:
             if wanted({await status(cluster, s) for s in sessions}):
                 return
@@ -211,7 +211,7 @@ async def test_where_agents_are_and_how_many_kernels_they_take_reaches_the_sched
     assert (snapshot.agents[0].location, snapshot.agents[0].kernel_limit) == (("zone-a", "rack-7"), 1)
 
     told: str | None = None
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while told is None:
             await asyncio.sleep(0.02)
             waiting = await cluster.manager._stores.sessions.get(second.id)

@@ -44,7 +44,7 @@ from tests.support.docker_engine import (
 )
 
 pytestmark = [pytest.mark.needs("docker")]
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 POINTS = (
     "create.directory", "create.record", "create.home", "create.made", "create.started", "create.begun",
     "stop.requested", "stop.exited", "remove.marked", "remove.container", "remove.home", "remove.emptied",

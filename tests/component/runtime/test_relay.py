@@ -45,7 +45,7 @@ def relay(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[subp
 
 
 async def reach(channel: Path) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while not (channel / "shim.sock").exists():  # noqa: ASYNC110  # another process makes it
             await asyncio.sleep(0.02)
 

@@ -61,7 +61,7 @@ async def test_messages_come_whole_however_they_are_cut(shim: Listener) -> None:
     connection, (_, writer) = await shim.connected()
     messages = [{"t": "n", "n": n, "x": "y" * n * 50} for n in range(20)]
     stream = b"".join(map(packed, messages))
-    reading = asyncio.create_task(asyncio.wait_for(_all(connection), 10))
+    reading = asyncio.create_task(asyncio.wait_for(_all(connection), 30))
     for start in range(0, len(stream), 333):
         writer.write(stream[start : start + 333])
         await writer.drain()
@@ -114,7 +114,7 @@ async def test_a_message_that_nobody_reads_stops_the_peer(shim: Listener) -> Non
     done, _ = await asyncio.wait({talking}, timeout=0.5)
     assert not done
     assert len(connection._buffer) < 4 * UNREAD_LIMIT + 2**20
-    assert await asyncio.wait_for(_all(connection), 20) == [large] * 8
+    assert await asyncio.wait_for(_all(connection), 30) == [large] * 8
     await talking
 
 
@@ -124,7 +124,7 @@ async def test_who_sends_waits_for_the_peer_to_read(shim: Listener) -> None:
     _, waiting = await asyncio.wait(senders, timeout=0.3)
     assert waiting
     senders[-1].cancel()
-    await asyncio.wait({senders[-1]}, timeout=5)
+    await asyncio.wait({senders[-1]}, timeout=30)
     seen = [json.loads(await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))) for _ in range(8)]
     assert [s["n"] for s in seen] == list(range(8))
     await asyncio.wait_for(asyncio.gather(*senders[:-1]), 30)
@@ -132,7 +132,7 @@ async def test_who_sends_waits_for_the_peer_to_read(shim: Listener) -> None:
     await asyncio.sleep(0.1)
     writer.transport.abort()
     with pytest.raises(Unavailable):
-        await asyncio.wait_for(stuck, 5)
+        await asyncio.wait_for(stuck, 30)
 
 
 async def test_a_listener_is_told_without_reading(shim: Listener) -> None:
