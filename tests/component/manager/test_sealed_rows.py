@@ -55,14 +55,15 @@ async def _start(path: Path, sealer: Sealer) -> tuple[Manager, Database]:
 
 
 async def test_answers_with_secrets_open_for_whoever_has_the_key(tmp_path: Path) -> None:
-    path, at = migrated(tmp_path / "manager.db"), datetime.now(UTC)
+    path, at, call = migrated(tmp_path / "manager.db"), datetime.now(UTC), "f" * 64
     since, secret = at - timedelta(hours=1), "-----BEGIN OPENSSH PRIVATE KEY-----"
     told = Answer(
         status=200, headers={"Content-Type": "application/json"}, body=f'{{"private_key":"{secret}ü"}}'.encode()
     )
 
     async def known(store: AnswerStore, token: str) -> Answer | None:
-        found = await store.begin("AKIA", token, "f", now=at, since=since)
+        found = await store.begin("AKIA", token, call, now=at, since=since)
+        assert found is None or found.fingerprint == call
         return found.answer if found is not None else None
 
     async def keep(store: AnswerStore, token: str) -> None:
@@ -81,12 +82,23 @@ async def test_answers_with_secrets_open_for_whoever_has_the_key(tmp_path: Path)
     with sqlite3.connect(path) as db:
         stored = dict(db.execute("SELECT token, body FROM kept_answers"))
         assert [token for token, body in stored.items() if secret.encode() in body] == ["before"]
+        assert [token for token, mark in db.execute("SELECT token, fingerprint FROM kept_answers") if mark == call] == [
+            "before"
+        ]
         db.execute("UPDATE kept_answers SET body = ? WHERE token = 'moved'", [stored["t"]])
+    another = await manager._stores.answers.begin("AKIA", "t", "e" * 64, now=at, since=since)
+    assert another is not None
+    assert another.fingerprint not in (call, "e" * 64), "another call under the same token is told from the first"
     without = Answer(status=told.status, headers=told.headers, body=None)
     assert await known(manager._stores.answers, "moved") == without
     await database.close()
-    other, database = await _start(path, Sealer([new_key()]))
-    assert await known(other._stores.answers, "t") == without
+    rotated, database = await _start(path, Sealer([newer := new_key(), key]))
+    assert await known(rotated._stores.answers, "t") == told
+    await database.close()
+    other, database = await _start(path, Sealer([newer]))
+    found = await other._stores.answers.begin("AKIA", "t", call, now=at, since=since)
+    assert found is not None
+    assert (found.fingerprint == call, found.answer) == (False, without)
     await database.close()
 
 

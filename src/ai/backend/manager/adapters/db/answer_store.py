@@ -19,7 +19,8 @@ _PRUNE_EVERY = 50
 
 class SqlAnswerStore:
     """Implements :class:`ai.backend.manager.ports.stores.AnswerStore`. Bodies are sealed, since an answer may tell
-    a secret that is told once; one whose key is gone counts as one that was too large to be kept."""
+    a secret that is told once; one that does not open counts as one that was too large to be kept. Fingerprints are
+    kept under a key as well: with a plain one, passwords that a call had could be guessed as fast as SHA-256 goes."""
 
     def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
         self._db = database
@@ -31,6 +32,7 @@ class SqlAnswerStore:
     ) -> KnownCall | None:
         c = t.kept_answers.c
         mine = (c.access_key == access_key, c.token == token)
+        marks = self._sealer.marks(fingerprint, "kept_answers.fingerprint")
 
         def work(s: Connection) -> KnownCall | None:
             row = s.execute(select(t.kept_answers).where(*mine, c.begun_at > since)).one_or_none()
@@ -39,9 +41,10 @@ class SqlAnswerStore:
                 if row.status is not None:
                     body = self._opened(row.body, _place(access_key, token))
                     answer = Answer(status=row.status, headers=row.headers, body=body)
-                return KnownCall(fingerprint=row.fingerprint, answer=answer)
+                first = fingerprint if row.fingerprint in marks else row.fingerprint
+                return KnownCall(fingerprint=first, answer=answer)
             s.execute(delete(t.kept_answers).where(*mine))
-            begun = {"access_key": access_key, "token": token, "fingerprint": fingerprint, "begun_at": now}
+            begun = {"access_key": access_key, "token": token, "fingerprint": marks[0], "begun_at": now}
             s.execute(insert(t.kept_answers), begun)
             return None
 
