@@ -148,6 +148,11 @@ class TaskService:
         Raises:
             Conflict: one does; its id is ``task`` in the data.
         """
+        return await asyncio.shield(self._start(caller, name, body, subject))  # or nobody would end what is written
+
+    async def _start(
+        self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], subject: str
+    ) -> TaskId:
         now = self._clock.now()
         task = Task(
             id=TaskId(self._minter.uuid()),

@@ -11,7 +11,7 @@ import asyncio
 import re
 from dataclasses import dataclass
 
-from ai.backend.common.errors import BackendError, Conflict, Forbidden, InvalidInput, NotSupported
+from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
 from ai.backend.common.ids import AgentId, TaskId
 from ai.backend.common.images import CUSTOMIZED_NAME, CUSTOMIZED_OWNER, ImageName
 from ai.backend.common.states import SessionStatus
@@ -146,18 +146,19 @@ class Commits:
     ) -> Commitment:
         agent = session.main.agent
         assert agent is not None
-        refused: asyncio.Future[BackendError | None] = asyncio.get_running_loop().create_future()
+        asked: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
         async def work(progress: TaskProgress) -> str:
+            refusal: Exception | None = Unavailable("The manager stops, or the task was cancelled.")
             try:
                 await self._ask(agent, job)
-            except BackendError as e:
-                refused.set_result(e)
+                refusal = None
+            except Exception as e:
+                refusal = e
                 raise
-            except BaseException:
-                refused.cancel()
-                raise
-            refused.set_result(None)
+            finally:
+                if not asked.done():
+                    asked.set_result(refusal)
             return await self._carry_out(session, job, registry, progress)
 
         subject = f"{_SUBJECT}{session.id}"
@@ -165,7 +166,7 @@ class Commits:
             task_id = await self._tasks.start(caller, f"commit {session.name}", work, subject=subject)
         except Conflict as e:
             raise Conflict(f"A commit of {session.name} is under way.", data=e.data) from None
-        refusal = await refused
+        refusal = await asyncio.shield(asked)
         if refusal is not None:
             raise refusal
         return Commitment(session=session, task_id=task_id, path=path)
