@@ -35,6 +35,7 @@ def test_several_ports_of_one_service() -> None:
         ("a:tcp:80,b:tcp:80", "twice"),
         ("sshd:tcp:22", "every session"),
         ("a:tcp:[80,80]", "twice"),
+        pytest.param("," * 1_000_000, "longer than", marks=pytest.mark.timeout(60)),
     ],
 )
 def test_what_is_no_declaration(text: str, problem: str) -> None:

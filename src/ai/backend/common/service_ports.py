@@ -21,6 +21,7 @@ SSHD, TTYD = "sshd", "ttyd"
 _PORT = re.compile(
     r"(?P<name>[A-Za-z0-9][\w-]{0,63}):(?P<protocol>[a-z]{1,16}):(?P<ports>\d{1,5}|\[\d{1,5}(?:,\d{1,5})*\])", re.ASCII
 )
+_LONGEST = 8_192
 _BETWEEN_PORTS = re.compile(r",(?![^\[]*\])")
 
 
@@ -58,8 +59,10 @@ def parse_declarations(text: str) -> tuple[ServicePort, ...]:
     """Read ``NAME:PROTOCOL:PORT,NAME:PROTOCOL:[PORT,PORT]``.
 
     Raises:
-        InvalidInput: no declaration, an unknown protocol, a reserved port or name, or one that comes twice.
+        InvalidInput: too long, no declaration, an unknown protocol, a reserved port or name, or one that comes twice.
     """
+    if len(text) > _LONGEST:
+        raise InvalidInput(f"service ports are longer than {_LONGEST} characters")
     found: list[ServicePort] = []
     for part in filter(None, (part.strip() for part in _BETWEEN_PORTS.split(text))):
         match = _PORT.fullmatch(part)

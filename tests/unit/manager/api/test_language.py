@@ -95,7 +95,7 @@ def test_malformed(text: str) -> None:
 
 
 def test_orders() -> None:
-    assert parse_order("a, +b ,-c") == (
+    assert parse_order("a, +b ,- c") == (
         OrderBy(field="a"),
         OrderBy(field="b"),
         OrderBy(field="c", descending=True),

@@ -31,7 +31,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_ORDER = re.compile(r"\s*([+-]?)\s*([A-Za-z_][A-Za-z0-9_]*)\s*")
+_ORDER = re.compile(r"([+-]?)\s*([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def parse_filter(text: str | None) -> Filter | None:
@@ -62,7 +62,7 @@ def parse_order(text: str | None) -> tuple[OrderBy, ...]:
         raise _wrong("order", f"longer than {MAX_LENGTH} characters")
     found = []
     for part in text.split(","):
-        match = _ORDER.fullmatch(part)
+        match = _ORDER.fullmatch(part.strip())
         if match is None:
             raise _wrong("order", f"not a column: {part.strip()[:64]!r}")
         found.append(OrderBy(field=match[2], descending=match[1] == "-"))
