@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -66,8 +67,16 @@ async def test_watchers_of_agents_are_asked(api: Api) -> None:
             return web.json_response({"title": "no", "msg": "The agent could not stop: broken"}, status=503)
         if request.path == "/agent/start":
             return web.Response(text="no JSON")
-        return web.json_response({"agent-status": "active"})
+        if request.method == "POST":
+            return web.json_response({"result": "o" * (70_000 if is_verbose else 1)})
+        reply = web.StreamResponse()
+        await reply.prepare(request)
+        for piece in (b'{"agent-status": ', b'"active"}'):
+            await reply.write(piece)
+            await asyncio.sleep(0.02)  # so that they come one by one
+        return reply
 
+    is_verbose = False
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", watch)
 
@@ -88,6 +97,9 @@ async def test_watchers_of_agents_are_asked(api: Api) -> None:
         )
         assert await ask() == (200, {"agent-status": "active"})
         assert (await ask("restart"))[0] == 200
+        is_verbose = True
+        assert (await ask("restart"))[0] == 503, "nobody says so much"
+        is_verbose = False
         status, refused = await ask("stop")
         assert (status, "broken" in refused["msg"]) == (503, True)
         assert (await ask("start"))[0] == 503, "no sense in its answer"
@@ -102,6 +114,7 @@ async def test_watchers_of_agents_are_asked(api: Api) -> None:
         await config.put_many({"nodes/agents/agent-1/ip": "127.0.0.1"})
     assert heard == [
         ("GET", "/", "t0ken"),
+        ("POST", "/agent/restart", "t0ken"),
         ("POST", "/agent/restart", "t0ken"),
         ("POST", "/agent/stop", "t0ken"),
         ("POST", "/agent/start", "t0ken"),

@@ -33,7 +33,11 @@ class HttpWatcherGateway:
                 aiohttp.ClientSession(timeout=_TIMEOUT, headers={TOKEN_HEADER: token}) as http,
                 http.request(method, url, allow_redirects=False) as reply,
             ):
-                text = await reply.content.read(_MAX_ANSWER)
+                text = b""
+                while piece := await reply.content.read(_MAX_ANSWER):
+                    text += piece
+                    if len(text) > _MAX_ANSWER:
+                        raise ValueError("the answer is too long")
                 told = json.loads(text)
                 if reply.status != 200 or not isinstance(told, dict):
                     said = (told.get("msg") or told.get("title")) if isinstance(told, dict) else None
