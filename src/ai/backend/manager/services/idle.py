@@ -26,6 +26,7 @@ from ai.backend.manager.services.statistics import StatBoard
 log = logging.getLogger(__name__)
 CONFIG_KEY = "config/idle"
 JUDGED = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
+_COUNTERS = 2**63
 _SLACK_S = 2 * WRITE_S
 """How much later than what is stored a user may have been heard of, by this manager's former life or by another."""
 
@@ -59,15 +60,16 @@ def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, fl
 
 
 def _part(kernel: Kernel, name: str) -> tuple[float, float, float] | None:
-    """Current value, capacity or zero, and percent."""
+    """Current value, capacity or zero, and percent; None where one of them is nothing that can be measured."""
     metric = (kernel.live_stat or kernel.last_stat or {}).get(name)
     if not isinstance(metric, Mapping):
         return None
     try:
         capacity = metric.get("capacity")
-        return float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
-    except (KeyError, TypeError, ValueError):
+        told = float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
+    except (KeyError, OverflowError, TypeError, ValueError):
         return None
+    return told if all(0 <= value < _COUNTERS for value in told) else None
 
 
 class IdleService:
