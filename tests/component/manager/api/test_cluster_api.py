@@ -61,7 +61,7 @@ async def test_a_request_sees_one_set_of_slots(api: Api, monkeypatch: pytest.Mon
 async def test_watchers_of_agents_are_asked(api: Api) -> None:
     heard: list[tuple[str, str, str]] = []
 
-    async def watch(request: web.Request) -> web.Response:
+    async def watch(request: web.Request) -> web.StreamResponse:
         heard.append((request.method, request.path, request.headers["X-BackendAI-Watcher-Token"]))
         if request.path == "/agent/stop":
             return web.json_response({"title": "no", "msg": "The agent could not stop: broken"}, status=503)
