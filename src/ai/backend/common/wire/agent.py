@@ -587,9 +587,9 @@ class StatReport(Wire, frozen=True, kw_only=True):
 class HeartbeatReply(Wire, frozen=True, kw_only=True):
     """``unknown_kernels``: held by the agent, but the manager has no live row for them; the agent destroys them.
 
-    ``interval_s``: when to send the next one. ``resync``: the manager lacks the inventory; send it whole.
+    ``interval_s``: when to send the next one. Reports are always whole, so that a manager that knows nothing needs none
+    besides.
     """
 
     interval_s: float = 3.0
     unknown_kernels: list[KernelPresence] = []
-    resync: bool = False
