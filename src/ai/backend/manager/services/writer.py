@@ -55,7 +55,8 @@ class SessionWriter:
         self._on_end = on_end
         self._recent: OrderedDict[SessionId, Session] = OrderedDict()
         self._running: OrderedDict[SessionId, Session] = OrderedDict()
-        self._places: OrderedDict[KernelId, tuple[SessionId, AgentId | None]] = OrderedDict()
+        self._places: OrderedDict[KernelId, tuple[SessionId, AgentId]] = OrderedDict()
+        """Of kernels that have an agent."""
         self._waiting: dict[SessionId, set[asyncio.Future[Session]]] = {}
 
     # ---- reading ----
@@ -107,8 +108,9 @@ class SessionWriter:
         if len(kept) > limit:
             kept.popitem(last=False)
         for kernel in session.kernels:
-            self._places[kernel.id] = session.id, kernel.agent
-            self._places.move_to_end(kernel.id)
+            self._places.pop(kernel.id, None)
+            if kernel.agent is not None:
+                self._places[kernel.id] = session.id, kernel.agent
         while len(self._places) > _KEPT_PLACES:
             self._places.popitem(last=False)
 
