@@ -1,4 +1,4 @@
-"""Networks of sessions as the agent keeps them: encrypted from before they are there until after they are gone."""
+"""Networks of sessions as the agent keeps them: guarded from before they are there until after they are gone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any, cast
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from ai.backend.agent.model.kernel import KernelRecord, Phase
-from ai.backend.agent.services.networks import Networks, needs_network, overlay_of
+from ai.backend.agent.services.networks import Networks, needs_network, overlay_of, secured_lines
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode, KernelStatus, SessionType
@@ -41,8 +42,11 @@ class Runtime:
     async def broken_networks(self) -> Sequence[SessionId]:
         return self.removed_by_others
 
-    def encrypt(self, lines: Collection[SecuredLine]) -> None:
-        self.done.append(f"encrypted {sorted(line.peer[0] for line in lines)}")
+    def secure(self, lines: Collection[SecuredLine]) -> None:
+        for what, is_encrypted in (("encrypted", True), ("guarded", False)):
+            peers = sorted(line.peer[0] for line in lines if line.is_encrypted == is_encrypted)
+            if peers or (is_encrypted and not lines):
+                self.done.append(f"{what} {peers}")
 
 
 def kernel(session: str, peer: str, *, key: bytes = b"k" * 32, **cluster: Any) -> KernelRecord:
@@ -74,8 +78,8 @@ def kernel(session: str, peer: str, *, key: bytes = b"k" * 32, **cluster: Any) -
     return KernelRecord(spec=spec, phase=Phase.RUNNING, status=KernelStatus.RUNNING)
 
 
-def networks(runtime: Runtime, encrypt: Any = None) -> Networks:
-    return Networks(cast(AbstractRuntime, runtime), encrypt or runtime.encrypt)
+def networks(runtime: Runtime, secure: Any = None) -> Networks:
+    return Networks(cast(AbstractRuntime, runtime), secure or runtime.secure)
 
 
 def test_the_runtime_is_told_what_the_manager_settled() -> None:
@@ -103,6 +107,18 @@ async def test_nothing_goes_in_plain_before_or_after() -> None:
     assert runtime.done == ["removed", f"encrypted ['{other}']", "removed", "encrypted []"]
 
 
+async def test_what_goes_in_plain_is_guarded_where_the_kernel_can() -> None:
+    runtime = Runtime()
+    held, record = networks(runtime), kernel(str(uuid4()), "192.0.2.2", key=b"")
+    await held.join(record)
+    await held.leave(record)
+    assert runtime.done == ["guarded ['192.0.2.2']", "made", "removed", "encrypted []"]
+    told = record.spec.cluster.overlay
+    assert told is not None
+    (alone,) = secured_lines(replace(told, peers={}, places={}))
+    assert (alone.local, alone.peer) == (("192.0.2.1", 4790),) * 2, "nobody sends to one without peers"
+
+
 async def test_the_next_life_forgets_what_nobody_needs_and_keeps_the_rest() -> None:
     runtime = Runtime()
     held, record = networks(runtime), kernel(str(uuid4()), "192.0.2.2")
@@ -126,5 +142,10 @@ async def test_a_kernel_that_cannot_encrypt_makes_no_network() -> None:
         await held.join(kernel(str(uuid4()), "192.0.2.2"))
     await held.join(kernel(str(uuid4()), "192.0.2.3", key=b""))
     assert runtime.done == ["made"], "the one that is not encrypted"
+    plain = kernel(str(uuid4()), "192.0.2.3", key=b"")
+    other = networks(runtime, fail)
+    await other.join(plain)
+    await other.leave(plain)
+    assert runtime.done == ["made", "made", "removed"], "without a guard"
     with pytest.raises(CreationDenied, match="encrypts no networks"):
         await Networks(cast(AbstractRuntime, runtime)).join(kernel(str(uuid4()), "192.0.2.2"))

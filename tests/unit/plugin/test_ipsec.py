@@ -52,8 +52,11 @@ class Deaf(Ipsec):
         self.told.append((kind, body))
         if kind == 0x10:
             self.held.setdefault(0x12, []).append(body)
-        elif kind == 0x19 and body not in self.held.setdefault(0x15, []):
-            self.held[0x15].append(body)
+        elif kind in (0x13, 0x19):
+            same = [p for p in self.held.setdefault(0x15, []) if (p[:56], p[160]) == (body[:56], body[160])]
+            if same and kind == 0x13:
+                raise FileExistsError
+            self.held[0x15] = [p for p in self.held[0x15] if p not in same] + [body]
         elif kind == 0x11:
             self.held[0x12] = [s for s in self.held[0x12] if s[56:60] + s[72:76] != body[:4] + body[16:20]]
         elif kind == 0x14:
@@ -80,10 +83,10 @@ def test_a_state_is_told_as_iproute_tells_it(kernel: type[Deaf]) -> None:
 
 
 def test_a_policy_is_told_as_iproute_tells_it(kernel: type[Deaf]) -> None:
-    out, _ = ipsec._policies(LINE)
+    out, *_ = ipsec._policies(LINE)
     Deaf().set_policy(out)
     ((kind, body),) = kernel.told
-    assert kind == 0x19
+    assert kind == 0x13
     assert len(body) == 168 + 68
     assert body[:56].hex() == SELECTOR
     assert body[56:152].hex() == FOREVER
@@ -97,15 +100,41 @@ def test_only_what_is_wanted_stays_and_others_are_let_alone(kernel: type[Deaf]) 
         foreign.add_state(state)
     other = SecuredLine(local=LINE.local, peer=("192.168.77.3", 4790), key_out=b"o" * 32, key_in=b"i" * 32)
     ipsec.apply(MARK, [LINE, other])
-    assert (len(Deaf().states()), len(Deaf().policies())) == (4, 4)
+    assert (len(Deaf().states()), len(Deaf().policies())) == (4, 7), "one block for the port, and one for each peer"
     kernel.told.clear()
     ipsec.apply(MARK, [LINE, other])
-    assert [kind for kind, _ in kernel.told] == [0x19] * 4, "policies are set again, states are there"
+    assert kernel.told == [], "all is there"
+    Deaf().remove_policy(Deaf().policies()[0])
+    ipsec.apply(MARK, [LINE, other])
+    assert len(Deaf().policies()) == 7
     ipsec.apply(MARK, [other])
     assert {policy.port for policy in Deaf().policies()} == {4790}
     ipsec.apply(MARK, [])
     assert (Deaf().states(), Deaf().policies()) == ([], [])
     assert len(foreign.states()) == 2
+
+
+def test_a_port_of_ours_may_serve_something_else_in_another_life(kernel: type[Deaf]) -> None:
+    ipsec.apply(MARK, [LINE])
+    plain = replace(LINE, key_out=b"", key_in=b"")
+    ipsec.apply(MARK, [plain])
+    assert set(Deaf().policies()) == set(ipsec._policies(plain))
+    assert Deaf().states() == []
+
+
+def test_agents_of_one_node_do_not_undo_each_other(kernel: type[Deaf]) -> None:
+    """What goes out to a peer's port cannot be told apart: the second is refused, so that the first is never bare."""
+    ipsec.apply(MARK, [LINE])
+    before = list(kernel.held[0x15])
+    second = replace(LINE, local=(LINE.local[0], 4792), key_out=b"o" * 32, key_in=b"i" * 32)
+    with pytest.raises(FileExistsError, match=r"another agent .* to 192\.168\.77\.2, port 4791"):
+        ipsec.apply(MARK + 2, [second])
+    ipsec.apply(MARK + 2, [])
+    assert kernel.held[0x15] == before
+    in_plain = replace(second, key_out=b"", key_in=b"")
+    ipsec.apply(MARK + 2, [in_plain])
+    ipsec.apply(MARK + 2, [])
+    assert kernel.held[0x15] == before
 
 
 def test_both_ends_agree_and_keys_do_not_show() -> None:

@@ -1,7 +1,7 @@
 """The private networks of cluster sessions: there while a kernel of the session is here, and gone with the last.
 
 Those over several nodes are as the manager has settled them; what it told is kept in the kernels' records. The line to
-a node is encrypted while a network needs it, from before its device is there until after it is gone.
+a node is guarded, and encrypted if a network wants it, from before its device is there until after it is gone.
 
 Who holds a network is known from the kernels' records alone, so that an agent that was killed at any step knows it
 again. One operation at a time works on the network of a session.
@@ -45,12 +45,11 @@ def overlay_of(told: OverlayInfo) -> Overlay:
 
 
 def secured_lines(told: OverlayInfo) -> frozenset[SecuredLine]:
-    """Those that it wants encrypted; none where the manager gave no keys."""
+    """Those to its peers, with the keys that it was given; without peers one to itself, so that nobody sends to it."""
     here = told.local.address, told.local.port
     return frozenset(
         SecuredLine(local=here, peer=(peer.address, peer.port), key_out=peer.key_out, key_in=peer.key_in)
-        for peer in told.peers.values()
-        if peer.key_out and peer.key_in
+        for peer in told.peers.values() or [told.local]
     )
 
 
@@ -59,18 +58,19 @@ class Networks:
 
     Args:
         runtime: makes the networks.
-        encrypt: makes these lines to other nodes encrypted, and no other ones any more. Blocks; raises OSError.
+        secure: guards these lines to other nodes, and no other ones any more; encrypts those with keys. Blocks;
+            raises OSError.
     """
 
     def __init__(
-        self, runtime: AbstractRuntime, encrypt: Callable[[Collection[SecuredLine]], None] | None = None
+        self, runtime: AbstractRuntime, secure: Callable[[Collection[SecuredLine]], None] | None = None
     ) -> None:
         self._runtime = runtime
-        self._encrypt = encrypt
+        self._tell = secure
         self._lines: dict[SessionId, frozenset[SecuredLine]] = {}
-        self._encrypted: frozenset[SecuredLine] | None = None
+        self._secured: frozenset[SecuredLine] | None = None
         """None: whatever an earlier life of the agent has left."""
-        self._encrypting = asyncio.Lock()
+        self._securing = asyncio.Lock()
         self._holders: dict[SessionId, set[str]] = {}
         self._locks: WeakValueDictionary[SessionId, asyncio.Lock] = WeakValueDictionary()
 
@@ -82,16 +82,29 @@ class Networks:
         if needs_network(record):
             self._holders.setdefault(record.session_id, set()).add(record.spec.kernel_id)
             overlay = record.spec.cluster.overlay
-            if overlay is not None and (lines := secured_lines(overlay)):
-                self._lines[record.session_id] = lines
+            if overlay is not None:
+                self._lines[record.session_id] = secured_lines(overlay)
 
     async def _secure(self) -> None:
-        """Encrypt what is to be, and nothing else. Raises OSError."""
-        async with self._encrypting:
+        """Secure what is to be, and nothing else. What is in plain goes on without its guard where the kernel has none.
+
+        Raises OSError if something is or was encrypted.
+        """
+        async with self._securing:
             wanted = frozenset[SecuredLine]().union(*self._lines.values())
-            if self._encrypt is not None and wanted != self._encrypted:
-                await asyncio.to_thread(self._encrypt, wanted)
-                self._encrypted = wanted
+            if self._tell is None or wanted == self._secured:
+                return
+            try:
+                await asyncio.to_thread(self._tell, wanted)
+            except OSError as e:
+                if any(line.is_encrypted for line in wanted.union(self._secured or ())):
+                    raise
+                why = e.strerror or e
+                if wanted:
+                    log.warning("whoever knows the numbers of sessions' networks can send into them: %s", why)
+                else:
+                    log.debug("nothing was ever encrypted here: %s", why)
+            self._secured = wanted
 
     async def join(self, record: KernelRecord) -> NetworkView | None:
         """The network of a kernel, made by the first of its session; None for a session of one kernel.
@@ -106,18 +119,20 @@ class Networks:
             cluster = record.spec.cluster
             if cluster.overlay is None:
                 return await self._runtime.create_network(record.session_id, cluster.hosts)
-            if record.session_id in self._lines:
-                await self._join_secured()
+            await self._join_secured(record.session_id)
             return await self._runtime.create_network(record.session_id, cluster.hosts, overlay_of(cluster.overlay))
 
-    async def _join_secured(self) -> None:
-        if self._encrypt is None:
+    async def _join_secured(self, session_id: SessionId) -> None:
+        is_encrypted = any(line.is_encrypted for line in self._lines[session_id])
+        if self._tell is None and is_encrypted:
             raise CreationDenied("this agent encrypts no networks")
-        self._encrypted = None  # somebody may have changed what the kernel was told
+        self._secured = None  # somebody may have changed what the kernel was told
         try:
             await self._secure()
         except OSError as e:
-            raise WorkloadError(f"the session's network cannot be encrypted: {e.strerror or e}") from e
+            if is_encrypted:
+                raise WorkloadError(f"the session's network cannot be encrypted: {e.strerror or e}") from e
+            log.warning("the network of session %s is not guarded: %s", session_id, e.strerror or e)
 
     async def broken(self) -> frozenset[SessionId]:
         """Sessions with kernels here whose network somebody else has removed."""
@@ -133,24 +148,18 @@ class Networks:
             held = self._holders.get(record.session_id, set())
             if not held - {record.spec.kernel_id}:
                 await self._runtime.remove_network(record.session_id)
-                if self._lines.pop(record.session_id, None):
-                    await self._secure()
+                self._lines.pop(record.session_id, None)
+                await self._secure()
                 self._holders.pop(record.session_id, None)
             else:
                 held.discard(record.spec.kernel_id)
 
     async def sweep(self) -> None:
-        """Remove networks that no kernel of ours is in, and encryption that no network needs."""
+        """Remove networks that no kernel of ours is in, and guards that no network needs."""
         for session_id in await self._runtime.list_networks():
             async with self._lock(session_id):
                 if self._holders.get(session_id):
                     continue
                 log.warning("the network of session %s belongs to no kernel of this agent and is removed", session_id)
                 await self._runtime.remove_network(session_id)
-        try:
-            await self._secure()
-        except OSError as e:
-            if self._lines:
-                raise
-            log.debug("nothing was ever encrypted here: %s", e)
-            self._encrypted = frozenset()
+        await self._secure()
