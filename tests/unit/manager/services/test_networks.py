@@ -170,6 +170,14 @@ def test_no_key_comes_again_once_a_line_was_not_needed() -> None:
     assert not set(keys(fresh)) & set(keys(first))
 
 
+def test_one_agent_of_an_address_takes_part_in_encrypted_networks() -> None:
+    first, second = OverlayReport(address="192.0.2.1"), OverlayReport(address="192.0.2.1", port=5, encrypted_port=6)
+    taken = admitted(second, {AgentId("agent-1"): first})
+    assert taken == replace_struct(second, why_plain="agent agent-1 encrypts at 192.0.2.1, and one at a time can")
+    assert admitted(first, {AgentId("agent-2"): taken}) == first
+    assert admitted(second, {AgentId("agent-1"): replace_struct(first, why_plain="no ESP")}) == second
+
+
 def test_of_two_agents_at_one_place_the_first_takes_part() -> None:
     first, second = OverlayReport(address="192.0.2.1"), AgentId("agent-2")
     taken = admitted(OverlayReport(address="192.0.2.1", port=4790, encrypted_port=4791), {second: first})

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from ipaddress import IPv4Network
 from itertools import combinations
 
+import msgspec
+
 from ai.backend.common.errors import InsufficientResource
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import ClusterMode
@@ -100,6 +102,8 @@ def _lines(
 def admitted(told: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> OverlayReport:
     """What an agent told of itself, or that it takes no part since another one has its place.
 
+    One of those at an address takes part in encrypted networks: what two send to a peer's port cannot be told apart.
+
     Args:
         told: by the agent.
         others: what was admitted of all others that live.
@@ -107,11 +111,17 @@ def admitted(told: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> Ov
     if told.why_not:
         return told
     ports = {told.port, told.encrypted_port}
-    for agent_id, other in others.items():
-        if not other.why_not and other.address == told.address and ports & {other.port, other.encrypted_port}:
+    here = {agent_id: o for agent_id, o in others.items() if not o.why_not and o.address == told.address}
+    for agent_id, other in here.items():
+        if ports & {other.port, other.encrypted_port}:
             why = f"agent {agent_id} is at {told.address} with the same port: set `underlay` of one of them"
             return OverlayReport(why_not=why)
-    return told
+    encrypts = next((agent_id for agent_id, other in here.items() if not other.why_plain), None)
+    if told.why_plain or encrypts is None:
+        return told
+    return msgspec.structs.replace(
+        told, why_plain=f"agent {encrypts} encrypts at {told.address}, and one at a time can"
+    )
 
 
 def _number(taken: Collection[int], settings: SessionSettings, rng: random.Random) -> int:
