@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ai.backend.common.devices import DeviceAllocation
+from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling.decide import Board, decide
 from ai.backend.core.scheduling.plan import Plan, SkipReason
@@ -219,6 +221,22 @@ def test_a_board_that_is_kept_decides_like_a_new_one(
         (p.session_id, [k.agent_id for k in p.kernels]) for p in new.placements
     ]
     assert kept.waits == new.waits
+
+
+def test_a_kept_board_forgets_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ai.backend.core.scheduling.entries.MOST_SHAPES", 8)
+    empty = Snapshot(resource_group="default", agents=(agent("i-0", cpu=2),))
+    stays = session("stays", slots(cpu=3), quotas=("user stays",))
+    board = Board(empty)
+    for number in range(100):
+        owner = replace(stays, session_id=session("", slots()).session_id, quotas=(f"user {number}",))
+        designated = session("d", slots(cpu=3), designated_agents=(AgentId("i-0"), AgentId(f"gone-{number}")))
+        snapshot = replace(empty, pending=(stays, owner, designated))
+        assert board.renew(snapshot)
+        expected = decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
+        assert board.plan(Policy(), now=NOW, rng=random.Random(1)) == expected
+    assert len(board.shapes.lanes) < 20
+    assert len(board.shapes._read) < 20
 
 
 @settings(max_examples=60, deadline=None)

@@ -30,7 +30,7 @@ from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import without_placeholders
 from ai.backend.core.scheduling import gates, waiting
-from ai.backend.core.scheduling.entries import Entry, Shape, Shapes, Verdict
+from ai.backend.core.scheduling.entries import MOST_SHAPES, Entry, Shape, Shapes, Verdict
 from ai.backend.core.scheduling.fleet import Demand, Fleet
 from ai.backend.core.scheduling.gang import Seat, closest_agents, unseat
 from ai.backend.core.scheduling.placing import first
@@ -40,9 +40,6 @@ from ai.backend.core.scheduling.preemption import Victims
 from ai.backend.core.scheduling.queues import fifo_key
 from ai.backend.core.scheduling.slot_index import mask_of, members
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, Snapshot, is_same_agent
-
-_MOST_SHAPES = 4096
-"""What is remembered of requests does not grow for ever."""
 
 
 def decide(snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
@@ -100,7 +97,7 @@ class Board:
         before = self.snapshot
         if (
             not self.fleet.is_exact
-            or len(self.shapes.shapes) > _MOST_SHAPES
+            or len(self.shapes.shapes) > MOST_SHAPES
             or (before.allocation_order, before.workload) != (snapshot.allocation_order, snapshot.workload)
             or len(before.agents) != len(snapshot.agents)
             or not all(map(is_same_agent, before.agents, snapshot.agents))
@@ -113,6 +110,7 @@ class Board:
         pending = {session.session_id: session for session in snapshot.pending}
         for session_id in self._entries.keys() - pending.keys():
             self.withdraw(session_id)
+        self.shapes.tidy(self._entries.values())
         for session_id, session in pending.items():
             known = self._entries.get(session_id)
             if known is None or (known.session is not session and known.session != session):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
 
 from ai.backend.common.ids import SessionId
@@ -12,6 +12,8 @@ from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingKernel, PendingSession
 
 Verdict = tuple[SkipReason, str]
+MOST_SHAPES = 4096
+"""What is remembered of requests does not grow for ever."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +87,15 @@ class Shapes:
         if lane is None:
             lane = self.lanes[id(shape), session.quotas] = Lane(shape, session.quotas)
         return Entry(session, lane, session.starts_at is not None or bool(session.dependencies))
+
+    def tidy(self, entries: Collection[Entry]) -> None:
+        """Forget lanes that nobody is in, and how sessions were written, once there are many more of them than
+        ``entries``, which are all that wait."""
+        most = MOST_SHAPES + 2 * len(entries)
+        if len(self.lanes) > most:
+            self.lanes = {(id(e.lane.shape), e.lane.quotas): e.lane for e in entries}
+        if len(self._read) > most:
+            self._read.clear()
 
     def _starters(self, kernel: PendingKernel) -> Hashable:
         """Equal for kernels that the same agents can start; what no agent can start is equal to nothing else."""
