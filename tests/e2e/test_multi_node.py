@@ -124,6 +124,10 @@ class TwoMachines:
         with closing(sqlite3.connect(self.root / "manager.db")) as database:
             return sorted(row[0] for row in database.execute(query, values))
 
+    def guards(self) -> set[str]:
+        """What the kernels are told of who may send."""
+        return set().union(*(machine.ip("xfrm", "policy").splitlines() for machine in self.machines))
+
     def links(self) -> set[str]:
         return set().union(*(machine.links() for machine in self.machines))
 
@@ -151,7 +155,7 @@ def numbers(cluster: TwoMachines) -> list[int]:
 def await_end(cluster: TwoMachines, session: dict[str, Any]) -> list[str]:
     """Why its kernels have ended. Nothing is left of its network."""
     wait_until(lambda: cluster.json("info", session["id"])["status"] == "TERMINATED", what="the end of the session")
-    wait_until(lambda: not cluster.links(), what="the end of all devices")
+    wait_until(lambda: not cluster.links() | cluster.guards(), what="the end of all devices and their guards")
     assert not numbers(cluster)
     which = "SELECT id FROM sessions WHERE name = ?"
     query = f"SELECT reason FROM kernels WHERE session_id = ({which})"
@@ -162,9 +166,10 @@ def test_kernels_on_two_machines_log_in_to_each_other(cluster: TwoMachines) -> N
     cluster.cli("start", "-t", "wide", "--cluster-mode", "multi-node", "--cluster-size", "3", *SIZE, "python")
     assert all(len(machine.links()) == 1 for machine in cluster.machines), "both have a part of it"
     assert len(numbers(cluster)) == 1
+    assert all("action block" in machine.ip("xfrm", "policy") for machine in cluster.machines)
     assert logins(cluster, "wide") == [f"['{host}', 'main1'] " for host in ("main1", "sub1", "sub2")]
     cluster.cli("rm", "wide")
-    wait_until(lambda: not cluster.links(), what="the end of all devices")
+    wait_until(lambda: not cluster.links() | cluster.guards(), what="the end of all devices and their guards")
     assert not numbers(cluster)
 
 
@@ -180,7 +185,7 @@ def test_where_one_machine_cannot_the_other_keeps_nothing(cluster: TwoMachines) 
         other.communicate()
     (evidence,) = cluster.column("SELECT status_data FROM kernels WHERE status = 'ERROR'")
     assert "the session's network could not be made: Address already in use" in evidence
-    wait_until(lambda: not cluster.links(), what="the end of all devices")
+    wait_until(lambda: not cluster.links() | cluster.guards(), what="the end of all devices and their guards")
     assert not numbers(cluster)
 
 

@@ -39,7 +39,7 @@ SERVE = (
 )
 CALL = (
     "import socket\n"
-    "with socket.create_connection(({host!r}, 4321), 20) as line:\n"
+    "with socket.create_connection(({host!r}, 4321), 30) as line:\n"
     "    there = line.getpeername()[0]\n"
     "    line.sendall(b'x' * 1_000_000)\n"
     "    line.shutdown(socket.SHUT_WR)\n"
