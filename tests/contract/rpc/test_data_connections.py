@@ -123,6 +123,29 @@ class TestWhatCarries:
         async with asyncio.timeout(30):
             await loop.is_cut.wait()
 
+    async def test_pieces_of_every_size_arrive_as_they_were(self, pair: Pair) -> None:
+        await pair.join()
+        stream, _ = await connect(pair)
+        pieces = [bytes([number]) * size for number, size in enumerate((1, 16383, 16384, 3, 262144, 5, 70000, 262143))]
+        got = b""
+
+        async def read() -> None:
+            nonlocal got
+            while data := await stream.read():
+                got += data
+
+        reading = asyncio.create_task(read())
+        async with asyncio.timeout(30):
+            for piece in pieces:
+                await stream.write(piece)
+            await stream.write_eof()
+            await reading
+        assert got == b"".join(pieces)
+        for connection in server_of(pair)._connections:
+            line = connection._transport.get_extra_info("socket") if connection._transport else None
+            if line is not None and line.family != socket.AF_UNIX:
+                assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), "a keystroke waits for nothing"
+
     async def test_a_stream_that_has_ended_leaves_no_connection(self, pair: Pair) -> None:
         await pair.join()
         stream, loop = await connect(pair)

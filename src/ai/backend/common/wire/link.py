@@ -57,8 +57,8 @@ class PtyStream(Protocol):
 class ByteStream(Protocol):
     """A connection: bytes both ways, each way ending by itself. A slow reader slows its writer and nobody else.
 
-    One task reads and one writes. After ``close``, and after the far side or what is between has gone, both raise
-    Unavailable.
+    A piece may be a bytearray as well, which nobody changes any more. One task reads and one writes. After ``close``,
+    and after the far side or what is between has gone, both raise Unavailable.
     """
 
     async def read(self) -> bytes:

@@ -27,6 +27,8 @@ MEET_S = 3.0
 STALLED_S = 60.0
 """How long the far side may take nothing at all while as much as the window waits here for it."""
 _HEAD = struct.Struct(">BI")
+_JOINED = 16 * 1024
+"""A piece below this is copied to leave with its head, a larger one is not."""
 _NO_ROOM = bytearray(4096)
 _ROOM = 1024 * 1024
 """What a unix socket is asked to hold: by itself it holds less than one piece. The system gives what it allows."""
@@ -44,7 +46,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_writable = asyncio.Event()
         self._is_writable.set()
-        self._take: Callable[[bytes], None] = self._take_first
+        self._take: Callable[[Any], None] = self._take_first
         self._buffer = bytearray()
         self._expect(first, self._take_first)
 
@@ -76,6 +78,8 @@ class DataConnection(asyncio.BufferedProtocol):
         line = transport.get_extra_info("socket")
         if line.family == socket.AF_UNIX:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
+        else:
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio leaves it out for what it was handed
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return memoryview(_NO_ROOM if self._has_parted else self._buffer)[self._filled :]
@@ -86,7 +90,7 @@ class DataConnection(asyncio.BufferedProtocol):
             return
         self._filled += nbytes
         if self._filled == len(self._buffer):
-            self._take(bytes(self._buffer))
+            self._take(self._buffer)
 
     def pause_writing(self) -> None:
         if not self._has_parted:
@@ -113,13 +117,14 @@ class DataConnection(asyncio.BufferedProtocol):
 
     # ---- frames -----------------------------------------------------------------------------------------------------
 
-    def _expect(self, size: int, take: Callable[[bytes], None]) -> None:
+    def _expect(self, size: int, take: Callable[[Any], None]) -> None:
+        """Have the next bytes read into a buffer that is handed on as it is, and that nobody changes afterwards."""
         self._buffer, self._filled, self._take = bytearray(size), 0, take
 
     def _take_first(self, data: bytes) -> None:
         self._expect(_HEAD.size, self._take_head)
         if not self._first.done():
-            self._first.set_result(data)
+            self._first.set_result(bytes(data))
 
     def _take_head(self, data: bytes) -> None:
         kind, size = _HEAD.unpack(data)
@@ -177,7 +182,12 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._has_parted or self._transport is None or self._transport.is_closing():
             raise Unavailable("the connection was cut")
         if kind == Kind.DATA:
-            self._transport.writelines((_HEAD.pack(kind, len(body)), body))
+            head = _HEAD.pack(kind, len(body))
+            if len(body) < _JOINED:
+                self._transport.write(head + body)
+            else:
+                self._transport.write(head)
+                self._transport.write(body)
         elif kind == Kind.CREDIT:
             self._transport.write(_HEAD.pack(kind, body))
 
