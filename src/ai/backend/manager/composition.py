@@ -9,10 +9,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 from ai.backend.common.errors import NotFound, Unavailable
-from ai.backend.core.lifecycle.effects import DestroyKernels
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.infra.bus import Bus
@@ -57,6 +55,7 @@ from ai.backend.manager.services.journal import AuditService, EventService, Task
 from ai.backend.manager.services.leadership import Leadership
 from ai.backend.manager.services.lookup import SessionFinder
 from ai.backend.manager.services.loops.callbacks import CallbackLoop
+from ai.backend.manager.services.loops.hints import Hints
 from ai.backend.manager.services.loops.idle import IdleLoop
 from ai.backend.manager.services.loops.launch import LaunchLoop
 from ai.backend.manager.services.loops.owners import OwnersLoop
@@ -82,7 +81,7 @@ from ai.backend.manager.services.templates.service import TemplateService
 from ai.backend.manager.services.tunnels import TunnelService
 from ai.backend.manager.services.usage import UsageService
 from ai.backend.manager.services.watchers import WatcherService
-from ai.backend.manager.services.writer import CALLBACK, LAUNCH, SCHEDULE, TERMINATE, SessionWriter
+from ai.backend.manager.services.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 _BURY_S = 30.0
@@ -352,6 +351,14 @@ class Manager:
             settings.callbacks,
         )
         self._retention = RetentionLoop(kept.sessions, kept.answers, clock, settings.retention, kept.errors)
+        self._hints = Hints(
+            self._bus,
+            self._writer,
+            schedule=self._schedule,
+            launch=self._launch,
+            terminate=self._terminate,
+            callbacks=self._callbacks,
+        )
 
     @property
     def services(self) -> Services:
@@ -401,7 +408,7 @@ class Manager:
     async def _begin(self) -> None:
         """Run the loops."""
         self._reports.lead()
-        work = [self._listen(), *(loop.run() for loop in self.loops)]
+        work = [self._hints.run(), *(loop.run() for loop in self.loops)]
         if self._leadership is not None:
             work.append(self._bury(self._leadership))
         self._leading = [asyncio.create_task(loop) for loop in work]
@@ -476,26 +483,3 @@ class Manager:
         if not found:
             raise NotFound(f"no live session is called {session[:64]}; `backend.ai ps` lists them")
         return found
-
-    async def _listen(self) -> None:
-        """Turn hints into work."""
-        with self._bus.subscribe(SCHEDULE, LAUNCH, TERMINATE, CALLBACK, limit=10_000) as hints:
-            while True:
-                topic, payload = await hints.get()
-                self._dispatch(topic, payload)
-
-    def _dispatch(self, topic: str, payload: Any) -> None:
-        if topic == SCHEDULE:
-            self._schedule.wake()
-        elif topic == CALLBACK:
-            self._callbacks.wake()
-        elif topic == LAUNCH:
-            session = self._writer.written(payload) if payload is not None else None
-            if session is not None:
-                self._launch.push(session)
-            else:
-                self._launch.wake()
-        elif isinstance(payload, DestroyKernels):
-            self._terminate.push(payload)
-        else:
-            self._terminate.wake()
