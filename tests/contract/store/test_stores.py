@@ -171,6 +171,11 @@ class StoreContract:
         assert await stores.sessions.networks() == [(77, make_network())]
         now = await stores.sessions.get(first.id)
         assert now is not None
+        await stores.sessions.save([Change(old=now, new=replace(now, status=SessionStatus.TERMINATING))])
+        assert await stores.sessions.networks() == [(77, replace(make_network(), lines={}))], "lines that agents leave"
+        now = await stores.sessions.get(first.id)
+        assert now is not None
+        assert now.network == make_network()
         change = ended(now)
         await stores.sessions.save([replace(change, new=replace(change.new, vni=None, network=None))])
         assert await stores.sessions.networks() == []

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ai.backend.common.ids import AgentId
+from ai.backend.common.states import SessionStatus
 
 
 def line_between(one: AgentId, other: AgentId) -> str:
@@ -43,3 +44,8 @@ class SessionNetwork:
     nodes: Mapping[AgentId, NetworkNode]
     encrypted: bool = False
     lines: Mapping[str, str] = field(default_factory=dict)
+
+
+def lasting(network: SessionNetwork, status: SessionStatus) -> SessionNetwork:
+    """As later sessions may share it: the lines of a session that ends are left by one agent after the other."""
+    return replace(network, lines={}) if status is SessionStatus.TERMINATING else network

@@ -99,7 +99,8 @@ class SessionStore(Protocol):
         ...
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
-        """Those over several agents that sessions have now, each with its number."""
+        """Those over several agents that sessions have now, each with its number. Those of sessions that end are
+        without their ``lines``: agents are about to leave these, and would not agree with others on where they are."""
         ...
 
     async def search(self, query: SessionQuery) -> Page[Session]: ...

@@ -27,7 +27,7 @@ from ai.backend.manager.adapters.db.outbox import acknowledge, insert_events, re
 from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.model.changes import Change, ObservationAck, slot_deltas
 from ai.backend.manager.model.journal import Event, EventDraft
-from ai.backend.manager.model.network import SessionNetwork
+from ai.backend.manager.model.network import SessionNetwork, lasting
 from ai.backend.manager.model.query import Page, SessionQuery
 from ai.backend.manager.model.session import (
     HOLDING_KERNEL_STATUSES,
@@ -325,10 +325,10 @@ class SqlSessionStore:
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
         c = t.sessions.c
-        query = select(c.vni, c.network).where(c.vni.is_not(None))
+        query = select(c.vni, c.network, c.status).where(c.vni.is_not(None))
 
         def work(s: Connection) -> list[tuple[int, SessionNetwork]]:
-            return [(vni, network) for vni, network in s.execute(query)]
+            return [(vni, lasting(network, status)) for vni, network, status in s.execute(query)]
 
         return await self._db.run_read(work)
 

@@ -15,7 +15,7 @@ from ai.backend.manager.model.callback import Callback, callback_body, owed_call
 from ai.backend.manager.model.changes import Change, ObservationAck, slot_deltas
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.journal import Event, EventDraft
-from ai.backend.manager.model.network import SessionNetwork
+from ai.backend.manager.model.network import SessionNetwork, lasting
 from ai.backend.manager.model.query import Page, SessionQuery
 from ai.backend.manager.model.selecting import select
 from ai.backend.manager.model.session import (
@@ -113,7 +113,9 @@ class MemorySessionStore:
             raise StaleVersion("another session has the number of this one's network")
 
     async def networks(self) -> list[tuple[int, SessionNetwork]]:
-        return [(s.vni, s.network) for s in self._live if s.vni is not None and s.network is not None]
+        return [
+            (s.vni, lasting(s.network, s.status)) for s in self._live if s.vni is not None and s.network is not None
+        ]
 
     def _moved(self, deltas: Mapping[AgentId, ResourceSlot]) -> dict[AgentId, Agent]:
         moved: dict[AgentId, Agent] = {}
