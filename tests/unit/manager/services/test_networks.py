@@ -170,6 +170,22 @@ def test_no_key_comes_again_once_a_line_was_not_needed() -> None:
     assert not set(keys(fresh)) & set(keys(first))
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"address": "192.0.2.01"}, "'192.0.2.01' is no IPv4 address"),
+        ({"address": "3221225985"}, "'3221225985' is no IPv4 address"),
+        ({"address": "0.0.0.0"}, "0.0.0.0 is no address of one node"),
+        ({"address": "224.0.0.1"}, "224.0.0.1 is no address of one node"),
+        ({"port": 0}, "its two ports must differ, and be from 1 to 65535"),
+        ({"port": 4790}, "its two ports must differ, and be from 1 to 65535"),
+    ],
+)
+def test_a_place_that_nobody_can_be_at_is_not_told_to_others(changes: dict[str, Any], why: str) -> None:
+    told = replace_struct(OverlayReport(address="192.0.2.1"), **changes)
+    assert admitted(told, {AgentId("agent-2"): OverlayReport(address="192.0.2.1")}).why_not == why
+
+
 def test_one_agent_of_an_address_takes_part_in_encrypted_networks() -> None:
     first, second = OverlayReport(address="192.0.2.1"), OverlayReport(address="192.0.2.1", port=5, encrypted_port=6)
     taken = admitted(second, {AgentId("agent-1"): first})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from itertools import combinations
 
 import msgspec
@@ -37,6 +37,7 @@ _NOT_HOSTS = 2  # the network itself and its broadcast address
 _HEADERS = 50  # IPv4, UDP, VXLAN, Ethernet
 _ENCRYPTION = 40  # ESP: header, initialization vector, padding, check value
 _LARGEST = 65_535
+_BROADCAST = IPv4Address("255.255.255.255")
 _TRIES = 64
 
 
@@ -99,6 +100,19 @@ def _lines(
     return {line: living.get(line) or f"{rng.getrandbits(64):016x}" for line in wanted}
 
 
+def _malformed(address: str, ports: Collection[int]) -> str:
+    """Empty if others can be told it as it stands; each address has one spelling."""
+    try:
+        parsed = IPv4Address(address)
+    except ValueError:
+        return f"{address[:64]!r} is no IPv4 address"
+    if parsed.is_unspecified or parsed.is_multicast or parsed == _BROADCAST:
+        return f"{address} is no address of one node"
+    if len(ports) == 1 or not all(0 < port <= _LARGEST for port in ports):
+        return "its two ports must differ, and be from 1 to 65535"
+    return ""
+
+
 def admitted(told: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> OverlayReport:
     """What an agent told of itself, or that it takes no part since another one has its place.
 
@@ -111,6 +125,8 @@ def admitted(told: OverlayReport, others: Mapping[AgentId, OverlayReport]) -> Ov
     if told.why_not:
         return told
     ports = {told.port, told.encrypted_port}
+    if why := _malformed(told.address, ports):
+        return OverlayReport(why_not=why)
     here = {agent_id: o for agent_id, o in others.items() if not o.why_not and o.address == told.address}
     for agent_id, other in here.items():
         if ports & {other.port, other.encrypted_port}:
