@@ -279,8 +279,9 @@ class TestStrangers:
             writer.close()
 
     @pytest.mark.parametrize("carrier", ["tls"])
-    async def test_many_who_say_nothing_hold_nobody(self, pair: Pair) -> None:
+    async def test_many_who_say_nothing_hold_nobody(self, pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         await pair.join()
+        monkeypatch.setattr(data_server, "MEET_S", 60)
         assert await echo(pair) == b"hello"
         server = server_of(pair)
         silent = [socket.socket() for _ in range(200)]
@@ -288,10 +289,10 @@ class TestStrangers:
             for sock in silent:
                 sock.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server._port))
-            stream, _ = await connect(pair)
             async with asyncio.timeout(30):
-                while len(server._connections) > 1 + data_server._STRANGERS_OF_ONE:  # noqa: ASYNC110  # no event
-                    await asyncio.sleep(0.01)
+                while len(server._connections) != data_server._STRANGERS_OF_ONE:  # noqa: ASYNC110  # it has no event
+                    await asyncio.sleep(0.05)
+            stream, _ = await connect(pair)
             assert any(one._port is not None for one in server._connections), "the link carries it"
             await stream.close()
         finally:
