@@ -123,6 +123,28 @@ class TestWhatCarries:
         async with asyncio.timeout(30):
             await loop.is_cut.wait()
 
+    async def test_a_welcome_that_comes_too_late_leaves_nothing(
+        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The manager has begun to carry by the connection, the agent has given it up and uses the link."""
+        await pair.join()
+        say, late = data_connection.DataConnection.say, asyncio.Event()
+
+        def hesitate(self: data_connection.DataConnection, data: bytes) -> None:
+            if data != data_connection.WELCOME:
+                say(self, data)
+            else:
+                late.set()
+
+        monkeypatch.setattr(data_connection.DataConnection, "say", hesitate)
+        monkeypatch.setattr(data_dialer, "MEET_S", 0.2)
+        stream, loop = await connect(pair)
+        assert late.is_set()
+        async with asyncio.timeout(30):
+            with pytest.raises(Unavailable):
+                await stream.read()
+            await loop.is_cut.wait()
+
     async def test_pieces_of_every_size_arrive_as_they_were(self, pair: Pair) -> None:
         await pair.join()
         stream, _ = await connect(pair)

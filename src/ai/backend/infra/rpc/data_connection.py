@@ -62,7 +62,10 @@ class DataConnection(asyncio.BufferedProtocol):
     def carry(self, port: StreamPort[bytes]) -> None:
         """Carry the messages of this stream from now on, and end with it."""
         self._port = port
+        is_gone = self._has_parted
         port.ride(self._post, self._part)
+        if is_gone:
+            port.cut()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -111,9 +114,13 @@ class DataConnection(asyncio.BufferedProtocol):
         if not self._first.done():
             self._first.set_exception(ConnectionResetError("it has gone"))
             self._first.exception()
+        had_parted = self._has_parted
         self._leave()
         if self._port is not None:
-            self._port.end()
+            if had_parted:
+                self._port.end()
+            else:
+                self._port.cut()
 
     # ---- frames -----------------------------------------------------------------------------------------------------
 

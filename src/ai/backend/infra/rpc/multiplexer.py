@@ -233,7 +233,8 @@ class Multiplexer:
         def forget() -> None:
             ports.pop(number, None)
 
-        return StreamPort(BYTES if method.stream == "bytes" else FRAMES, post, forget)
+        flow = BYTES if method.stream == "bytes" else FRAMES
+        return StreamPort(flow, post, forget, tell_cut=lambda: self._post_soon(Kind.END, number))
 
     # ---- sending ----------------------------------------------------------------------------------------------------
 

@@ -41,8 +41,11 @@ BYTES: Flow[bytes] = Flow(bytes, 1024 * 1024, lambda piece: len(piece) + _PIECE_
 class StreamPort(Generic[F]):
     """One end of a stream. With ``FRAMES`` a :class:`~ai.backend.common.wire.link.PtyStream`."""
 
-    def __init__(self, flow: Flow[F], post: Post, forget: Callable[[], None]) -> None:
+    def __init__(
+        self, flow: Flow[F], post: Post, forget: Callable[[], None], *, tell_cut: Callable[[], None] = lambda: None
+    ) -> None:
         self.flow = flow
+        self._tell_cut = tell_cut
         self._post = post
         self._forget = forget
         self._incoming: deque[F] = deque()
@@ -87,6 +90,12 @@ class StreamPort(Generic[F]):
         self._news.set()
         self._credited.set()
         self._forget()
+
+    def cut(self) -> None:
+        """What it rode on is gone without a word. The far side may not know of the ride, so the link tells it."""
+        if not self._ended:
+            self.end()
+            self._tell_cut()
 
     async def over(self) -> None:
         """Wait until either side, or the link, has ended it."""
