@@ -325,6 +325,7 @@ class Manager:
             settings.sessions,
             kept.shares,
             images=images.catalogue if images is not None else None,
+            key_id=self._sealer.newest_id,
         )
         self._services.resource_groups.after_change.append(self._schedule)
         self._services.equipment.after_change.append(self._schedule)

@@ -13,8 +13,9 @@ from msgspec.structs import replace as replace_struct
 from ai.backend.common.errors import InsufficientResource, UnsupportedResource
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import ClusterMode, KernelEventReason, KernelStatus, SessionStatus
-from ai.backend.common.wire.agent import OverlayReport
+from ai.backend.common.wire.agent import OverlayInfo, OverlayReport
 from ai.backend.core.lifecycle.events import SessionCreationFailed
+from ai.backend.manager.adapters.db.sealing import Sealer, new_key
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.network import SessionNetwork
@@ -57,8 +58,8 @@ def settled(session: Session, taken: list[tuple[int, SessionNetwork]] | None = N
     return replace(session, vni=vni, network=network)
 
 
-def derive(purpose: bytes) -> bytes:
-    return b"<" + purpose + b">"
+def derive(purpose: bytes, key_id: str) -> bytes:
+    return b"<" + purpose + b" by " + key_id.encode() + b">"
 
 
 def test_every_address_is_of_one_kernel_or_one_agent() -> None:
@@ -168,6 +169,32 @@ def test_no_key_comes_again_once_a_line_was_not_needed() -> None:
     again, fresh = begun([1, 2], [wider]), begun([1, 2], [])
     assert keys(again) == keys(first), "also when the session that began it is over"
     assert not set(keys(fresh)) & set(keys(first))
+
+
+def test_a_new_sealing_key_changes_nothing_of_what_is_settled() -> None:
+    old, new = new_key(), new_key()
+    agents = {a.id: a for a in (agent(n) for n in range(1, 3))}
+
+    def begun(sealer: Sealer, taken: list[tuple[int, SessionNetwork]]) -> Session:
+        session = on([1, 2], resource_opts={ENCRYPTION: "true"})
+        vni, network = settle(session, agents, taken, SETTINGS, random.Random(), sealer.newest_id())
+        return replace(session, vni=vni, network=network)
+
+    def told(session: Session, number: int, sealer: Sealer) -> OverlayInfo:
+        overlay = kernel_spec(session, session.kernels[number], derive=sealer.derived).cluster.overlay
+        assert overlay is not None
+        return overlay
+
+    before, after = Sealer([old]), Sealer([new, old])
+    first = begun(before, [])
+    here, there = told(first, 0, before), told(first, 1, after)  # the manager starts again in between
+    assert here.secret == there.secret
+    assert here.peers["agent-2"].key_out == there.peers["agent-1"].key_in != b""
+    assert first.network is not None
+    second = told(begun(after, [(first.vni or 0, first.network)]), 0, after)
+    assert second.peers["agent-2"].key_out == here.peers["agent-2"].key_out, "the line is in use"
+    third = begun(after, [])
+    assert told(third, 0, after).secret == told(third, 0, Sealer([new])).secret, "new ones need the old key no more"
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ class SessionNetwork:
         nodes: its agents.
         encrypted: whether what goes from agent to agent is.
         lines: which life of their encrypted line two agents are in, by :func:`line_between`; empty if it is not.
+        key_id: of the sealing key that its secrets follow from, however often there is a newer one.
     """
 
     subnet: str
@@ -44,6 +45,7 @@ class SessionNetwork:
     nodes: Mapping[AgentId, NetworkNode]
     encrypted: bool = False
     lines: Mapping[str, str] = field(default_factory=dict)
+    key_id: str = ""
 
 
 def lasting(network: SessionNetwork, status: SessionStatus) -> SessionNetwork:

@@ -23,11 +23,11 @@ from ai.backend.manager.model.network import NetworkNode, SessionNetwork, line_b
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.services.agent_features import is_encrypted
 
-Derive = Callable[[bytes], bytes]
-"""From a purpose to 32 bytes that nobody else knows, and that are the same for it each time."""
+Derive = Callable[[bytes, str], bytes]
+"""From a purpose and the id of a key to 32 bytes that nobody else knows, and that are the same for them each time."""
 
 
-def no_secret(purpose: bytes) -> bytes:
+def no_secret(purpose: bytes, key_id: str) -> bytes:
     """Where no session has a network over several agents."""
     raise LookupError(f"there is no secret to derive {purpose.decode()!r} from")
 
@@ -52,6 +52,7 @@ def settle(
     taken: Collection[tuple[int, SessionNetwork]],
     settings: SessionSettings,
     rng: random.Random,
+    key_id: str = "",
 ) -> tuple[int, SessionNetwork]:
     """The number and the network of a session whose kernels have their agents.
 
@@ -61,6 +62,7 @@ def settle(
         taken: the networks of all living sessions.
         settings: which numbers and addresses there are.
         rng: where the search begins: what an agent that is lost keeps is then not given away at once.
+        key_id: of the key that its secrets are to follow from.
 
     Raises:
         InsufficientResource: no numbers or addresses are left, or an agent takes no part in such networks any more.
@@ -85,19 +87,21 @@ def settle(
         places=dict(placed),
         nodes=nodes,
         encrypted=encrypted,
-        lines=_lines(here, taken, rng) if encrypted else {},
+        lines=_lines(here, taken, rng, key_id) if encrypted else {},
+        key_id=key_id,
     )
     return _number({vni for vni, _ in taken}, settings, rng), network
 
 
 def _lines(
-    here: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random
+    here: Collection[AgentId], taken: Iterable[tuple[int, SessionNetwork]], rng: random.Random, key_id: str
 ) -> dict[str, str]:
-    """A word for the line of each two agents: that of the living sessions which use it, or one that never was. States
-    that are made anew count their packets from the start, and must not do so with a key that was used."""
+    """A word for the line of each two agents: that of the living sessions which use it, or one that never was, with the
+    id of its key. States that are made anew count their packets from the start, and must not do so with a key that was
+    used; and while one of its sessions lives, a line keeps its key."""
     living = {line: life for _, other in taken for line, life in other.lines.items()}
     wanted = (line_between(*pair) for pair in combinations(here, 2))
-    return {line: living.get(line) or f"{rng.getrandbits(64):016x}" for line in wanted}
+    return {line: living.get(line) or f"{key_id}:{rng.getrandbits(64):016x}" for line in wanted}
 
 
 def _malformed(address: str, ports: Collection[int]) -> str:
@@ -186,7 +190,7 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
         if not network.encrypted:
             return b""
         life = network.lines.get(line_between(source, target), "")
-        return derive(f"underlay {source} {target} {life}".encode())
+        return derive(f"underlay {source} {target} {life}".encode(), life.partition(":")[0])
 
     return OverlayInfo(
         vni=session.vni,
@@ -206,5 +210,5 @@ def overlay_info(session: Session, kernel: Kernel, derive: Derive) -> OverlayInf
             if agent_id != kernel.agent
         },
         places={host: agent_id for host, agent_id in network.places.items() if agent_id != kernel.agent},
-        secret=derive(f"session-network {session.id} {session.vni}".encode()),
+        secret=derive(f"session-network {session.id} {session.vni}".encode(), network.key_id),
     )

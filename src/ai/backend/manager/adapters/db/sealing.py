@@ -61,9 +61,15 @@ class Sealer:
     def is_on(self) -> bool:
         return self._newest is not None
 
-    def derived(self, purpose: bytes) -> bytes:
-        """32 bytes that follow from the newest key and a purpose; without any key, the same in this process only."""
-        return (self._newest or self._passing).derived(b"purpose " + purpose)
+    def newest_id(self) -> str:
+        """Of the key that seals now; empty without any."""
+        return self._newest.id if self._newest is not None else ""
+
+    def derived(self, purpose: bytes, key_id: str) -> bytes:
+        """32 bytes that follow from a purpose and this key, or from the newest where that is gone; without any key, the
+        same in this process only."""
+        key = self._key(key_id) if key_id else None
+        return (key or self._newest or self._passing).derived(b"purpose " + purpose)
 
     def seal(self, secret: str, context: str) -> str:
         """``context`` names the place of the secret: it can be opened there only, so rows cannot be swapped."""

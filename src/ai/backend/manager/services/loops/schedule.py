@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -111,8 +111,10 @@ class ScheduleLoop(Loop):
         shares: ShareStore,
         rng: random.Random | None = None,
         images: Catalogue | None = None,
+        key_id: Callable[[], str] = str,
     ) -> None:
         super().__init__()
+        self._key_id = key_id
         self._images = images
         self._sessions = sessions
         self._agents = agents
@@ -243,7 +245,7 @@ class ScheduleLoop(Loop):
                 found.append(change)
                 continue
             try:
-                vni, network = settle(change.new, agents, taken, self._settings, self._rng)
+                vni, network = settle(change.new, agents, taken, self._settings, self._rng, self._key_id())
             except InsufficientResource as e:
                 reason = SkipReason.INSUFFICIENT_RESOURCE
                 without.append(Skip(session_id=change.old.id, reason=reason, message=e.message))
