@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -103,6 +104,9 @@ def test_round_robin_goes_on_where_it_was() -> None:
     assert places(snapshot) == ["i-0", "i-1", "i-2", "i-0"]
     later = Snapshot(resource_group="default", agents=tuple(agents), pending=pending[:2], last_agent=agents[1].agent_id)
     assert places(later) == ["i-2", "i-0"]
+    two = (agents[0].agent_id, agents[2].agent_id)
+    gang = session("gang", *[slots(cpu=4)] * 3, age_s=99, multi=True, designated_agents=two)
+    assert places(replace(later, pending=(gang, *pending[:2]))) == ["i-2", "i-0"], "what was given back was not chosen"
 
 
 def test_every_order_ends_with_many_owners() -> None:

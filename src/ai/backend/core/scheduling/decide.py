@@ -268,7 +268,7 @@ class Pass:
     ) -> Sequence[Seat] | None:
         """Seats for every kernel of a multi-node session on agents of a mask."""
         seats: list[Seat | None] = [None] * len(kernel_ids)
-        arrange = self._arrange
+        arrange, cursor = self._arrange, self._fleet.cursor
         for i in shape.hardest:
             demand, ids = shape.parts[i], kernel_ids[i : i + 1]
             taken = [seat.rank for seat in seats if seat is not None] if arrange else ()
@@ -276,6 +276,7 @@ class Pass:
             found = next((seat for mask in masks if (seat := self._seat(demand, ids, avoided, mask))), None)
             if found is None:
                 unseat(self._fleet, shape, kernel_ids, seats)
+                self._fleet.cursor = cursor
                 return None
             seats[i] = found[0]
         return [seat for seat in seats if seat is not None]
