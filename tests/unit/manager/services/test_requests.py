@@ -13,9 +13,9 @@ from ai.backend.common.states import UserRole
 from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.services.crash_points import CRASH_POINTS, RARE_CRASH_POINTS
-from ai.backend.manager.services.request_checks import check_environ
 from ai.backend.manager.services.execution import check_path
 from ai.backend.manager.services.kernel_spec import kernel_spec
+from ai.backend.manager.services.request_checks import check_environ
 from ai.backend.manager.services.visibility import controls, sees
 from tests.contract.store.builders import make_session, placed
 
