@@ -20,6 +20,7 @@ from ai.backend.manager.adapters.callbacks import HttpCallbackSender
 from ai.backend.manager.adapters.memory.session_store import MemorySessionStore
 from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import CallbackSettings, ManagerSettings, SessionSettings
+from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.model.session import CreateSession
 from ai.backend.manager.ports.world import CallbackFailed
 from ai.backend.manager.services.loops.callbacks import CallbackLoop
@@ -222,6 +223,34 @@ async def test_tries_are_counted_and_grow_apart(caplog: pytest.LogCaptureFixture
     assert "gave up telling host of session" in caplog.text
     assert "secret" not in caplog.text
     assert await store.due_callbacks(clock.time, limit=9) == []
+
+
+async def test_what_was_told_while_the_store_was_read_is_not_told_again() -> None:
+    class Slow(MemorySessionStore):
+        has_read, go_on = asyncio.Event(), asyncio.Event()
+
+        async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
+            found = await super().due_callbacks(now, limit=limit)
+            self.has_read.set()
+            await self.go_on.wait()
+            return found
+
+    store, sender = Slow(), _Sender()
+    loop = CallbackLoop(store, sender, _Clock(), CallbackSettings())
+    session = make_session(callback_url="http://host/")
+    await store.insert(session, events=[event(session, "session_enqueued")])
+    store.go_on.set()
+    await loop.once()
+    store.has_read.clear()
+    store.go_on.clear()
+    reading = asyncio.create_task(loop.once())
+    await store.has_read.wait()
+    sender.hold.set()
+    await loop.settle()
+    store.go_on.set()
+    await reading
+    await loop.settle()
+    assert [told for _, told in sender.sent] == ["enqueued"]
 
 
 async def test_a_refused_address_is_tried_once() -> None:

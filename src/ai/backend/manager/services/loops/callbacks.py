@@ -37,20 +37,26 @@ class CallbackLoop(Loop):
         self._clock = clock
         self._settings = settings
         self._busy: dict[SessionId, tuple[AccessKey, asyncio.Task[None]]] = {}
+        self._done: set[int] = set()
 
     async def once(self) -> None:
+        self._done.clear()
+        due = await self._store.due_callbacks(self._clock.now(), limit=1000)
         owners = Counter(access_key for access_key, _ in self._busy.values())
-        for one in await self._store.due_callbacks(self._clock.now(), limit=1000):
+        for one in due:
+            if one.id in self._done:  # since it was read
+                continue
             if len(self._busy) >= _AT_ONCE:
                 return
             if owners[one.access_key] < _PER_OWNER and one.session_id not in self._busy:
                 owners[one.access_key] += 1
                 task = asyncio.create_task(self._tell(one), name=f"callback-{one.id}")
                 self._busy[one.session_id] = one.access_key, task
-                task.add_done_callback(partial(self._let_go, one.session_id))
+                task.add_done_callback(partial(self._let_go, one))
 
-    def _let_go(self, session_id: SessionId, task: asyncio.Task[None]) -> None:
-        self._busy.pop(session_id, None)
+    def _let_go(self, one: Callback, task: asyncio.Task[None]) -> None:
+        self._busy.pop(one.session_id, None)
+        self._done.add(one.id)
         if not task.cancelled() and task.exception() is not None:  # it stays in the store
             log.error("could not note what became of a callback", exc_info=task.exception())
         self.wake()
