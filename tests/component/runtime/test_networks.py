@@ -21,9 +21,10 @@ from uuid import uuid4
 
 import pytest
 
-from ai.backend.common.errors import CreationDenied
+from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.node.crash_points import VARIABLE
+from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, WorkloadKey, WorkloadSpec
 from ai.backend.plugin.testing.talk import Talk
 from ai.backend.runtime.docker.records import INSTANCE_LABEL
@@ -125,6 +126,28 @@ async def test_a_device_without_a_record_is_found(tmp_path: Path) -> None:
         assert list(await runtime.list_networks()) == [view.session_id]
         assert devices(tmp_path / "state") == {runtime._networks.device(view.session_id)}
     assert not devices(tmp_path / "state")
+
+
+@on_processes
+async def test_a_successor_takes_its_place_at_once(tmp_path: Path) -> None:
+    """Though the kernel removes the device of whoever has ended only a little later."""
+    async with running("process", tmp_path / "state") as runtime:
+        view = await runtime.create_network(SessionId(uuid4()), HOSTS)
+        for _ in range(5):
+            await (await start(runtime, view, "main1")).close()
+            for workload in await runtime.list_workloads():
+                await runtime.remove(workload.key)
+
+
+@on_processes
+async def test_a_network_that_is_gone_is_told_as_the_reason(tmp_path: Path) -> None:
+    async with running("process", tmp_path / "state") as runtime:
+        view = await runtime.create_network(SessionId(uuid4()), HOSTS)
+        (device,) = devices(tmp_path / "state")
+        with Route() as route:
+            route.remove(device)
+        with pytest.raises(WorkloadError, match=r"network: .*No such device"):
+            await start(runtime, view, "main1")
 
 
 @on_processes

@@ -7,11 +7,13 @@ to die with the shim, which a change of identity would have cleared; last the fi
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import resource
 import signal
 import stat
+import time
 from typing import Any, NoReturn
 
 from ai.backend.plugin.node import beneath, cgroupfs, syscalls
@@ -20,6 +22,7 @@ CHANNEL_FD = 3
 SECCOMP_FD = 4
 INFO_FD = 5
 BLOCK_FD = 6
+_PREDECESSOR_S = 10.0
 STAGE = "/tmp"  # exists on every host; covered by a tmpfs in this child's own mount namespace
 
 
@@ -43,6 +46,7 @@ def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, 
         step = "files"
         program = _read(plan["seccomp"]) if plan["seccomp"] else b""
         _arrange_fds(plan, channel, log, info, block, report)
+        report = _REPORT_FD
         step = "mounts"
         if plan["stage"]:
             _stage(plan["stage"])
@@ -63,7 +67,10 @@ def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, 
         step = "execute"
         os.execve(plan["argv"][0], plan["argv"], plan["environ"])
     except BaseException as error:  # noqa: BLE001  # whatever it was, this process must not go on as a second shim
-        os.write(_REPORT_FD, f"{step}: {error}".encode()[:500])
+        try:
+            os.write(report, f"{step}: {error}".encode()[:500])
+        except OSError:
+            pass  # the shim has gone
     os._exit(127)
 
 
@@ -163,7 +170,15 @@ def _join_network(parent: str, address: str, prefix: int, hardware: str) -> None
     with Route() as own:
         own.set_up("lo")
         own.add_address("eth0", address, prefix)
-        own.set_up("eth0")
+        # A restart has the hardware address of its predecessor, whose device the kernel removes a little after its end.
+        deadline = time.monotonic() + _PREDECESSOR_S
+        while True:
+            try:
+                return own.set_up("eth0")
+            except OSError as error:
+                if error.errno not in (errno.EBUSY, errno.EADDRINUSE) or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
 
 def _become_user(plan: dict[str, Any]) -> None:
