@@ -180,6 +180,7 @@ async def test_a_deleted_data_directory_takes_its_workloads_along(tmp_path: Path
     await runtime.create(WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="python"))
     await runtime.shutdown()
     assert processes_of(str(key.kernel_id))
-    shutil.rmtree(state)
+    while state.exists():  # somebody in there may still write
+        shutil.rmtree(state, ignore_errors=True)
     left = await asyncio.to_thread(eventually, lambda: traces_of(str(key.kernel_id), state))
     assert not left
