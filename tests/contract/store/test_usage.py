@@ -58,7 +58,7 @@ class UsageContract:
 
     @pytest.fixture
     def kept(self) -> Kept:
-        raise NotImplementedError
+        pytest.fail("override the fixture `kept`")
 
     async def _fill(self, kept: Kept) -> None:
         other: dict[str, Any] = {
