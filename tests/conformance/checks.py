@@ -134,6 +134,18 @@ def check_run_long(scene: Scene) -> None:
         scene.remove("conf-long")
 
 
+def check_run_input(scene: Scene) -> None:
+    """The program asks twice; what is typed reaches it, and it goes on."""
+    try:
+        code = "a = input('first? '); b = input('second? '); print('got', a, b)"
+        command = ("run", "--rm", "-t", "conf-input", *_RESOURCE_OPTIONS, "-c", code, "python")
+        said = ended(scene.client(*command, input_="one\ntwo\n"))
+        assert "first?" in said.all, said.all
+        assert "got one two" in said.all, said.all
+    finally:
+        scene.remove("conf-input")
+
+
 def check_run_file(scene: Scene) -> None:
     (scene.client.folder / "hello.py").write_text("import sys\nprint('from a file', sys.argv[1:])\n")
     try:

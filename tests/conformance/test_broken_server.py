@@ -90,6 +90,10 @@ def _twice(told: dict[str, Any]) -> dict[str, Any]:
     return {**told, "console": [item for item in told.get("console") or [] for _ in range(2)]}
 
 
+def _no_waiting(told: dict[str, Any]) -> dict[str, Any]:
+    return {**told, "status": "finished"} if told.get("status") == "waiting-input" else told
+
+
 def _unparsable_data(line: bytes) -> bytes:
     return b"data: not json\n" if line.startswith(b"data:") else line
 
@@ -165,6 +169,7 @@ BREAKAGES = [
     Breakage("a result without console", "run_code", _STREAM, message=_without("console")),
     Breakage("a stream that says nothing", "run_file", _STREAM, message=_no_message),
     Breakage("output that comes twice", "run_long", _STREAM, message=_twice),
+    Breakage("a wait for input told as the end", "run_input", _STREAM, message=_no_waiting),
     Breakage("an upload that is thrown away", "upload", "/session/.*/upload", swallow=(204, "")),
     Breakage("an archive that is none", "download", "/session/.*/download", spoil=_spoil_archive),
     Breakage("a list of files that is no text", "ls", "/session/.*/files", spoil=_unwrap_files),
