@@ -95,11 +95,15 @@ async def tidied(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
         await asyncio.wait({work})
 
 
+_clear_type_cache: Callable[[], None] = getattr(sys, "_clear_internal_caches", sys._clear_type_cache)
+"""By its name from CPython 3.13 on, where the other one is deprecated."""
+
+
 def tidy() -> None:
     """Empty caches of objects that will not come again, collect cycles, and give back what is free."""
     if (yarl := sys.modules.get("yarl")) is not None:
         yarl.cache_clear()
-    sys._clear_type_cache()  # it keeps the name of each attribute that was looked up, also of those made for one look
+    _clear_type_cache()  # it keeps the name of each attribute that was looked up, also of those made for one look
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
