@@ -11,33 +11,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from click.testing import CliRunner
-from sqlalchemy import Connection
 
 from ai.backend.infra.bus import Bus
-from ai.backend.infra.database import Database, current_revision, upgrade
+from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
-from ai.backend.manager.adapters.db.tables import metadata
 from ai.backend.manager.commands.start_server import serve
 from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.main import main
 from tests.support.certificates import self_signed
-
-
-async def test_the_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/m.db")
-    assert await upgrade(database, MIGRATIONS) == SCHEMA_HEAD
-    assert await current_revision(database) == SCHEMA_HEAD
-
-    def compare(connection: Connection) -> list[object]:
-        return list(compare_metadata(MigrationContext.configure(connection), metadata))
-
-    assert await database.run_sync(compare) == []
-    await database.close()
 
 
 async def test_stopping_is_safe_at_any_time(tmp_path: Path) -> None:

@@ -7,14 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from ai.backend.common.errors import InvalidInput, NotFound, UnsupportedResource
 from ai.backend.common.states import SessionStatus
 from ai.backend.common.wire.agent import AgentReport, KernelSpec, PluginReport
-from ai.backend.infra.database import Database, upgrade
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
 from ai.backend.manager.model.session import CreateSession, Session
 from tests.component.manager.conftest import SETTINGS, Cluster, start_manager
 from tests.component.manager.fakes import FakeAgent
@@ -226,21 +223,3 @@ async def test_the_list_of_what_there_is(cluster: Cluster, old: GpuAgent, new: G
     ]
     with pytest.raises(NotFound):
         await cluster.manager.services.cluster.variants(cluster.user, "elsewhere")
-
-
-async def test_sessions_of_before_require_nothing(tmp_path: Path) -> None:
-    """A database that was made before the column is there."""
-    database = Database(f"sqlite+aiosqlite:///{tmp_path}/m.db")
-    first = tmp_path / "first" / "versions"
-    first.mkdir(parents=True)
-    (first / "0001.py").write_text((MIGRATIONS / "versions" / "0001_lay_the_tables.py").read_text())
-    assert await upgrade(database, first.parent) == "0001"
-
-    def columns(connection: Any) -> dict[str, str | None]:
-        rows = connection.execute(text("PRAGMA table_info(sessions)")).all()
-        return {row[1]: row[4] for row in rows}
-
-    assert "variant_requirements" not in await database.run_sync(columns)
-    assert await upgrade(database, MIGRATIONS) == SCHEMA_HEAD
-    assert (await database.run_sync(columns))["variant_requirements"] == "'[]'"
-    await database.close()
