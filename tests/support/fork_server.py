@@ -100,11 +100,8 @@ def say(life: int, number: int) -> None:
         return  # nobody listens any more
 
 
-def run(words: list[str], read_again: list[str]) -> None:
-    """What ``python WORDS`` does. ``read_again``: modules that looked at the environment when they were imported."""
-    for name in read_again:
-        if name in sys.modules:
-            importlib.reload(sys.modules[name])
+def run(words: list[str]) -> None:
+    """What ``python WORDS`` does."""
     kind, *rest = words
     if kind == "-m":
         module, *arguments = rest
@@ -134,7 +131,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     program = Server(socket.socket(fileno=int(sys.argv[1]))).next_program()
-    run(program["words"], options["read_again"])
+    run(program["words"])
 
 
 if __name__ == "__main__":

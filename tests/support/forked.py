@@ -54,14 +54,11 @@ class ForkServer:
     Args:
         modules: what it imports.
         forget: prefixes of modules that every program imports anew all the same, what they import being there.
-        read_again: modules that look at the environment when they are imported.
     """
 
-    def __init__(
-        self, python: str, modules: Sequence[str], *, forget: Sequence[str] = (), read_again: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, python: str, modules: Sequence[str], *, forget: Sequence[str] = ()) -> None:
         self.python = python
-        self._options = json.dumps({"modules": list(modules), "forget": list(forget), "read_again": list(read_again)})
+        self._options = json.dumps({"modules": list(modules), "forget": list(forget)})
         self._requests: socket.socket | None = None
         self._owner = 0
 
@@ -96,7 +93,7 @@ def _end(requests: socket.socket, process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-OURS = ForkServer(sys.executable, DAEMONS, read_again=["ai.backend.infra.crash_points"])
+OURS = ForkServer(sys.executable, DAEMONS)
 
 
 class ForkedPopen(subprocess.Popen[Any]):

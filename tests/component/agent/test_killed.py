@@ -11,7 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from ai.backend.agent.services.crash_points import CRASH_POINTS
+from ai.backend.agent.services.crash_points import KERNEL_CRASH_POINTS
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode
 from ai.backend.common.wire.agent import (
@@ -29,9 +29,9 @@ from tests.support.agent_node import Node
 from tests.support.audit import leftovers
 
 S = KernelStatus
-CREATE = [point for point in CRASH_POINTS if point.startswith("create.")]
-DESTROY = [point for point in CRASH_POINTS if point.startswith("destroy.")]
-RESTART = [point for point in CRASH_POINTS if point.startswith("restart.")]
+CREATE = [point for point in KERNEL_CRASH_POINTS if point.startswith("create.")]
+DESTROY = [point for point in KERNEL_CRASH_POINTS if point.startswith("destroy.")]
+RESTART = [point for point in KERNEL_CRASH_POINTS if point.startswith("restart.")]
 
 
 @pytest_asyncio.fixture

@@ -2,7 +2,7 @@
 
 Usage: python docker_driver.py STATE KERNEL_ID SETTINGS_JSON IMAGE
 
-The environment variable BACKENDAI_CRASH_AT names the instruction to die at (``plugin.node.crash_points``).
+The environment variable BACKENDAI_CRASH_POINT names the instruction to die at (``plugin.crash_points``).
 """
 
 from __future__ import annotations

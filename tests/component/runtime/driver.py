@@ -3,7 +3,7 @@
 Usage: python driver.py STATE KERNEL_ID SETTINGS_JSON UNTIL [MOUNT_SOURCE CODE]   with UNTIL one of ready, stopped,
 removed. A source is mounted at /mnt/data, and the code is run; if it prints a number, that port is connected to.
 
-Prints a line of JSON per step. The environment variable BACKENDAI_CRASH_AT names the instruction to die at
+Prints a line of JSON per step. The environment variable BACKENDAI_CRASH_POINT names the instruction to die at
 (``supervisor.crash_points``).
 """
 

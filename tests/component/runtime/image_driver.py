@@ -2,7 +2,7 @@
 
 Usage: python image_driver.py STATE SETTINGS_JSON IMAGE_JSON
 
-The environment variable BACKENDAI_CRASH_AT names the instruction to die at (``plugin.node.crash_points``).
+The environment variable BACKENDAI_CRASH_POINT names the instruction to die at (``plugin.crash_points``).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Usage: python network_driver.py process|docker STATE SESSION_ID SETTINGS_JSON IMAGE [wide]
 
-The environment variable BACKENDAI_CRASH_AT names the instruction to die at (``plugin.node.crash_points``).
+The environment variable BACKENDAI_CRASH_POINT names the instruction to die at (``plugin.crash_points``).
 """
 
 from __future__ import annotations

@@ -24,11 +24,12 @@ import pytest
 from ai.backend.common.errors import CreationDenied, ImageMissing, Unavailable, WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
+from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.node import runner_copy
 from ai.backend.plugin.node.channel import RelayConnection
-from ai.backend.plugin.node.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.plugin.testing.talk import Talk
+from ai.backend.runtime.docker.crash_points import WORKLOAD_POINTS
 from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.runtime import DockerRuntime
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
@@ -45,10 +46,6 @@ from tests.support.docker_engine import (
 
 pytestmark = [pytest.mark.needs("docker")]
 PATIENCE_S = 30.0
-POINTS = (
-    "create.directory", "create.record", "create.home", "create.made", "create.started", "create.begun",
-    "stop.requested", "stop.exited", "remove.marked", "remove.container", "remove.home", "remove.emptied",
-)  # fmt: skip
 
 
 def settings_for(engine: DockerEngine, **more: Any) -> dict[str, Any]:
@@ -356,7 +353,7 @@ async def test_a_full_disk_leaves_nothing(tmp_path: Path, docker_engine: DockerE
             assert ended is not None
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("point", WORKLOAD_POINTS)
 async def test_the_agent_dies(tmp_path: Path, docker_engine: DockerEngine, known_images: Path, point: str) -> None:
     kernel_id, state = str(uuid4()), tmp_path / "state"
     remember_images(state, known_images)

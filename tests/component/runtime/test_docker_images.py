@@ -29,7 +29,7 @@ from ai.backend.common.errors import (
     WorkloadError,
 )
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.node.crash_points import VARIABLE
+from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import CommitRequest, ImageRequest, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.docker.archives import rewrite
 from ai.backend.runtime.docker.pulls import error_of

@@ -22,7 +22,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.node.crash_points import VARIABLE
+from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec, WorkloadState
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings

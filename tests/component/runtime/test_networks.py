@@ -23,14 +23,16 @@ import pytest
 
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.node.crash_points import VARIABLE
+from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, WorkloadKey, WorkloadSpec
 from ai.backend.plugin.testing.talk import Talk
+from ai.backend.runtime.docker.crash_points import NETWORK_POINTS as DOCKER_NETWORK_POINTS
 from ai.backend.runtime.docker.records import INSTANCE_LABEL
 from ai.backend.runtime.process.networks import SessionNetworks
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
+from ai.backend.runtime.process.supervisor.crash_points import NETWORK_POINTS as PROCESS_NETWORK_POINTS
 from tests.component.runtime.network_driver import HOSTS, make
 from tests.support import forked
 from tests.support.docker_engine import CACHE, PYTHON_IMAGE, DockerEngine, remember_images
@@ -104,7 +106,7 @@ def host_addresses() -> list[str]:
 
 
 @on_processes
-@pytest.mark.parametrize("point", ["network.recorded", "network.made", "network.removed", "network.made wide"])
+@pytest.mark.parametrize("point", [*PROCESS_NETWORK_POINTS, "network.made wide"])
 async def test_an_agent_of_processes_dies(tmp_path: Path, point: str) -> None:
     state, session = tmp_path / "state", SessionId(uuid4())
     await die("process", state, session, "{}", "python", *point.split())
@@ -198,7 +200,7 @@ def networks_of(engine: DockerEngine, runtime: Any) -> list[str]:
 
 
 @pytest.mark.needs("docker")
-@pytest.mark.parametrize("point", ["network.looked", "network.made", "network.emptied", "network.removed"])
+@pytest.mark.parametrize("point", DOCKER_NETWORK_POINTS)
 async def test_an_agent_of_containers_dies(
     tmp_path: Path, docker_engine: DockerEngine, known_images: Path, point: str
 ) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from ai.backend.plugin.object_storage import StorageContext
 from ai.backend.storage.main import StorageProxy
-from ai.backend.storage.services.artifacts.crash_points import CRASH_POINTS
+from ai.backend.storage.services.crash_points import IMPORT
 from ai.backend.volume.object import S3Storage
 from tests.support.artifacts import ArtifactCaller
 from tests.support.fake_hub import FakeHub, Model
@@ -90,7 +90,7 @@ REMOVING = ("deleting",)
 
 def test_every_point_is_killed_at() -> None:
     killed = {f"artifact.{point.partition(':')[0]}" for point in (*ON_ONE_DISK, *BETWEEN_STORAGES, *REMOVING)}
-    assert set(CRASH_POINTS) == killed
+    assert set(IMPORT) == killed
 
 
 @pytest.mark.timeout(240)

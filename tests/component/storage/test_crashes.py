@@ -11,7 +11,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from ai.backend.storage.services.crash_points import CLONE, CRASH_POINTS, DELETE, RENAME, UPLOAD
+from ai.backend.storage.services.crash_points import CLONE, DELETE, RENAME, UPLOAD
 from tests.support.cluster import wait_until
 from tests.support.storage_proxy import Caller, ProxyProcess
 
@@ -148,10 +148,6 @@ async def test_a_renamed_file_has_one_name(process: ProxyProcess, http: aiohttp.
     assert os.listdir(inside) == ["b"]
     process.start()
     assert (await caller.ask("POST", "/folder/file/rename", vfid=vfid, relpath="a", new_name="b")).status == 404
-
-
-def test_every_point_is_tried() -> None:
-    assert set(CRASH_POINTS) == {*UPLOAD, *CLONE, *DELETE, *RENAME}
 
 
 async def test_killed_at_any_moment_nothing_is_half_visible(process: ProxyProcess, http: aiohttp.ClientSession) -> None:

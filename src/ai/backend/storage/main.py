@@ -17,7 +17,6 @@ from aiohttp import web
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.volume_paths import VFolderId
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
@@ -27,6 +26,7 @@ from ai.backend.infra.pid_file import PidFile
 from ai.backend.infra.settings import load_settings
 from ai.backend.infra.telemetry import Metrics, log_as_configured
 from ai.backend.infra.workers import Workers, first_has_ended
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.api.artifacts import ArtifactApi, ArtifactClientApi
 from ai.backend.storage.api.client import ClientApi, allow_all_origins
 from ai.backend.storage.api.manager import FileApi, FolderApi, VolumeApi

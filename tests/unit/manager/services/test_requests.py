@@ -10,9 +10,7 @@ import pytest
 from ai.backend.common.errors import InvalidInput, InvalidName
 from ai.backend.common.ids import AccessKey, DomainName, UserId
 from ai.backend.common.states import UserRole
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.services.crash_points import CRASH_POINTS, RARE_CRASH_POINTS
 from ai.backend.manager.services.execution import check_path
 from ai.backend.manager.services.kernel_spec import kernel_spec
 from ai.backend.manager.services.request_checks import check_environ
@@ -90,9 +88,3 @@ def test_an_agent_is_told_everything() -> None:
     assert (sub.startup_command, sub.batch_timeout_s) == (None, None)
     mine = replace(session, environ={"BACKENDAI_SESSION_ID": "forged"})
     assert kernel_spec(mine, mine.main).environ["BACKENDAI_SESSION_ID"] == str(session.id)
-
-
-def test_kill_points_do_nothing_unless_asked() -> None:
-    assert len(set(CRASH_POINTS + RARE_CRASH_POINTS)) == len(CRASH_POINTS + RARE_CRASH_POINTS)
-    for name in CRASH_POINTS:
-        crash_point(name)

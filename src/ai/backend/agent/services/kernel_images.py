@@ -19,7 +19,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.images import registry_of
 from ai.backend.common.states import KernelStatus
-from ai.backend.infra.crash_points import crash_point
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import AbstractRuntime, ImageRequest
 
 log = logging.getLogger(__name__)

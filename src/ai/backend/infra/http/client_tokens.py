@@ -18,11 +18,11 @@ from typing import Any, Protocol
 from aiohttp import web
 
 from ai.backend.common.errors import BackendError
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.errors import ClientTokenReused, OutcomeNotKept, OutcomeUnknown, problem_response, status_of
 from ai.backend.infra.http.paths import modern_path, split_target
 from ai.backend.infra.http.routes import SAFE_METHODS, Call
+from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 TOKEN_HEADER = "X-BackendAI-Client-Token"

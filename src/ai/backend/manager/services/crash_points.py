@@ -1,4 +1,4 @@
-"""The places at which a kill test may end the manager, see ``infra.crash_points``."""
+"""The places at which a kill test may end the manager, see ``plugin.crash_points``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ def _around(*steps: str) -> tuple[str, ...]:
     return tuple(f"{when}-{step}" for step in steps for when in ("before", "after"))
 
 
-CRASH_POINTS = _around(
+SESSION_CRASH_POINTS = _around(
     "commit-create",
     "commit-schedule",
     "agent-create",
@@ -20,7 +20,10 @@ CRASH_POINTS = _around(
 )
 """What every session that is created, perhaps restarted, and destroyed passes, in this order."""
 
-RARE_CRASH_POINTS = _around("commit-dispatch", "commit-abandon", "commit-rename", "keep-answer")
+RARE_CRASH_POINTS = (
+    *_around("commit-dispatch", "commit-abandon", "commit-rename", "keep-answer"),
+    "database-before-commit",
+)
 """What is passed when an agent is slow, refuses or is lost, when a session is renamed, and by every call with a client
 token."""
 
@@ -46,3 +49,11 @@ ARTIFACT_CRASH_POINTS = (
 
 IMAGE_CRASH_POINTS = ("after-image-scan-page",)
 """What a scan of a registry of images passes."""
+
+CRASH_POINTS = (
+    *SESSION_CRASH_POINTS,
+    *RARE_CRASH_POINTS,
+    *FOLDER_CRASH_POINTS,
+    *ARTIFACT_CRASH_POINTS,
+    *IMAGE_CRASH_POINTS,
+)

@@ -17,11 +17,11 @@ from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.effects import DestroyKernels, Effect
 from ai.backend.infra.bus import Bus
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Kernel, OwnerLimits, Session
 from ai.backend.manager.ports.stores import SessionStore
+from ai.backend.plugin.crash_points import crash_point
 
 OUTBOX = "manager.outbox"
 """Bus topic: events were written."""

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied
-from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node.netlink import EVERYBODY, Route, mac_of
 from ai.backend.plugin.runtime import Overlay
 
@@ -75,7 +75,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
                 route.remove(name)
                 raise CreationDenied(_NO_SHORTCUT)
             route.set_alias(name, alias)
-            reach("network.made")
+            crash_point("network.made")
         for peer in dict.fromkeys(overlay.peers.values()):
             route.add_place(name, EVERYBODY, *peer)
         for host, peer in overlay.peers.items():

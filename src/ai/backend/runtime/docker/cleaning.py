@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import WorkloadKey
 from ai.backend.runtime.docker.creation import unstage
@@ -39,7 +39,7 @@ async def undo_creation(engine: Engine, state: DockerState, folder: DockerFolder
 async def erase(engine: Engine, state: DockerState, folder: DockerFolder, key: WorkloadKey, *, keep_home: bool) -> None:
     """Remove every trace of a workload. The record goes last: whatever is left is found by it."""
     await engine.remove(state.container_name(key))
-    reach("remove.container")
+    crash_point("remove.container")
     await asyncio.to_thread(_erase_files, state, folder, key, keep_home)
 
 
@@ -47,12 +47,12 @@ def _erase_files(state: DockerState, folder: DockerFolder, key: WorkloadKey, kee
     unstage(folder.path)
     if not keep_home:
         remove_tree(state.home(key.kernel_id))
-        reach("remove.home")
+        crash_point("remove.home")
     if folder.path.is_dir():
         for entry in list(folder.path.iterdir()):
             if entry.name not in LAST:
                 remove_tree(entry)
-        reach("remove.emptied")
+        crash_point("remove.emptied")
         remove_tree(folder.path)
 
 

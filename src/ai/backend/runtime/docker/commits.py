@@ -29,7 +29,7 @@ from ai.backend.common.errors import (
     WorkloadError,
 )
 from ai.backend.common.images import ImageName
-from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import CommitRequest, CommittedImage, ImageRequest, TellProgress, WorkloadKey
 from ai.backend.runtime.docker.archives import Rewritten, rewrite
@@ -120,17 +120,17 @@ class Commits:
         temporary = f"{self._repository}:{tag}"
         try:
             await self._engine.commit(container, self._repository, tag)
-            reach("commit.made")
+            crash_point("commit.made")
             await self._engine.save(temporary, work / "saved.tar")
             tell(size, 2 * size)
-            reach("commit.saved")
+            crash_point("commit.saved")
             name = wanted.push.name if wanted.push is not None else _archive_name(base, wanted.filename)
             config = {**(base.get("Config") or {})}
             config["Labels"] = {**(config.get("Labels") or {}), **wanted.labels}
             made = await asyncio.to_thread(
                 rewrite, work / "saved.tar", work / "archive", name, config, wanted.push is None
             )
-            reach("commit.written")
+            crash_point("commit.written")
             if wanted.push is not None:
                 return await self._push(wanted.push, work / "archive", made)
             await asyncio.to_thread(_place, work / "archive", target)

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ai.backend.common.errors import Unavailable, WorkloadError
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import syscalls
 from ai.backend.plugin.node.beneath import BENEATH, open_source
 from ai.backend.plugin.node.channel import RelayConnection
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.mounts import check_mount
 from ai.backend.plugin.node.trees import place_files, remove_tree
 from ai.backend.plugin.runtime import WorkloadSpec
@@ -57,11 +57,11 @@ class Creation:
         try:
             body = compose(self.spec, self.image, self.settings, self.facts, scene)
             container_id = await self.engine.create(name, body)
-            reach("create.made")
+            crash_point("create.made")
             for network in networks_of(self.spec, self.settings, self.facts)[1:]:
                 await self.engine.connect(network, container_id, [self.spec.hostname])
             await self.engine.start(container_id)
-            reach("create.started")
+            crash_point("create.started")
         finally:
             await asyncio.to_thread(unstage, self.folder.path)  # the container has them, or never will
         try:
@@ -71,7 +71,7 @@ class Creation:
                 raise
             hint = f"the runtime class {self.spec.runtime_class} must let unix sockets through mounts"
             raise WorkloadError(f"{error.message}; {hint}") from error
-        reach("create.begun")
+        crash_point("create.begun")
         found = await self.engine.inspect(container_id)
         if found is None:
             raise WorkloadError("the container was removed while it started")
@@ -106,9 +106,9 @@ class Creation:
             network=spec.network.network_id if spec.network is not None else "",
         )
         folder.path.mkdir(mode=0o700)
-        reach("create.directory")
+        crash_point("create.directory")
         folder.write_record(record)
-        reach("create.record")
+        crash_point("create.record")
         owner = self.owner if os.geteuid() == 0 else None
         if not spec.keep_home:
             remove_tree(home)
@@ -117,7 +117,7 @@ class Creation:
         if owner is not None:
             os.chown(home, *owner)
             os.chown(folder.channel, *owner)
-        reach("create.home")
+        crash_point("create.home")
         texts = {target: text.encode() for target, text in etc_files(self.image, *self.owner).items()}
         files = place_files({**texts, **spec.files}, folder.path, home, owner, spec.private_files)
         scene = Scene(

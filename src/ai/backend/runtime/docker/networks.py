@@ -25,8 +25,8 @@ from uuid import UUID
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import overlay
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.node.subnets import addresses_of, busy_networks, prefix_for
 from ai.backend.plugin.runtime import NetworkView, Overlay
@@ -92,7 +92,7 @@ class SessionNetworks:
         """
         view = await self._kept(session_id, hosts, over)
         if view is None:
-            reach("network.looked")
+            crash_point("network.looked")
             async with self._choosing:
                 view = await self._create(session_id, hosts, over)
         if over is not None:
@@ -131,7 +131,7 @@ class SessionNetworks:
                 if "overlap" in error.message.lower() or "exists" in error.message.lower():
                     continue  # somebody else was faster
                 raise CreationDenied(f"the engine makes no network for the session: {error.message}") from error
-            reach("network.made")
+            crash_point("network.made")
             return NetworkView(session_id=session_id, network_id=network_id, addresses=addresses)
         if over is not None and refusal is not None:
             raise CreationDeferred(f"the session's network cannot be {over.subnet} here: {refusal.message}")
@@ -208,9 +208,9 @@ class SessionNetworks:
         shown = await self._engine.network(network_id)
         for container_id in (shown or {}).get("Containers") or {}:
             await self._engine.disconnect(network_id, container_id)
-        reach("network.emptied")
+        crash_point("network.emptied")
         await self._engine.remove_network(network_id)
-        reach("network.removed")
+        crash_point("network.removed")
 
     async def sessions(self) -> Sequence[SessionId]:
         labels = [f"{INSTANCE_LABEL}={self._state.instance}", SESSION_LABEL]

@@ -17,7 +17,7 @@ from ai.backend.common.errors import (
     StorageFull,
 )
 from ai.backend.common.images import ImageName
-from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import ImageRequest, TellProgress
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 
@@ -99,9 +99,9 @@ class Pulls:
         transfer: _Transfer
 
         async def run() -> None:
-            reach("pull.begun")
+            crash_point("pull.begun")
             await self._fetch(wanted, transfer)
-            reach("pull.done")
+            crash_point("pull.done")
 
         transfer = _Transfer(asyncio.create_task(run(), name=f"pull-{wanted.name}"))
 

@@ -28,9 +28,9 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Measurement
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import ports, process_list, room, runner_copy
 from ai.backend.plugin.node.channel import RelayChannel
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.measuring import Meter
 from ai.backend.plugin.node.trees import tree_size
 from ai.backend.plugin.runtime import (
@@ -262,13 +262,13 @@ class DockerRuntime(AbstractRuntime):
         if grace_s > 0:
             await self._engine.kill(container, "SIGTERM")
             await self._engine.wait(container, grace_s)
-        reach("stop.requested")
+        crash_point("stop.requested")
         ended = await self._workloads.settle(handle)
         if ended is None:
             await self._engine.kill(container, "SIGKILL")
             await self._engine.wait(container, STOP_MARGIN_S)
             ended = await self._workloads.settle(handle)
-        reach("stop.exited")
+        crash_point("stop.exited")
         if ended is None:
             raise Unavailable(f"the engine does not end the container {container[:12]}")
         return ended
@@ -282,7 +282,7 @@ class DockerRuntime(AbstractRuntime):
             if folder.path.exists():
                 with suppress(OSError):  # a full disk; the agent asks again if this is cut off
                     await asyncio.to_thread(folder.mark_removing, keep_home=keep_home)
-                reach("remove.marked")
+                crash_point("remove.marked")
             await cleaning.erase(self._engine, self._state, folder, key, keep_home=keep_home)
             self._workloads.handles.pop(key, None)
             self._meter.forget(key)

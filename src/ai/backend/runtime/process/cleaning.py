@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import cgroupfs, proc
 from ai.backend.plugin.node.cgroups import CgroupDriver, Group
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
 from ai.backend.runtime.process.planning import COOKIE_VARIABLE
@@ -113,9 +113,9 @@ def erase(
         cgroupfs.remove([dict(group) for group in _groups_of(cgroups, str(key))])
         if not keep_home:
             remove_tree(state.home(key.kernel_id))
-            reach("remove.home")
+            crash_point("remove.home")
         _empty(directory)
-        reach("remove.emptied")
+        crash_point("remove.emptied")
         remove_tree(directory.path)
     finally:
         if lock is not None:

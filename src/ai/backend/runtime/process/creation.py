@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import seccomp
 from ai.backend.plugin.node.beneath import BENEATH
 from ai.backend.plugin.node.cgroups import Groups
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.state import write_json
 from ai.backend.plugin.node.trees import place_files, remove_tree
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
@@ -77,12 +77,12 @@ class Creation:
             made_home=made_home,
         )
         directory.make()
-        reach("create.directory")
+        crash_point("create.directory")
         directory.write_record(record)
-        reach("create.record")
+        crash_point("create.record")
         owner = (self.settings.kernel_uid, self.settings.kernel_gid) if self.host.is_root else None
         self._make_home(home, owner)
-        reach("create.home")
+        crash_point("create.home")
         peers = {} if spec.network is None else {"/etc/hosts": hosts_file(spec.network)}
         files = place_files({**spec.files, **peers}, directory.path, home, owner, spec.private_files)
         if self.image.rootfs is not None:  # its /etc is read-only: only what is there can be covered

@@ -21,8 +21,8 @@ from uuid import UUID
 
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import overlay
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.netlink import Route, mac_of
 from ai.backend.plugin.node.state import write_json
 from ai.backend.plugin.node.subnets import addresses_of, prefix_for
@@ -84,7 +84,7 @@ class SessionNetworks:
         try:
             self.directory.mkdir(mode=0o700, exist_ok=True)
             write_json(self.directory / f"{session_id}.json", {"version": 1, "addresses": addresses})
-            reach("network.recorded")
+            crash_point("network.recorded")
             if over is None:
                 self._make_pair(name, session_id)
             else:
@@ -104,7 +104,7 @@ class SessionNetworks:
         with Route() as route:
             if name not in route.links():
                 route.add_pair(name, peer, f"{self._mark}{session_id}")
-                reach("network.made")
+                crash_point("network.made")
             for one in (name, peer):
                 overlay.fence(one)
                 route.set_up(one)
@@ -114,7 +114,7 @@ class SessionNetworks:
         record = self.directory / f"{session_id}.json"
         with Route() as route:
             route.remove(self.device(session_id))
-        reach("network.removed")
+        crash_point("network.removed")
         record.unlink(missing_ok=True)
 
     def sessions(self) -> Sequence[SessionId]:

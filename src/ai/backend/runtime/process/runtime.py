@@ -21,9 +21,9 @@ from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, 
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.accelerator import Measurement
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import measuring, ports, process_list, room, runner_copy
 from ai.backend.plugin.node.channel import RelayChannel, RelayConnection
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.state import exit_of
 from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import (
@@ -211,9 +211,9 @@ class ProcessRuntime(AbstractRuntime):
         job = creation.Creation(spec, image, self.settings, self.findings.host, self._state, cookie)
         try:
             record = await asyncio.to_thread(job.prepare)
-            reach("create.plan")
+            crash_point("create.plan")
             report = await self._zygote.spawn(directory.path, self.settings.start_timeout_s)
-            reach("create.started")
+            crash_point("create.started")
             if not report.get("ok"):
                 raise WorkloadError(f"the workload did not start: {report.get('error', '')}")
         except BaseException as error:
@@ -240,7 +240,7 @@ class ProcessRuntime(AbstractRuntime):
         directory = handle.directory
         if await asyncio.to_thread(directory.is_locked) and (frame == "shim-dismiss" or directory.exit() is None):
             await self._ask_to_end(directory, grace_s, frame)
-        reach("stop.exited")
+        crash_point("stop.exited")
         ended = await asyncio.to_thread(directory.exit)
         if ended is None:
             ended = await asyncio.to_thread(cleaning.bury, handle.record, directory)
@@ -257,7 +257,7 @@ class ProcessRuntime(AbstractRuntime):
                 async with asyncio.timeout(grace_s + STOP_MARGIN_S):
                     await connection.send({"t": "watch"})
                     await connection.send({"t": frame, "grace": grace_s, "reason": reason})
-                    reach("stop.requested")
+                    crash_point("stop.requested")
                     while (message := await connection.receive()) is not None:
                         if message.get("t") == "exited" and frame != "shim-dismiss":
                             break
@@ -273,11 +273,11 @@ class ProcessRuntime(AbstractRuntime):
             handle = await self._find(key)
             if directory.path.exists():
                 await asyncio.to_thread(directory.mark_removing, keep_home=keep_home)
-                reach("remove.marked")
+                crash_point("remove.marked")
             if handle is not None:
                 await self._stop(handle, 0.0, "shim-dismiss")
                 await self._unwatch(handle)
-            reach("remove.killed")
+            crash_point("remove.killed")
             await asyncio.to_thread(
                 cleaning.erase, self._state, directory, key, keep_home=keep_home, cgroups=self.findings.host.cgroups
             )

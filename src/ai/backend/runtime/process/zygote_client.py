@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import Unavailable, WorkloadError
-from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.crash_points import crash_point
 
 _SOURCE_ROOT = Path(__file__).resolve().parents[4]
 _MAIN = "ai.backend.runtime.process.supervisor.zygote"
@@ -101,7 +101,7 @@ class Zygote:
                     raise Unavailable("the zygote does not answer") from error
                 self._close()
                 continue
-            reach("create.requested")
+            crash_point("create.requested")
             return zygote
         raise AssertionError("the second attempt returns or raises")
 

@@ -17,7 +17,6 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import DeadlineExceeded, PluginError
 from ai.backend.common.states import KernelEventReason
 from ai.backend.common.wire.agent import HookState, HookTrouble
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.plugin.accelerator import (
     MANAGED_STATE_LIMIT,
     AbstractComputePlugin,
@@ -30,6 +29,7 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     check_config,
 )
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.host import BadAnswer
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from ai.backend.agent.services.kernel_lifecycle.steps.hooks import Hooks
 from ai.backend.agent.services.kernel_lifecycle.steps.network import Network
 from ai.backend.agent.services.kernel_lifecycle.steps.post_create import PostCreate
 from ai.backend.agent.services.kernel_lifecycle.steps.workload import CreateWorkload
-from ai.backend.infra.crash_points import crash_point
+from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0

@@ -45,8 +45,8 @@ from ai.backend.common.wire.agent import (
     KernelSpec,
     RestartKernel,
 )
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.plugin.accelerator import LifecycleCause
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from ai.backend.common.artifacts import ArtifactType, RegistryType
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import TaskId
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.artifact import MAX_WORD, ArtifactRegistry, FoundArtifact
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs, ScanRequest
@@ -17,6 +16,7 @@ from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.artifacts.registries import RegistryService
 from ai.backend.manager.services.artifacts.rights import Operation, require
 from ai.backend.manager.services.journal import TaskProgress, TaskService
+from ai.backend.plugin.crash_points import crash_point
 
 _AT_ONCE = 100
 """Artifacts that are written in one transaction: others write, too."""

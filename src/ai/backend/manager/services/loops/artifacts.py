@@ -27,7 +27,6 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import RevisionId
 from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.core.lifecycle.artifact import RevisionTrigger
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.config.settings import ArtifactSettings
 from ai.backend.manager.model.artifact import ImportProgress, Revision, RevisionRow, Stages
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
@@ -36,6 +35,7 @@ from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.artifacts.registries import RegistryService
 from ai.backend.manager.services.artifacts.writer import RevisionWriter
 from ai.backend.manager.services.loops.running import Loop
+from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from ai.backend.common.states import KernelEventReason, KernelStatus, SessionSta
 from ai.backend.common.wire.agent import CreateKernels, RestartKernel
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.dotfile import GivenFiles
@@ -42,6 +41,7 @@ from ai.backend.manager.services.networks import Derive, no_secret
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.transitions import MAX_RETRY_AFTER_S, advance
 from ai.backend.manager.services.writer import SessionWriter
+from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ _FOR_GOOD = (CreationDenied, UnsupportedResource, InvalidInput, NotFound, Plugin
 _REQUIREMENTS = "requirements"
 """What an UnsupportedResource names in its data if there is the slot, but no device of it that is as required any more:
 the scheduler, which knows other agents and the news of this one, has the word then."""
-_STARTING = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
+_LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
 class LaunchLoop(Loop):
@@ -89,7 +89,7 @@ class LaunchLoop(Loop):
         task.add_done_callback(lambda _: self._under_way.pop(session.id, None))
 
     async def once(self) -> None:
-        for session in await self._store.by_status(_STARTING):
+        for session in await self._store.by_status(_LAUNCHABLE):
             self._writer.note([session])
             self.push(session)
 

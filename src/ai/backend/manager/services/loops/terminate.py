@@ -16,7 +16,6 @@ from ai.backend.common.states import AgentStatus, KernelEventReason, KernelStatu
 from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.core.lifecycle.effects import DestroyKernels, KernelTarget
 from ai.backend.core.lifecycle.events import KernelsAbandoned
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.config.settings import AgentSettings, SessionSettings
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.ports.world import AgentGateway, Clock
@@ -24,6 +23,7 @@ from ai.backend.manager.services.ages import Ages
 from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.transitions import advance
 from ai.backend.manager.services.writer import SessionWriter
+from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 _AGAIN_S = 1.0

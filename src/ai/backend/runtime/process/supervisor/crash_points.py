@@ -1,4 +1,4 @@
-"""The points of this runtime at which a test may have one of its processes killed, see ``plugin.node.crash_points``."""
+"""The places at which a kill test may end the agent or a shim of the process runtime, see ``plugin.crash_points``."""
 
 from __future__ import annotations
 
@@ -28,3 +28,5 @@ SHIM_POINTS = (
     "shim.exit-recorded",
 )
 """Points of the shim's process."""
+NETWORK_POINTS = ("network.recorded", "network.made", "network.removed")
+CRASH_POINTS = (*AGENT_POINTS, *SHIM_POINTS, *NETWORK_POINTS)

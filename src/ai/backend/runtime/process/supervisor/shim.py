@@ -20,8 +20,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import cgroupfs, proc
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.relay.framing import decode, encode
 from ai.backend.plugin.relay.peers import Peer
 from ai.backend.plugin.relay.relay import Relay
@@ -135,7 +135,7 @@ class Shim:
     def _begin_stop(self, grace: float, reason: str) -> None:
         if self._relay.exit is not None or self._kill_until is not None:
             return
-        reach("shim.stopping")
+        crash_point("shim.stopping")
         self._reason = self._reason or reason
         deadline = time.monotonic() + grace
         first = self._stop_at is None
@@ -154,7 +154,7 @@ class Shim:
             self._kill_until or 0
         ):
             return
-        reach("shim.killed")
+        crash_point("shim.killed")
         self._relay.drain()
         self._drain_log()
         oom = self._leader.was_out_of_memory(self._plan["cgroups"])
@@ -164,7 +164,7 @@ class Shim:
         ended = {"code": code, "signal": number, "oom": oom, "reason": reason}
         if not _is_abandoned():
             write_json("exit.json", {"version": 1, **ended, "stuck": stuck}, durable=True)
-        reach("shim.exit-recorded")
+        crash_point("shim.exit-recorded")
         self._relay.finish(ended)
 
     def _drain_log(self) -> None:

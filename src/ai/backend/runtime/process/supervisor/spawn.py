@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import cgroupfs, proc, syscalls
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.runtime.process.supervisor import launch
 
 LOCK_PATIENCE_S = 0.5
@@ -157,12 +157,12 @@ def prepare(directory: str, report: int) -> None:
     """Everything between the fork and the loop. Never returns to the zygote's code."""
     from ai.backend.runtime.process.supervisor.shim import Shim, write_json
 
-    reach("shim.forked")
+    crash_point("shim.forked")
     os.chdir(directory)
     if not hold_lock():
         tell(report, {"ok": False, "error": "another shim has it"})
         return
-    reach("shim.locked")
+    crash_point("shim.locked")
     with open("plan.json", encoding="utf-8") as file:  # no pathlib here: memory
         plan = json.load(file)
     syscalls.become_subreaper()
@@ -175,7 +175,7 @@ def prepare(directory: str, report: int) -> None:
     try:
         write_json("shim.json", identity)
         cgroupfs.build(plan["cgroups"])
-        reach("shim.cgroups")
+        crash_point("shim.cgroups")
         wakeup_read, wakeup_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, _nothing)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
@@ -185,10 +185,10 @@ def prepare(directory: str, report: int) -> None:
         cgroupfs.remove(plan["cgroups"])
         tell(report, {"ok": False, "error": str(error)})
         return
-    reach("shim.spawned")
+    crash_point("shim.spawned")
     identity["leader"] = [leader.pid, proc.start_time(leader.pid)]
     write_json("shim.json", identity)
-    reach("shim.recorded")
+    crash_point("shim.recorded")
     tell(report, {"ok": True, **identity})
     Shim(plan, listener, wakeup_read, leader).run()
 

@@ -25,8 +25,8 @@ from ai.backend.common.wire.artifacts import (
     UploadAnswer,
     UploadRequest,
 )
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.infra.http.errors import problem
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
 from ai.backend.storage.model.artifacts import (
     AREAS,
