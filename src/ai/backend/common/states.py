@@ -54,6 +54,17 @@ class KernelStatus(StrEnum):
 
 
 FINAL_SESSION_STATUSES = frozenset({SessionStatus.TERMINATED, SessionStatus.ERROR, SessionStatus.CANCELLED})
+LIVE_SESSION_STATUSES = tuple(status for status in SessionStatus if status not in FINAL_SESSION_STATUSES)
+STARTING_SESSION_STATUSES = (
+    SessionStatus.SCHEDULED,
+    SessionStatus.PREPARING,
+    SessionStatus.PULLING,
+    SessionStatus.PREPARED,
+    SessionStatus.CREATING,
+)
+"""A session has its agents and does not run yet, in the order of progress."""
+RUNNING_SESSION_STATUSES = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
+"""The main kernel of a session runs the user's programs."""
 FINAL_KERNEL_STATUSES = frozenset({KernelStatus.TERMINATED, KernelStatus.ERROR, KernelStatus.CANCELLED})
 
 

@@ -20,9 +20,8 @@ from ai.backend.core.lifecycle.events import (
     SessionRestartRequested,
     SessionScheduled,
 )
-from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.manager.model.changes import slot_deltas
-from ai.backend.manager.model.session import HOLDING_KERNEL_STATUSES, Session
+from ai.backend.manager.model.session import Session
 from ai.backend.manager.services.transitions import advance, fold
 from tests.contract.store.builders import NOW, SLOTS, make_session
 
@@ -43,10 +42,6 @@ def after(session: Session, *events: SessionEvent) -> Session:
     change, _ = advance(session, *events, now=LATER)
     assert change is not None
     return change.new
-
-
-def test_model_and_core_agree_on_what_holds() -> None:
-    assert HOLDING_KERNEL_STATUSES == HOLDING
 
 
 def test_scheduling_takes_slots_and_tells() -> None:

@@ -31,6 +31,7 @@ from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.common.states import (
     FINAL_SESSION_STATUSES,
+    STARTING_SESSION_STATUSES,
     KernelEventReason,
     KernelStatus,
     SessionResult,
@@ -81,7 +82,6 @@ class SessionTrigger(StrEnum):
 
 T = SessionTrigger
 
-_STARTING = (S.SCHEDULED, S.PREPARING, S.PULLING, S.PREPARED, S.CREATING)
 _FORWARD = {
     T.KERNELS_PREPARING: S.PREPARING,
     T.KERNELS_PULLING: S.PULLING,
@@ -96,8 +96,8 @@ def _moves(status: SessionStatus) -> dict[SessionTrigger, SessionStatus]:
     """The rows of one status: every trigger that moves it, and where to."""
     if status is S.PENDING:
         return {T.SCHEDULED: S.SCHEDULED, T.DESTROY_REQUESTED: S.CANCELLED}
-    if status in _STARTING:
-        later = _STARTING[_STARTING.index(status) + 1 :]
+    if status in STARTING_SESSION_STATUSES:
+        later = STARTING_SESSION_STATUSES[STARTING_SESSION_STATUSES.index(status) + 1 :]
         forward = {t: s for t, s in _FORWARD.items() if s in later}
         dispatched = {T.DISPATCHED: S.PREPARING} if status is S.SCHEDULED else {}
         return {**forward, **dispatched, T.KERNELS_RUNNING: S.RUNNING, T.KERNEL_RETURNED: S.PENDING, **_ENDING}
@@ -356,7 +356,7 @@ def _dispatched(now: _Step, _: SessionDispatched) -> None:
 
 
 def _creation_failed(now: _Step, event: SessionCreationFailed) -> None:
-    if now.state.status not in _STARTING:
+    if now.state.status not in STARTING_SESSION_STATUSES:
         return
     if event.retryable and all(k.attempt < now.state.max_attempts for k in now.state.kernels):
         now.return_all(event.reason)
@@ -409,7 +409,7 @@ def _observed(now: _Step, event: KernelObserved) -> None:
             return
         now.end_for_good(event.reason)
     if status is KernelStatus.PENDING:
-        if now.state.status in _STARTING:
+        if now.state.status in STARTING_SESSION_STATUSES:
             ids, may_wait = frozenset({event.kernel_id}), kernel.status in PROGRESS
             _creation_failed(now, SessionCreationFailed(kernel_ids=ids, reason=event.reason, retryable=may_wait))
             return

@@ -32,13 +32,9 @@ from ai.backend.common.states import (
     SessionStatus,
     SessionType,
 )
+from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.manager.model.folder import FolderMount
 from ai.backend.manager.model.network import SessionNetwork
-
-HOLDING_KERNEL_STATUSES = frozenset(
-    set(KernelStatus) - {KernelStatus.PENDING, KernelStatus.TERMINATED, KernelStatus.ERROR, KernelStatus.CANCELLED}
-)
-"""A kernel in one of these with an agent holds its slots on that agent; in any other status it holds nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +86,7 @@ class Kernel:
     @property
     def holds(self) -> ResourceSlot:
         """The slots taken on :attr:`agent` by this kernel in its present status."""
-        return (
-            self.occupied_slots if self.agent is not None and self.status in HOLDING_KERNEL_STATUSES else ResourceSlot()
-        )
+        return self.occupied_slots if self.agent is not None and self.status in HOLDING else ResourceSlot()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import Any
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import DomainName, GroupId, UserId
 from ai.backend.common.names import check_slug
-from ai.backend.common.states import FINAL_SESSION_STATUSES, SessionStatus
+from ai.backend.common.states import LIVE_SESSION_STATUSES
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.model.identity import Caller, Domain, Group, ResourcePolicy, StoragePolicy
 from ai.backend.manager.model.query import SessionQuery
@@ -22,7 +22,6 @@ from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.loops.running import Loop
 
 _FOR_DOMAIN_ADMINS = frozenset({"name", "description", "is_active", "integration_id"})
-_LIVE = tuple(status for status in SessionStatus if status not in FINAL_SESSION_STATUSES)
 
 
 class AdministrationService:
@@ -143,7 +142,9 @@ class AdministrationService:
         """For good, with its folders; for superadmins. Raises Conflict while sessions of it live."""
         _check(caller)
         await self.delete_group(caller, group_id)
-        live = await self._sessions.search(SessionQuery(limit=1, statuses=_LIVE, group_id=str(group_id)))
+        live = await self._sessions.search(
+            SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, group_id=str(group_id))
+        )
         if live.total_count:
             raise Conflict(f"{live.total_count} sessions of the group live.", data={"sessions": live.total_count})
         if self._folders is not None:

@@ -11,7 +11,7 @@ from ai.backend.common.devices import DeviceHealth, VariantMatchMode, VariantPro
 from ai.backend.common.errors import Conflict, Forbidden, NotFound
 from ai.backend.common.ids import AgentId, DeviceName, ResourceGroupName
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import FINAL_SESSION_STATUSES, AgentStatus, SessionStatus
+from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.core.allocation.variants import features_of, version_of
@@ -35,7 +35,6 @@ from ai.backend.manager.services.slot_catalogue import SlotCatalogue
 from ai.backend.manager.services.snapshots import plugin_devices
 from ai.backend.manager.services.statistics import StatBoard
 
-_LIVE = tuple(s for s in SessionStatus if s not in FINAL_SESSION_STATUSES)
 _ALL = 100_000
 
 

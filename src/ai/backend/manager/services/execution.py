@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, LimitExceeded
-from ai.backend.common.states import RunMode, SessionStatus
+from ai.backend.common.states import RUNNING_SESSION_STATUSES, RunMode
 from ai.backend.common.wire.agent import (
     Complete,
     DownloadFiles,
@@ -37,7 +37,6 @@ from ai.backend.manager.services.activity import ActivityBoard
 from ai.backend.manager.services.lookup import SessionFinder
 from ai.backend.manager.services.statistics import StatBoard
 
-_USABLE = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
 _MAX_RUN_ID = 128
 _HOME = "/home/work"
 
@@ -111,7 +110,7 @@ class ExecutionService:
 
     async def _running(self, caller: Caller, ref: str, owner: str | None) -> tuple[Session, AgentCommands]:
         session = await self._finder.one(caller, ref, owner_access_key=owner, to_change=True, may_be_recent=True)
-        if session.status not in _USABLE or session.main.agent is None:
+        if session.status not in RUNNING_SESSION_STATUSES or session.main.agent is None:
             raise Conflict(
                 f"The session is {session.status}, not RUNNING.",
                 data={"status": session.status.value, "reason": session.status_info},

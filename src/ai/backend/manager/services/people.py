@@ -14,7 +14,7 @@ from typing import Any
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.common.names import check_slug
-from ai.backend.common.states import FINAL_SESSION_STATUSES, SessionStatus, UserRole, UserStatus
+from ai.backend.common.states import LIVE_SESSION_STATUSES, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.manager.model.identity import Caller, Keypair, NewKeypair, User
@@ -29,7 +29,6 @@ from ai.backend.manager.services.passwords import check_password
 from ai.backend.manager.services.sessions import SessionService
 
 ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
-_LIVE = tuple(status for status in SessionStatus if status not in FINAL_SESSION_STATUSES)
 _FOR_DOMAIN_ADMINS = frozenset(
     {
         "username",
@@ -191,7 +190,9 @@ class PeopleService:
                 pass
 
         for key in keys:
-            page = await self._sessions.search(caller, SessionQuery(limit=10_000, access_key=key, statuses=_LIVE))
+            page = await self._sessions.search(
+                caller, SessionQuery(limit=10_000, access_key=key, statuses=LIVE_SESSION_STATUSES)
+            )
             await asyncio.gather(*(end(str(session.id)) for session in page.items))
         left = sum((await self._sessions.concurrency_used(tuple(keys))).values())
         if left:

@@ -9,7 +9,7 @@ from typing import Any
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName
 from ai.backend.common.names import check_slug
-from ai.backend.common.states import FINAL_SESSION_STATUSES, AgentStatus, SessionStatus
+from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus
 from ai.backend.core.scheduling.options import check, order_name
 from ai.backend.manager.model.identity import Caller, ResourceGroup
 from ai.backend.manager.model.query import Condition, SessionQuery
@@ -21,7 +21,6 @@ from ai.backend.manager.services.placements import plugged
 
 DRIVERS = ("static",)
 """How the agents of a group come to be: they are started by hand (spec 03-09, ``driver``)."""
-_LIVE = tuple(status for status in SessionStatus if status not in FINAL_SESSION_STATUSES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +76,7 @@ class ResourceGroupService:
         _check_caller(caller)
         agents = [a for a in await self._agents.agents(scaling_group=name) if a.status is AgentStatus.ALIVE]
         here = Condition(field="scaling_group", op="==", value=name)
-        live = await self._sessions.search(SessionQuery(limit=1, statuses=_LIVE, filter=here))
+        live = await self._sessions.search(SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, filter=here))
         if agents or live.total_count:
             raise Conflict(
                 f"{name[:64]!r} has {len(agents)} living agents and {live.total_count} live sessions.",

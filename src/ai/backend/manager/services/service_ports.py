@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ai.backend.common.errors import BackendError, Conflict
-from ai.backend.common.states import SessionStatus
+from ai.backend.common.states import RUNNING_SESSION_STATUSES
 from ai.backend.common.wire.agent import ArgumentValue, KernelRef, ServiceState, StartService, StopService
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.manager.model.identity import Caller
@@ -15,7 +15,6 @@ from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.lookup import SessionFinder
 
-_USABLE = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
 _PRIVATE_PROTOCOL = "internal"
 
 
@@ -76,7 +75,7 @@ class ServicePorts:
         """What the session offers, whatever state it is in."""
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, may_be_recent=True)
         states: dict[str, ServiceState] = {}
-        if session.status in _USABLE and session.main.agent is not None and session.service_ports:
+        if session.status in RUNNING_SESSION_STATUSES and session.main.agent is not None and session.service_ports:
             agent = self._gateway.agent(session.main.agent)
             try:
                 states = {s.name: s for s in await agent.list_services(KernelRef(kernel_id=str(session.main.id)))}
@@ -86,7 +85,7 @@ class ServicePorts:
 
     async def _running(self, caller: Caller, ref: str, owner: str | None) -> tuple[Session, AgentCommands]:
         session = await self._finder.one(caller, ref, owner_access_key=owner, to_change=True, may_be_recent=True)
-        if session.status not in _USABLE or session.main.agent is None:
+        if session.status not in RUNNING_SESSION_STATUSES or session.main.agent is None:
             raise Conflict(
                 f"The session is {session.status}, not RUNNING.",
                 data={"status": session.status.value, "reason": session.status_info},

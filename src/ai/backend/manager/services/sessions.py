@@ -17,7 +17,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import AccessKey, AgentId, SessionId
 from ai.backend.common.names import check_session_name
-from ai.backend.common.states import FINAL_SESSION_STATUSES, KernelEventReason, SessionStatus, UserRole
+from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, SessionStatus, UserRole
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionRestartRequested
 from ai.backend.infra.bus import Bus
@@ -44,7 +44,6 @@ from ai.backend.manager.services.transitions import advance, enqueued_event
 from ai.backend.manager.services.visibility import sees
 from ai.backend.manager.services.writer import LAUNCH, SessionWriter
 
-_LIVE = tuple(s for s in SessionStatus if s not in FINAL_SESSION_STATUSES)
 _MAX_TOKEN = 128
 _MAX_DEPTH = 16
 
@@ -292,7 +291,7 @@ class SessionService:
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins end everybody's sessions.")
         request = SessionDestroyRequested(reason=KernelEventReason.FORCE_TERMINATED, forced=True)
-        live = await self._store.by_status(_LIVE)
+        live = await self._store.by_status(LIVE_SESSION_STATUSES)
         for session in live:
             with contextlib.suppress(StaleVersion):  # it is ending, or the caller asks again
                 await self._writer.transition(

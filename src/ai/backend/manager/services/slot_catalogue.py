@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 from ai.backend.common.ids import AgentId
-from ai.backend.common.states import FINAL_SESSION_STATUSES, AgentStatus, SessionStatus
+from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus
 from ai.backend.manager.model.cluster import SlotTypeInfo
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 
@@ -21,8 +21,6 @@ log = logging.getLogger(__name__)
 KnownSlots = Mapping[str, SlotTypeInfo]
 current_resource_slots: ContextVar[KnownSlots | None] = ContextVar("current_resource_slots", default=None)
 """The slots of the request at hand; None outside of requests."""
-
-_LIVE = tuple(s for s in SessionStatus if s not in FINAL_SESSION_STATUSES)
 
 
 class SlotCatalogue:
@@ -79,7 +77,7 @@ class SlotCatalogue:
         for agent in await self._agents.agents():
             if agent.id != agent_id and agent.status is AgentStatus.ALIVE and agent.available_slots[slot]:
                 return f"agent {agent.id}"
-        for session in await self._sessions.by_status(_LIVE):
+        for session in await self._sessions.by_status(LIVE_SESSION_STATUSES):
             if session.requested_slots[slot]:
                 return f"session {session.id}"
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ai.backend.common.errors import Conflict, InvalidInput, LimitExceeded, NotFound, NotSupported
 from ai.backend.common.ids import SessionId
-from ai.backend.common.states import SessionStatus
+from ai.backend.common.states import RUNNING_SESSION_STATUSES
 from ai.backend.common.wire.agent import ArgumentValue, OpenPort, ServiceState, StartService
 from ai.backend.common.wire.link import AgentCommands, ByteStream
 from ai.backend.manager.config.settings import TunnelSettings
@@ -18,7 +18,6 @@ from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.activity import ActivityBoard
 from ai.backend.manager.services.lookup import SessionFinder
 
-_USABLE = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
 _PRIVATE_PROTOCOL = "internal"
 
 
@@ -114,7 +113,7 @@ class TunnelService:
         return Tunnel(stream, session, self._counts, self._activity)
 
     def _agent_of(self, session: Session) -> AgentCommands:
-        if session.status not in _USABLE or session.main.agent is None:
+        if session.status not in RUNNING_SESSION_STATUSES or session.main.agent is None:
             raise Conflict(
                 f"The session is {session.status}, not RUNNING.",
                 data={"status": session.status.value, "reason": session.status_info},

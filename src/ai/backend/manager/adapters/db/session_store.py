@@ -16,7 +16,8 @@ from sqlalchemy.exc import IntegrityError
 from ai.backend.common.errors import SessionAlreadyExists, StaleVersion
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import FINAL_SESSION_STATUSES, SessionStatus
+from ai.backend.common.states import SessionStatus
+from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.artifact_store import link_artifacts
@@ -30,7 +31,6 @@ from ai.backend.manager.model.journal import Event, EventDraft
 from ai.backend.manager.model.network import SessionNetwork, lasting
 from ai.backend.manager.model.query import Page, SessionQuery
 from ai.backend.manager.model.session import (
-    HOLDING_KERNEL_STATUSES,
     Holding,
     Kernel,
     OwnerLimits,
@@ -44,7 +44,6 @@ _SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name != "kernels")
 _KERNEL_FIELDS = tuple(f.name for f in fields(Kernel) if f.name != "live_stat")
 _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
 _SESSION_COLUMNS, _KERNEL_COLUMNS = t.sessions.c.keys(), t.kernels.c.keys()
-_LIVE = t.sessions.c.status.not_in(FINAL_SESSION_STATUSES)
 _HIDDEN = frozenset({"environ", "network", "bootstrap_script", "callback_url", "version"})
 _CHUNK = 500
 
@@ -243,7 +242,7 @@ class SqlSessionStore:
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
         c = t.sessions.c
-        scope = [_LIVE] if access_key is None else [_LIVE, c.access_key == access_key]
+        scope = [t.LIVE] if access_key is None else [t.LIVE, c.access_key == access_key]
         as_text = sql_cast(c.id, String)
         exact = await self._select(*scope, or_(c.name == ref, as_text == ref.lower()), limit=limit)
         if exact or not ref:
@@ -283,7 +282,7 @@ class SqlSessionStore:
 
     async def on_agent(self, agent_id: AgentId) -> list[Session]:
         owners = select(t.kernels.c.session_id).where(t.kernels.c.agent == agent_id)
-        return await self._select(_LIVE, t.sessions.c.id.in_(owners))
+        return await self._select(t.LIVE, t.sessions.c.id.in_(owners))
 
     async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
         c = t.kernels.c
@@ -300,7 +299,7 @@ class SqlSessionStore:
                 c.devices,
             )
             .join(t.sessions, t.sessions.c.id == c.session_id)
-            .where(c.agent.in_(list(agent_ids)), c.status.in_(HOLDING_KERNEL_STATUSES))
+            .where(c.agent.in_(list(agent_ids)), c.status.in_(HOLDING))
         )
 
         def work(s: Connection) -> list[Holding]:
@@ -354,11 +353,11 @@ class SqlSessionStore:
 
     async def dependents(self, session_id: SessionId) -> list[Session]:
         c = t.session_dependencies.c
-        return await self._select(_LIVE, t.sessions.c.id.in_(select(c.session_id).where(c.depends_on == session_id)))
+        return await self._select(t.LIVE, t.sessions.c.id.in_(select(c.session_id).where(c.depends_on == session_id)))
 
     async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:
         c = t.sessions.c
-        query = select(c.access_key, func.count()).where(_LIVE).group_by(c.access_key)
+        query = select(c.access_key, func.count()).where(t.LIVE).group_by(c.access_key)
         if access_keys is not None:
             query = query.where(c.access_key.in_(list(access_keys)))
 
@@ -375,7 +374,7 @@ class SqlSessionStore:
         domain_name: DomainName | None = None,
     ) -> ResourceSlot:
         k, c = t.kernels.c, t.sessions.c
-        where: list[ColumnElement[bool]] = [k.agent.is_not(None), k.status.in_(HOLDING_KERNEL_STATUSES)]
+        where: list[ColumnElement[bool]] = [k.agent.is_not(None), k.status.in_(HOLDING)]
         bounds = {c.access_key: access_key, c.group_id: group_id, c.domain_name: domain_name}
         where += [column == value for column, value in bounds.items() if value is not None]
         query = select(k.occupied_slots).join(t.sessions, c.id == k.session_id).where(*where)
@@ -424,7 +423,7 @@ class SqlSessionStore:
 
         def work(s: Connection) -> SlotAudit:
             agents = s.execute(select(t.agents.c.id, t.agents.c.occupied_slots)).all()
-            holding = c.agent.is_not(None) & c.status.in_(HOLDING_KERNEL_STATUSES)
+            holding = c.agent.is_not(None) & c.status.in_(HOLDING)
             sums: dict[str, ResourceSlot] = {}
             for agent_id, slots in s.execute(select(c.agent, c.occupied_slots).where(holding)):
                 sums[agent_id] = sums.get(agent_id, ResourceSlot()) + slots

@@ -11,6 +11,7 @@ from ai.backend.common.errors import InsufficientResource, SessionAlreadyExists,
 from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
+from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.manager.model.callback import Callback, callback_body, owed_callbacks
 from ai.backend.manager.model.changes import Change, ObservationAck, slot_deltas
 from ai.backend.manager.model.cluster import Agent
@@ -19,7 +20,6 @@ from ai.backend.manager.model.network import SessionNetwork, lasting
 from ai.backend.manager.model.query import Page, SessionQuery
 from ai.backend.manager.model.selecting import select
 from ai.backend.manager.model.session import (
-    HOLDING_KERNEL_STATUSES,
     Holding,
     OwnerLimits,
     Session,
@@ -210,7 +210,7 @@ class MemorySessionStore:
             )
             for s in self._live
             for k in s.kernels
-            if k.agent in agent_ids and k.agent is not None and k.status in HOLDING_KERNEL_STATUSES
+            if k.agent in agent_ids and k.agent is not None and k.status in HOLDING
         ]
 
     async def search(self, query: SessionQuery) -> Page[Session]:

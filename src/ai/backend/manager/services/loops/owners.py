@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ai.backend.common.errors import BackendError
-from ai.backend.common.states import FINAL_SESSION_STATUSES, KernelEventReason, SessionStatus
+from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
 from ai.backend.manager.model.query import SessionQuery
 from ai.backend.manager.ports.identity_store import IdentityStore
@@ -16,7 +16,7 @@ from ai.backend.manager.services.transitions import advance
 from ai.backend.manager.services.writer import SessionWriter
 
 log = logging.getLogger(__name__)
-_LIVE = tuple(s for s in SessionStatus if s not in FINAL_SESSION_STATUSES and s is not SessionStatus.TERMINATING)
+_ENDABLE = tuple(status for status in LIVE_SESSION_STATUSES if status is not SessionStatus.TERMINATING)
 _REQUEST = SessionDestroyRequested(reason=KernelEventReason.FORCE_TERMINATED, forced=True)
 
 
@@ -35,7 +35,7 @@ class OwnersLoop(Loop):
     async def once(self) -> None:
         owners = await self._sessions.count_live()
         for access_key in await self._identities.owned_by_deleted(owners.keys()):
-            query = SessionQuery(limit=10_000, access_key=access_key, statuses=_LIVE)
+            query = SessionQuery(limit=10_000, access_key=access_key, statuses=_ENDABLE)
             for session in (await self._sessions.search(query)).items:
                 log.info("session %s ends: its owner was deleted", session.id)
                 try:

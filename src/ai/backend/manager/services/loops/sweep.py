@@ -7,7 +7,13 @@ import math
 
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
-from ai.backend.common.states import AgentStatus, KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.states import (
+    STARTING_SESSION_STATUSES,
+    AgentStatus,
+    KernelEventReason,
+    KernelStatus,
+    SessionStatus,
+)
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import (
     KernelsAbandoned,
@@ -34,8 +40,7 @@ from ai.backend.manager.services.writer import SessionWriter
 log = logging.getLogger(__name__)
 
 S = SessionStatus
-_STARTING = frozenset({S.SCHEDULED, S.PREPARING, S.PULLING, S.PREPARED, S.CREATING})
-_TRANSIENT = (*_STARTING, S.RUNNING_DEGRADED, S.RESTARTING)
+_TRANSIENT = (*STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
 """Looked at each time. PENDING only where there is a limit, RUNNING only while an agent is lost."""
 
 
@@ -127,7 +132,7 @@ class SweepLoop(Loop):
                 return SessionDestroyRequested(reason=KernelEventReason.PENDING_TIMEOUT)
             return None
         lost = [k for k in session.kernels if k.agent is not None and _is_lost(agents.get(k.agent))]
-        if session.status in _STARTING:
+        if session.status in STARTING_SESSION_STATUSES:
             return self._starting(session, age, frozenset(k.id for k in lost))
         if session.status is S.RESTARTING and age > self._limits.restart_timeout_s:
             return SessionDestroyRequested(reason=KernelEventReason.RESTART_TIMEOUT)
