@@ -11,13 +11,12 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 
 from ai.backend.common.ids import SessionId, UserId
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.adapters.db import session_default_tables as t
 from ai.backend.manager.adapters.db.tables import sessions
 from ai.backend.manager.model.activity import Activity
 from ai.backend.manager.model.error_log import ErrorReport, KeptError
 from ai.backend.manager.model.query import Page
-
-_CHUNK = 500
 
 
 class SqlActivityStore:
@@ -27,12 +26,9 @@ class SqlActivityStore:
         self._db = database
 
     async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
-        wanted = list(session_ids)
-
         def work(s: Connection) -> dict[SessionId, Activity]:
             found: dict[SessionId, Activity] = {}
-            for start in range(0, len(wanted), _CHUNK):
-                part = wanted[start : start + _CHUNK]
+            for part in chunks(session_ids):
                 for row in s.execute(select(t.activities).where(t.activities.c.session_id.in_(part))):
                     found[row.session_id] = Activity(**row._mapping)
             return found

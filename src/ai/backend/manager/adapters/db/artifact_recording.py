@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -12,6 +12,7 @@ from sqlalchemy import BindParameter, Column, ColumnElement, Connection, bindpar
 
 from ai.backend.common.artifacts import ArtifactType, RevisionStatus
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
+from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.adapters.db.artifact_tables import artifacts, revisions
 from ai.backend.manager.model.artifact import Artifact, FoundArtifact, FoundRevision, Recorded, Revision
 
@@ -125,7 +126,7 @@ def _record_revisions(
         if (artifact_id, version) not in known
     ]
     if made:
-        s.execute(insert(revisions), [{f.name: getattr(one, f.name) for f in fields(Revision)} for one in made])
+        s.execute(insert(revisions), [row_of(one) for one in made])
     told = [
         _new(
             id=known[key],

@@ -28,6 +28,7 @@ from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.adapters.db import artifact_recording
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.artifact_tables import artifacts, registries, revisions, session_artifacts
@@ -47,7 +48,6 @@ from ai.backend.manager.model.query import Page
 
 _USABLE = revisions.c.status == RevisionStatus.AVAILABLE
 _HERE = or_(revisions.c.status != RevisionStatus.SCANNED, revisions.c.residue)
-_CHUNK = 500
 R = TypeVar("R", ArtifactRow, RevisionRow)
 
 
@@ -242,13 +242,10 @@ class SqlArtifactStore:
     # ---- revisions ----
 
     async def revisions(self, ids: Collection[RevisionId]) -> Sequence[RevisionRow]:
-        wanted = list(ids)
-
         def work(s: Connection) -> list[RevisionRow]:
             found: list[RevisionRow] = []
-            for start in range(0, len(wanted), _CHUNK):
-                chunk = _rows().where(revisions.c.id.in_(wanted[start : start + _CHUNK]))
-                found += [_revision_row(row) for row in s.execute(chunk)]
+            for some in chunks(ids):
+                found += [_revision_row(row) for row in s.execute(_rows().where(revisions.c.id.in_(some)))]
             return found
 
         return [self._opened(row) for row in await self._db.run_read(work)]

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
 from ai.backend.common.errors import InsufficientResource, StaleVersion, Unavailable
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.infra.database.batching import CHUNK, chunks
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.model.cluster import withheld_slots
-
-T = TypeVar("T")
-_CHUNK = 500
-
-
-def chunks(items: Sequence[T]) -> Iterable[Sequence[T]]:
-    return (items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK))
 
 
 def check_versions(s: Connection, versions: Mapping[Any, int]) -> None:
     """Lock sessions that are to change, by id, and raise StaleVersion unless each is at its version."""
     c = t.sessions.c
-    for part in chunks(list(versions)):
+    for part in chunks(versions):
         rows = s.execute(select(c.id, c.version).where(c.id.in_(part)).with_for_update())
         found = {row.id: row.version for row in rows}
         for session_id in part:
@@ -103,7 +97,7 @@ class Gatherer:
 
     async def _work(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting[:_CHUNK], self._waiting[_CHUNK:]
+            batch, self._waiting = self._waiting[:CHUNK], self._waiting[CHUNK:]
             try:
                 if len(batch) > 1:
                     await self._write_all([one.item for one in batch])

@@ -14,6 +14,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.agent import OverlayReport
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
@@ -22,10 +23,6 @@ from ai.backend.manager.model.query import ListQuery, Page
 
 _AGENT_FIELDS = tuple(f.name for f in fields(Agent) if f.name not in ("live_stat", "occupied_slots"))
 _OPEN = [status for status in TaskStatus if not status.is_final]
-
-
-def _task_row(task: Task) -> dict[str, Any]:
-    return {f.name: getattr(task, f.name) for f in fields(task)}
 
 
 class SqlAgentStore:
@@ -137,7 +134,7 @@ class SqlAgentStore:
         return await self._db.run_read(work)
 
     async def put_preset(self, preset: ResourcePreset) -> None:
-        row = {f.name: getattr(preset, f.name) for f in fields(preset)}
+        row = row_of(preset)
 
         def work(s: Connection) -> None:
             done = s.execute(update(t.presets).where(t.presets.c.name == preset.name).values(row))
@@ -165,12 +162,12 @@ class SqlJournalStore:
             other = s.execute(busy).scalars().first() if task.subject else None
             if other is not None:
                 raise busy_with(task.subject, other)
-            s.execute(insert(t.tasks), _task_row(task))
+            s.execute(insert(t.tasks), row_of(task))
 
         await self._db.run_write(work)
 
     async def put_task(self, task: Task) -> None:
-        query = update(t.tasks).where(t.tasks.c.id == task.id).values(_task_row(task))
+        query = update(t.tasks).where(t.tasks.c.id == task.id).values(row_of(task))
         await self._db.run_write(lambda s: s.execute(query))
 
     async def task(self, task_id: TaskId) -> Task | None:

@@ -12,7 +12,7 @@ from sqlalchemy import String as SqlString
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.database import GUID, UTCDateTime
-from ai.backend.manager.adapters.db.columns import EnumText
+from ai.backend.infra.database.columns import EnumText
 from ai.backend.manager.model.query import Condition, Filter, OrderBy, Scalar
 from ai.backend.manager.model.selecting import COMPARE
 

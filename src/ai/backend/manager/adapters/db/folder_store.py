@@ -29,6 +29,7 @@ from ai.backend.common.folders import DELETED_FOLDER_STATUSES, FolderPermission,
 from ai.backend.common.ids import FolderId, GroupId, InvitationId, UserId
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
 from ai.backend.infra.database import GUID, Database
+from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
 from ai.backend.manager.adapters.db.folder_tables import (
@@ -56,7 +57,6 @@ from ai.backend.manager.model.query import Filter, Junction, ListQuery, Page
 _FIELDS = tuple(f.name for f in fields(Folder))
 _INVITATION_FIELDS = tuple(f.name for f in fields(Invitation) if f.name != "folder_name")
 _LIVE_FOLDER = folders.c.status.not_in(DELETED_FOLDER_STATUSES)
-_CHUNK = 500
 
 
 def _taken(name: str) -> FolderAlreadyExists:
@@ -161,8 +161,8 @@ def _limits(s: Connection, places: Sequence[tuple[str, QuotaScopeId]]) -> list[S
     policies: dict[QuotaScopeId, str] = {}
     for kind, (table, key) in owners.items():
         ids = sorted({scope.id for _, scope in places if scope.kind is kind})
-        for start in range(0, len(ids), _CHUNK):
-            named = select(key, table.c.resource_policy).where(key.in_(ids[start : start + _CHUNK]))
+        for some in chunks(ids):
+            named = select(key, table.c.resource_policy).where(key.in_(some))
             policies |= {QuotaScopeId(kind, row[0]): row[1] for row in s.execute(named)}
     found = []
     for host, scope in places:
@@ -395,14 +395,13 @@ class SqlFolderStore:
 
     async def shares(self, folder_ids: Collection[FolderId]) -> list[Share]:
         c = folder_permissions.c
-        ids = list(folder_ids)
         query = select(c.folder_id, c.user_id, c.permission, t.users.c.email).join(t.users, t.users.c.uuid == c.user_id)
 
         def work(s: Connection) -> list[Share]:
             found: list[Share] = []
-            for start in range(0, len(ids), _CHUNK):
-                chunk = query.where(c.folder_id.in_(ids[start : start + _CHUNK])).order_by(c.folder_id, t.users.c.email)
-                found += [Share(**row._mapping) for row in s.execute(chunk)]
+            for some in chunks(folder_ids):
+                part = query.where(c.folder_id.in_(some)).order_by(c.folder_id, t.users.c.email)
+                found += [Share(**row._mapping) for row in s.execute(part)]
             return found
 
         return await self._db.run_read(work)

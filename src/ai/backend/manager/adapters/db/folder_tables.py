@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, String, Table, Text, text
 
 from ai.backend.common.folders import (
@@ -14,39 +12,34 @@ from ai.backend.common.folders import (
     UsageMode,
 )
 from ai.backend.infra.database import GUID, UTCDateTime
-from ai.backend.manager.adapters.db.columns import EnumText
-from ai.backend.manager.adapters.db.tables import metadata
+from ai.backend.infra.database.columns import EnumText
+from ai.backend.manager.adapters.db.tables import metadata, required
 from ai.backend.manager.model.folder import InvitationState
 
 _KEEPS_NAME = text(f"status NOT IN ({', '.join(repr(s.value) for s in sorted(DELETED_FOLDER_STATUSES))})")
 _PENDING = text(f"state = {InvitationState.PENDING.value!r}")
 
-
-def _required(name: str, kind: Any, *constraints: ForeignKey, **options: Any) -> Column[Any]:
-    return Column(name, kind, *constraints, nullable=False, **options)
-
-
 folders = Table(
     "vfolders",
     metadata,
     Column("id", GUID, primary_key=True),
-    _required("name", String(64)),
-    _required("host", String(128)),
-    _required("quota_scope", String(64)),
-    _required("domain_name", String(64)),
-    _required("ownership_type", EnumText(FolderOwnership)),
+    required("name", String(64)),
+    required("host", String(128)),
+    required("quota_scope", String(64)),
+    required("domain_name", String(64)),
+    required("ownership_type", EnumText(FolderOwnership)),
     Column("user_id", GUID, index=True),
     Column("group_id", GUID, index=True),
-    _required("usage_mode", EnumText(UsageMode)),
-    _required("permission", EnumText(FolderPermission)),
-    _required("status", EnumText(FolderStatus), index=True),
+    required("usage_mode", EnumText(UsageMode)),
+    required("permission", EnumText(FolderPermission)),
+    required("status", EnumText(FolderStatus), index=True),
     Column("status_info", Text),
-    _required("status_changed", UTCDateTime),
-    _required("cloneable", Boolean),
+    required("status_changed", UTCDateTime),
+    required("cloneable", Boolean),
     Column("cloned_from", GUID),
-    _required("creator", String(256)),
+    required("creator", String(256)),
     Column("max_size", BigInteger),
-    _required("created_at", UTCDateTime),
+    required("created_at", UTCDateTime),
     Column("last_used", UTCDateTime),
     Column("unmanaged_path", Text),
     *(
@@ -67,20 +60,20 @@ folder_permissions = Table(
     metadata,
     Column("folder_id", GUID, ForeignKey("vfolders.id", ondelete="CASCADE"), primary_key=True),
     Column("user_id", GUID, primary_key=True, index=True),
-    _required("permission", EnumText(FolderPermission)),
+    required("permission", EnumText(FolderPermission)),
 )
 
 folder_invitations = Table(
     "vfolder_invitations",
     metadata,
     Column("id", GUID, primary_key=True),
-    _required("folder_id", GUID, ForeignKey("vfolders.id", ondelete="CASCADE")),
-    _required("inviter", String(256), index=True),
-    _required("invitee", String(256), index=True),
-    _required("permission", EnumText(FolderPermission)),
-    _required("state", EnumText(InvitationState)),
-    _required("created_at", UTCDateTime),
-    _required("modified_at", UTCDateTime),
+    required("folder_id", GUID, ForeignKey("vfolders.id", ondelete="CASCADE")),
+    required("inviter", String(256), index=True),
+    required("invitee", String(256), index=True),
+    required("permission", EnumText(FolderPermission)),
+    required("state", EnumText(InvitationState)),
+    required("created_at", UTCDateTime),
+    required("modified_at", UTCDateTime),
     Index(
         "uq_vfolder_invitations_pending",
         "folder_id",
@@ -103,5 +96,5 @@ quota_limits = Table(
     metadata,
     Column("host", String(128), primary_key=True),
     Column("quota_scope", String(64), primary_key=True),
-    _required("limit_bytes", BigInteger),
+    required("limit_bytes", BigInteger),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +11,6 @@ from sqlalchemy import (
     Connection,
     Row,
     Select,
-    Table,
     bindparam,
     delete,
     func,
@@ -28,8 +26,9 @@ from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupN
 from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import GUID
+from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.rows import add_row, change_row, put_row, row_of
 from ai.backend.manager.adapters.db import tables as t
-from ai.backend.manager.adapters.db.bulk import chunks
 from ai.backend.manager.adapters.db.filters import compile_filter, compile_order
 from ai.backend.manager.adapters.db.people import SqlPeopleStore, keypair_of, keypair_row, opened, users_of
 from ai.backend.manager.model.identity import (
@@ -77,34 +76,6 @@ _NEAR_GROUPS = _near_groups()
 _ITS_STORAGE_POLICY = _storage_policy()
 
 
-def _row(value: Any, *, without: frozenset[str] = frozenset()) -> dict[str, Any]:
-    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
-
-
-def _put(s: Connection, table: Table, key: str, row: Mapping[str, Any]) -> None:
-    done = s.execute(update(table).where(table.c[key] == row[key]).values(row))
-    if done.rowcount == 0:
-        s.execute(insert(table), dict(row))
-
-
-def _add(s: Connection, table: Table, row: Mapping[str, Any], what: str) -> None:
-    try:
-        s.execute(insert(table), dict(row))
-    except IntegrityError:
-        raise Conflict(f"There is a {what} {row['name']!r} already.", data={"name": "taken"}) from None
-
-
-def _change(s: Connection, table: Table, key: str, value: Any, values: Mapping[str, Any]) -> Row[Any] | None:
-    """The row after the change."""
-    same = table.c[key] == value
-    if values:
-        try:
-            s.execute(update(table).where(same).values(values))
-        except IntegrityError:
-            raise Conflict(f"{values.get('name')!r} is taken already.", data={"name": "taken"}) from None
-    return s.execute(select(table).where(same)).one_or_none()
-
-
 class SqlIdentityStore(SqlPeopleStore):
     """Implements :class:`ai.backend.manager.ports.identity_store.IdentityStore`."""
 
@@ -117,14 +88,14 @@ class SqlIdentityStore(SqlPeopleStore):
     async def put_domain(self, domain: Domain, *, only_new: bool = False) -> None:
         def work(s: Connection) -> None:
             if only_new:
-                _add(s, t.domains, _row(domain), "domain")
+                add_row(s, t.domains, row_of(domain), "domain")
             else:
-                _put(s, t.domains, "name", _row(domain))
+                put_row(s, t.domains, "name", row_of(domain))
 
         await self._db.run_write(work)
 
     async def change_domain(self, name: str, **values: Any) -> Domain | None:
-        row = await self._db.run_write(lambda s: _change(s, t.domains, "name", name, values))
+        row = await self._db.run_write(lambda s: change_row(s, t.domains, "name", name, values))
         return Domain(**row._mapping) if row is not None else None
 
     async def domain(self, name: str) -> Domain | None:
@@ -137,14 +108,14 @@ class SqlIdentityStore(SqlPeopleStore):
     async def put_group(self, group: Group, *, only_new: bool = False) -> None:
         def work(s: Connection) -> None:
             if only_new:
-                _add(s, t.groups, _row(group), "group")
+                add_row(s, t.groups, row_of(group), "group")
             else:
-                _put(s, t.groups, "id", _row(group))
+                put_row(s, t.groups, "id", row_of(group))
 
         await self._db.run_write(work)
 
     async def change_group(self, group_id: GroupId, **values: Any) -> Group | None:
-        row = await self._db.run_write(lambda s: _change(s, t.groups, "id", group_id, values))
+        row = await self._db.run_write(lambda s: change_row(s, t.groups, "id", group_id, values))
         return Group(**row._mapping) if row is not None else None
 
     async def groups(
@@ -197,14 +168,14 @@ class SqlIdentityStore(SqlPeopleStore):
     async def put_policy(self, policy: ResourcePolicy, *, only_new: bool = False) -> None:
         def work(s: Connection) -> None:
             if only_new:
-                _add(s, t.policies, _row(policy), "resource policy")
+                add_row(s, t.policies, row_of(policy), "resource policy")
             else:
-                _put(s, t.policies, "name", _row(policy))
+                put_row(s, t.policies, "name", row_of(policy))
 
         await self._db.run_write(work)
 
     async def change_policy(self, name: str, **values: Any) -> ResourcePolicy | None:
-        row = await self._db.run_write(lambda s: _change(s, t.policies, "name", name, values))
+        row = await self._db.run_write(lambda s: change_row(s, t.policies, "name", name, values))
         return ResourcePolicy(**row._mapping) if row is not None else None
 
     async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
@@ -229,7 +200,7 @@ class SqlIdentityStore(SqlPeopleStore):
 
         def work(s: Connection) -> None:
             s.execute(delete(t.storage_policies).where(c.kind == policy.kind, c.name == policy.name))
-            s.execute(insert(t.storage_policies), _row(policy))
+            s.execute(insert(t.storage_policies), row_of(policy))
 
         await self._db.run_write(work)
 
@@ -253,14 +224,14 @@ class SqlIdentityStore(SqlPeopleStore):
     async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None:
         def work(s: Connection) -> None:
             if only_new:
-                _add(s, t.resource_groups, _row(group), "resource group")
+                add_row(s, t.resource_groups, row_of(group), "resource group")
             else:
-                _put(s, t.resource_groups, "name", _row(group))
+                put_row(s, t.resource_groups, "name", row_of(group))
 
         await self._db.run_write(work)
 
     async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
-        row = await self._db.run_write(lambda s: _change(s, t.resource_groups, "name", name, values))
+        row = await self._db.run_write(lambda s: change_row(s, t.resource_groups, "name", name, values))
         return ResourceGroup(**row._mapping) if row is not None else None
 
     async def delete_resource_group(self, name: str) -> bool:
@@ -340,7 +311,7 @@ class SqlIdentityStore(SqlPeopleStore):
         try:
 
             def work(s: Connection) -> None:
-                row = _row(user, without=frozenset({"groups"}))
+                row = row_of(user, without=frozenset({"groups"}))
                 s.execute(insert(t.users), {**row, "password": password_hash})
                 s.execute(insert(t.keypairs), keypair_row(self._sealer, keypair))
                 if groups:

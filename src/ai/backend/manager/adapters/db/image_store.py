@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -14,16 +14,9 @@ from sqlalchemy.sql import ColumnElement
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.common.images import ImageName
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.adapters.db.image_tables import ANY_ARCHITECTURE, image_aliases, images
 from ai.backend.manager.model.image import FoundImage, ImageAlias, RegisteredImage
-
-_CHUNK = 500
-
-
-def _chunks(names: Collection[str]) -> Iterator[list[str]]:
-    wanted = list(names)
-    for start in range(0, len(wanted), _CHUNK):
-        yield wanted[start : start + _CHUNK]
 
 
 def _image(row: Row[Any]) -> RegisteredImage:
@@ -40,7 +33,7 @@ def _key(name: str, architecture: str) -> ColumnElement[bool]:
 
 def _drop_dangling(s: Connection, names: Collection[str]) -> None:
     """Aliases of names that no architecture has any more."""
-    for some in _chunks(names):
+    for some in chunks(names):
         left = select(images.c.name).where(images.c.name.in_(some))
         s.execute(delete(image_aliases).where(image_aliases.c.image.in_(some), image_aliases.c.image.not_in(left)))
 
@@ -70,7 +63,7 @@ class SqlImageStore:
             stale = select(images.c.name).where(images.c.registry == registry, images.c.scanned_at < before)
             gone = [row.name for row in s.execute(stale) if row.name not in keep]
             count = 0
-            for some in _chunks(set(gone)):
+            for some in chunks(set(gone)):
                 where = (images.c.name.in_(some), images.c.registry == registry, images.c.scanned_at < before)
                 count += s.execute(delete(images).where(*where)).rowcount
             _drop_dangling(s, set(gone))
@@ -104,7 +97,7 @@ class SqlImageStore:
     async def named(self, names: Collection[str]) -> list[RegisteredImage]:
         def work(s: Connection) -> list[RegisteredImage]:
             found: list[RegisteredImage] = []
-            for some in _chunks(names):
+            for some in chunks(names):
                 found += [_image(row) for row in s.execute(select(images).where(images.c.name.in_(some)))]
             return found
 

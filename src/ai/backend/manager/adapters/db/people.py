@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -13,6 +12,8 @@ from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AccessKey, GroupId, UserId
 from ai.backend.common.states import UserRole, UserStatus
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.sealing import Sealer
 from ai.backend.manager.model.identity import GroupRef, Keypair, User
@@ -20,7 +21,6 @@ from ai.backend.manager.ports.people_store import KeypairSecret
 
 T = TypeVar("T")
 KEYPAIR_EXTRAS = frozenset({"user_email", "user_full_name", "concurrency_used"})
-_CHUNK = 500
 
 
 def sealed(sealer: Sealer, access_key: str, secret_key: str) -> str:
@@ -54,7 +54,7 @@ def keypair_of(row: Row[Any]) -> Keypair:
 
 
 def keypair_row(sealer: Sealer, pair: KeypairSecret) -> dict[str, Any]:
-    kept = {f.name: getattr(pair.keypair, f.name) for f in fields(Keypair) if f.name not in KEYPAIR_EXTRAS}
+    kept = row_of(pair.keypair, without=KEYPAIR_EXTRAS)
     return {**kept, "secret_key": sealed(sealer, pair.keypair.access_key, pair.secret_key)}
 
 
@@ -169,13 +169,12 @@ class SqlPeopleStore:
 
     async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
         k, u = t.keypairs.c, t.users.c
-        keys = list(access_keys)
         query = select(k.access_key).join(t.users, u.uuid == k.user_id).where(u.status == UserStatus.DELETED)
 
         def work(s: Connection) -> set[AccessKey]:
             found: set[AccessKey] = set()
-            for start in range(0, len(keys), _CHUNK):
-                part = query.where(k.access_key.in_(keys[start : start + _CHUNK]))
+            for some in chunks(access_keys):
+                part = query.where(k.access_key.in_(some))
                 found.update(AccessKey(key) for key in s.execute(part).scalars())
             return found
 

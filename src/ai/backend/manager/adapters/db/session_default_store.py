@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 from sqlalchemy import Connection, and_, delete, insert, or_, select, update
 
 from ai.backend.common.ids import AccessKey, TemplateId, UserId
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.adapters.db import session_default_tables as t
 from ai.backend.manager.adapters.db.tables import domains, groups, keypairs
 from ai.backend.manager.model.dotfile import Dotfile, DotfileOwner, DotfileScope, with_dotfile
 from ai.backend.manager.model.template import Template, TemplateKind
-
-_TEMPLATE_FIELDS = tuple(f.name for f in fields(Template))
-
-
-def _template_row(template: Template) -> dict[str, object]:
-    return {name: getattr(template, name) for name in _TEMPLATE_FIELDS}
 
 
 class SqlTemplateStore:
@@ -29,7 +23,7 @@ class SqlTemplateStore:
 
     async def add_templates(self, templates: Sequence[Template]) -> None:
         def work(s: Connection) -> None:
-            s.execute(insert(t.templates), [_template_row(template) for template in templates])
+            s.execute(insert(t.templates), [row_of(template) for template in templates])
 
         await self._db.run_write(work)
 
@@ -57,7 +51,7 @@ class SqlTemplateStore:
 
     async def put_template(self, template: Template) -> bool:
         def work(s: Connection) -> bool:
-            changed = update(t.templates).where(t.templates.c.id == template.id).values(_template_row(template))
+            changed = update(t.templates).where(t.templates.c.id == template.id).values(row_of(template))
             return bool(s.execute(changed).rowcount)
 
         return await self._db.run_write(work)

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import Boolean, Column, ForeignKey, Integer, String, Table, Text
 
 from ai.backend.infra.database import GUID, JSONText, UTCDateTime
-from ai.backend.manager.adapters.db.columns import EnumText
-from ai.backend.manager.adapters.db.tables import metadata
+from ai.backend.infra.database.columns import EnumText
+from ai.backend.manager.adapters.db.tables import metadata, required
 from ai.backend.manager.model.dotfile import DotfileScope
 from ai.backend.manager.model.template import TemplateKind
-
-
-def _required(name: str, kind: Any, *constraints: ForeignKey, **options: Any) -> Column[Any]:
-    return Column(name, kind, *constraints, nullable=False, **options)
-
 
 templates = Table(
     "session_templates",
     metadata,
     Column("id", GUID, primary_key=True),
-    _required("kind", EnumText(TemplateKind)),
-    _required("name", String(128)),
-    _required("domain_name", String(64), index=True),
-    _required("group_id", GUID),
-    _required("group_name", String(64)),
-    _required("user_id", GUID, index=True),
-    _required("user_email", String(256)),
-    _required("document", JSONText),
-    _required("created_at", UTCDateTime),
-    _required("modified_at", UTCDateTime),
+    required("kind", EnumText(TemplateKind)),
+    required("name", String(128)),
+    required("domain_name", String(64), index=True),
+    required("group_id", GUID),
+    required("group_name", String(64)),
+    required("user_id", GUID, index=True),
+    required("user_email", String(256)),
+    required("document", JSONText),
+    required("created_at", UTCDateTime),
+    required("modified_at", UTCDateTime),
 )
 
 dotfiles = Table(
@@ -39,15 +32,15 @@ dotfiles = Table(
     Column("scope", EnumText(DotfileScope), primary_key=True),
     Column("owner", String(64), primary_key=True),
     Column("path", String(1024), primary_key=True),
-    _required("permission", String(4)),
-    _required("data", Text),
+    required("permission", String(4)),
+    required("data", Text),
 )
 
 bootstrap_scripts = Table(
     "bootstrap_scripts",
     metadata,
     Column("access_key", String(20), primary_key=True),
-    _required("script", Text),
+    required("script", Text),
 )
 
 activities = Table(
@@ -55,33 +48,33 @@ activities = Table(
     metadata,
     Column("session_id", GUID, ForeignKey("sessions.id", ondelete="CASCADE"), primary_key=True),
     Column("last_access", UTCDateTime),
-    _required("usage", JSONText),
+    required("usage", JSONText),
 )
 
 share_histories = Table(
     "share_histories",
     metadata,
     Column("resource_group", String(64), primary_key=True),
-    _required("used", JSONText),
-    _required("at", UTCDateTime),
+    required("used", JSONText),
+    required("at", UTCDateTime),
 )
 
 error_logs = Table(
     "error_logs",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
-    _required("severity", String(16)),
-    _required("source", String(64)),
-    _required("message", Text),
-    _required("user_id", GUID, index=True),
-    _required("domain_name", String(64)),
-    _required("context_lang", String(64)),
-    _required("context_env", JSONText),
+    required("severity", String(16)),
+    required("source", String(64)),
+    required("message", Text),
+    required("user_id", GUID, index=True),
+    required("domain_name", String(64)),
+    required("context_lang", String(64)),
+    required("context_env", JSONText),
     Column("request_url", Text),
     Column("request_status", Integer),
     Column("traceback", Text),
-    _required("created_at", UTCDateTime, index=True),
-    _required("is_read", Boolean),
-    _required("is_cleared", Boolean),
+    required("created_at", UTCDateTime, index=True),
+    required("is_read", Boolean),
+    required("is_cleared", Boolean),
     sqlite_autoincrement=True,
 )

@@ -19,6 +19,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.artifact_store import link_artifacts
 from ai.backend.manager.adapters.db.bulk import Gatherer, check_versions, move_slots, update_many
@@ -45,7 +46,6 @@ _KERNEL_FIELDS = tuple(f.name for f in fields(Kernel) if f.name != "live_stat")
 _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
 _SESSION_COLUMNS, _KERNEL_COLUMNS = t.sessions.c.keys(), t.kernels.c.keys()
 _HIDDEN = frozenset({"environ", "network", "bootstrap_script", "callback_url", "version"})
-_CHUNK = 500
 
 
 def _kernel_row(kernel: Kernel) -> dict[str, Any]:
@@ -66,14 +66,9 @@ def _difference(
 def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
     """Sessions with their kernels, in the order of ``rows``."""
     kernels: dict[UUID, list[Kernel]] = {}
-    ids = [row.id for row in rows]
-    for start in range(0, len(ids), _CHUNK):
-        found = s.execute(
-            select(t.kernels)
-            .where(t.kernels.c.session_id.in_(ids[start : start + _CHUNK]))
-            .order_by(t.kernels.c.local_rank)
-        )
-        for row in found:
+    for ids in chunks([row.id for row in rows]):
+        query = select(t.kernels).where(t.kernels.c.session_id.in_(ids)).order_by(t.kernels.c.local_rank)
+        for row in s.execute(query):
             kernels.setdefault(row.session_id, []).append(Kernel(**dict(zip(_KERNEL_COLUMNS, row, strict=True))))
     return [Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)), kernels=tuple(kernels[row.id])) for row in rows]
 
@@ -228,10 +223,9 @@ class SqlSessionStore:
         return found[0] if found else None
 
     async def get_many(self, ids: Iterable[SessionId]) -> list[Session]:
-        wanted = list(dict.fromkeys(ids))
         found: list[Session] = []
-        for start in range(0, len(wanted), _CHUNK):
-            found += await self._select(t.sessions.c.id.in_(wanted[start : start + _CHUNK]))
+        for some in chunks(dict.fromkeys(ids)):
+            found += await self._select(t.sessions.c.id.in_(some))
         return found
 
     async def by_token(self, access_key: AccessKey, client_token: str) -> Session | None:
@@ -269,8 +263,8 @@ class SqlSessionStore:
             versions = {row[0]: row[1] for row in s.execute(query)}
             found = {i: one for i, v in versions.items() if (one := known(i)) is not None and one.version == v}
             missing = [i for i in versions if i not in found]
-            for start in range(0, len(missing), _CHUNK):
-                rows = s.execute(select(t.sessions).where(c.id.in_(missing[start : start + _CHUNK]))).all()
+            for some in chunks(missing):
+                rows = s.execute(select(t.sessions).where(c.id.in_(some))).all()
                 found.update((one.id, one) for one in _load(s, rows))
             return [found[i] for i in versions]
 
