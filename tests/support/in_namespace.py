@@ -13,4 +13,4 @@ from tests.support.namespaces import enter
 if __name__ == "__main__":
     namespace, *words = sys.argv[1:]
     enter(namespace)
-    run(words, [])
+    run(words)

@@ -34,7 +34,9 @@ OF_PLUGINS = "hook[.]"
 def _pattern(name: ast.expr) -> str:
     """Return a regular expression for the names that an argument of a call can have."""
     if isinstance(name, ast.JoinedStr):
-        return "".join(re.escape(part.value) if isinstance(part, ast.Constant) else ".+" for part in name.values)  # type: ignore[arg-type]  # the constants of an f-string are texts
+        return "".join(_pattern(part) for part in name.values)
+    if isinstance(name, ast.FormattedValue):
+        return ".+"
     assert isinstance(name, ast.Constant)
     assert isinstance(name.value, str)
     return re.escape(name.value)

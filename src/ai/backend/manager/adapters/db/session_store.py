@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, String, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, String, TextClause, delete, func, insert, or_, select, update
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.exc import IntegrityError
 
@@ -208,7 +208,9 @@ class SqlSessionStore:
         ]
         update_many(s, t.kernels, kernels)
 
-    async def _select(self, *where: ColumnElement[bool], order: Any = None, limit: int | None = None) -> list[Session]:
+    async def _select(
+        self, *where: ColumnElement[bool] | TextClause, order: Any = None, limit: int | None = None
+    ) -> list[Session]:
         query = select(t.sessions).where(*where)
         query = query.order_by(*(order if order is not None else (t.sessions.c.created_at, t.sessions.c.id)))
 
