@@ -1,4 +1,4 @@
-"""The base of a plugin's settings model."""
+"""The base of every settings model, and the values that settings hold."""
 
 from __future__ import annotations
 
@@ -16,14 +16,22 @@ _MAX_FILE = 1 << 20
 _PLAIN = {"extra_forbidden": "there is no such key", "missing": "it is missing"}
 
 
-def _kebab(name: str) -> str:
+def kebab(name: str) -> str:
+    """Return the key of a field in a file of settings."""
     return name.replace("_", "-")
 
 
-class PluginSettings(BaseModel):
-    """Immutable, kebab-case (snake_case is read too), and an unknown key is an error that names it."""
+class Settings(BaseModel):
+    """Base of a settings model: frozen, kebab-case keys (snake_case is read too), unknown keys refused by name.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True)
+    Give each field a description with its unit; sample, schema and reference page are made from it.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=kebab, populate_by_name=True)
+
+
+class PluginSettings(Settings):
+    """Base of the settings model of a plugin."""
 
 
 def read_toml(path: Path) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from pydantic import AliasChoices, Field, field_validator, model_validator
 
 from ai.backend.agent.config.published import PublishedNode, WatcherSettings
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import EtcdSettings, Ignored, LoggingSettings, Size
+from ai.backend.infra.settings.tables import EtcdSettings, Ignored, LoggingSettings
+from ai.backend.plugin.settings import Size
 
 INTRINSIC_PLUGINS = ("ai.backend.accelerator.cpu", "ai.backend.accelerator.mem")
 """Every node has these slots; they are loaded unless they are blocked."""

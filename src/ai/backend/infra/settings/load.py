@@ -8,25 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from ai.backend.common.errors import InvalidInput, PluginError
-from ai.backend.plugin.settings import problems_of, read_toml
+from ai.backend.plugin.settings import kebab, problems_of, read_toml
 
 M = TypeVar("M", bound=BaseModel)
-
-
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
-
-
-class Settings(BaseModel):
-    """Base of every settings model: frozen, kebab-case keys, unknown keys refused.
-
-    Give each field a description with its unit; sample, schema and reference page are made from it.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=_kebab, populate_by_name=True)
 
 
 def search_path(name: str) -> list[Path]:
@@ -83,7 +70,7 @@ def _overlay(data: dict[str, Any], prefix: str, environ: Mapping[str, str]) -> N
     for variable, text in environ.items():
         if not variable.startswith(prefix) or variable == prefix:
             continue
-        *tables, key = (_kebab(part.lower()) for part in variable.removeprefix(prefix).split("__"))
+        *tables, key = (kebab(part.lower()) for part in variable.removeprefix(prefix).split("__"))
         node = data
         for table in tables:
             child = node.setdefault(table, {})

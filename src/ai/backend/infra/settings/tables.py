@@ -8,26 +8,13 @@ from urllib.parse import quote
 
 from pydantic import BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
-from ai.backend.common.errors import InvalidQuantity
-from ai.backend.common.slots import BinarySize
-from ai.backend.infra.settings.load import Settings
+from ai.backend.plugin.settings import Settings, Size
 
 
 class Ignored(Settings):
     """A table of a published file that says nothing here."""
 
     model_config = ConfigDict(extra="allow")
-
-
-def _bytes(value: object) -> object:
-    try:
-        return int(BinarySize.parse(value)) if isinstance(value, str) else value
-    except InvalidQuantity as e:
-        raise ValueError(e.message) from None
-
-
-Size = Annotated[int, BeforeValidator(_bytes)]
-"""Bytes, as a number or with a binary suffix: 100g."""
 
 
 class HostPort(Settings):

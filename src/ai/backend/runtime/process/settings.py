@@ -6,20 +6,16 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from ai.backend.plugin.settings import Settings
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
 
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
-
-
-class ProcessRuntimeSettings(BaseModel):
+class ProcessRuntimeSettings(Settings):
     """Every field has a default that suits a laptop and a server alike."""
-
-    model_config = ConfigDict(alias_generator=_kebab, populate_by_name=True, extra="forbid", frozen=True)
 
     sandbox: Literal["auto", "off"] = Field("auto", description="Use bubblewrap where it works.")
     user_namespaces: Literal["auto", "off"] = Field(

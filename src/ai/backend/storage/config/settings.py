@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 
 from ai.backend.infra.settings import Settings
-from ai.backend.infra.settings.tables import LoggingSettings, Size, TlsSettings
+from ai.backend.infra.settings.tables import LoggingSettings, TlsSettings
+from ai.backend.plugin.settings import Size
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
