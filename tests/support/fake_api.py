@@ -184,7 +184,7 @@ class FakeApi:
     # ---- sessions
 
     async def _version(self, request: web.Request) -> web.Response:
-        return self._json(request, {"version": "v7.20230615", "manager": "0.1.0"})
+        return self._json(request, {"version": "v7.20230615", "manager": "26.11.0"})
 
     async def _create(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -216,7 +216,7 @@ async def test_config_hides_the_secret(shell: Shell) -> None:
     done = await shell("config")
     assert ACCESS_KEY in done.out
     assert shell.env["BACKEND_SECRET_KEY"] not in done.out + done.err
-    assert "manager 0.1.0" in done.out
+    assert "manager 26.11.0" in done.out
     bad = await shell("config", BACKEND_READ_TIMEOUT="soon")
     assert (bad.code, bad.err) == (
         1,

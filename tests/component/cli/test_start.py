@@ -35,7 +35,7 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
 )
 def test_published_packages_are_found(tmp_path: Path, folder: str, name: str) -> None:
     (tmp_path / folder).mkdir()
-    (tmp_path / "backendai-0.1.0.dist-info").mkdir()
+    (tmp_path / "backendai-26.11.0.dist-info").mkdir()
     (tmp_path / "backend_app-1.0.dist-info").mkdir()
     assert find_rivals([str(tmp_path), "/nowhere"]) == [name]
 

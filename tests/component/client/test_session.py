@@ -212,7 +212,7 @@ async def test_another_endpoint_takes_over(endpoint: str) -> None:
     config = APIConfig(endpoint=f"http://127.0.0.1:9,{endpoint}", access_key=ACCESS_KEY, secret_key=SECRET_KEY)
     async with AsyncSession(config=config) as client:
         for _ in range(3):
-            assert (await client.System.get_versions())["manager"] == "0.1.0"
+            assert (await client.System.get_versions())["manager"] == "26.11.0"
             assert (await client.ComputeSession.get_or_create("python", name="fail-over")).status == "RUNNING"
 
 
