@@ -1,4 +1,4 @@
-"""Everything that a scheduling decision depends on, frozen, and its JSON form for replay in the simulator.
+"""Everything that a scheduling decision depends on, frozen, and its JSON form for `mgr scheduler replay`.
 
 One snapshot is one resource group. The version of the form is in ``Snapshot.format``; a reader refuses another one.
 """

@@ -162,7 +162,7 @@ class ScheduleLoop(Loop):
         return await self.snapshot(name, here), group_policy(await self._identities.resource_group(name))
 
     async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
-        """What :func:`decide` is asked about; also for dumps that the simulator replays."""
+        """What :func:`decide` is asked about; also for dumps that ``mgr scheduler replay`` reads."""
         agents = await self._agents.agents(scaling_group=name)
         if self._images is not None:
             agents = await self._images.with_fetchable(agents, {k.image for s in sessions for k in s.kernels})
