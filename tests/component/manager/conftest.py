@@ -11,13 +11,12 @@ import pytest
 
 from ai.backend.common.ids import AgentId
 from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock, SystemClock
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.adapters.system import SystemClock
 from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import AgentSettings, ManagerSettings, SessionSettings
 from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.ports.world import Clock
 from tests.component.manager.fakes import FakeAgent
 from tests.support.migrated import migrated
 

@@ -26,9 +26,9 @@ from ai.backend.common.errors import (
 from ai.backend.common.wire.artifacts import ImportPhase
 from ai.backend.core.lifecycle.artifact import RevisionTrigger
 from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import SystemClock
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.adapters.system import SystemClock
 from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ArtifactSettings, ManagerSettings, SessionSettings
 from ai.backend.manager.model.artifact import ArtifactQuery, Revision, RevisionRow
@@ -298,7 +298,7 @@ async def test_stages_come_from_registry_settings_and_proxy(house: House) -> Non
         house.manager._stores.artifacts,  # type: ignore[arg-type]  # there is one
         house.depot,
         settings,
-        *(house.artifacts.registries._clock, house.artifacts.registries._minter),
+        *(house.artifacts.registries._clock, house.artifacts.registries._id_generator),
     )
     await house.add()
     hub = await registries.find("hub")

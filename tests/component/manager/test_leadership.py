@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Connection, insert, select
 
 from ai.backend.common.errors import Conflict
+from ai.backend.infra.clock import SystemClock
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.adapters.db.lease_store import SqlLeaseStore
-from ai.backend.manager.adapters.system import SystemClock
 from ai.backend.manager.services.leadership import Leadership
 from tests.support.postgres import emptied, migrated_template, shared_server
 

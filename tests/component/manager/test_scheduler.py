@@ -18,10 +18,10 @@ from ai.backend.common.states import KernelEventReason, KernelStatus, SessionSta
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
 from ai.backend.core.scheduling.usage import prefixes
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.main import main
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.session import CreateSession, Session
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.loops.schedule import group_policy
 from ai.backend.manager.services.shares import ShareBook
 from ai.backend.manager.services.snapshots import scope_of

@@ -43,4 +43,4 @@ async def test_a_report_that_was_lost_is_repeated_before_its_interval() -> None:
         await asyncio.wait_for(manager.heard.wait(), 20)
     finally:
         running.cancel()
-    assert loop.interval_s == 50.0, "as the manager says"
+    assert loop.period_s == 50.0, "as the manager says"

@@ -28,7 +28,6 @@ from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.loops.exits import watch_exits
 from ai.backend.agent.services.loops.health import HealthLoop
 from ai.backend.agent.services.loops.heartbeat import Heartbeat
-from ai.backend.agent.services.loops.rhythm import Rhythm
 from ai.backend.agent.services.loops.statistics import StatisticsLoop
 from ai.backend.agent.services.networks import Networks
 from ai.backend.agent.services.observations import Observer
@@ -43,6 +42,7 @@ from ai.backend.agent.services.survey import survey
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
+from ai.backend.infra.loop import PeriodicCall
 from ai.backend.plugin.loading import PluginSource, find_plugins
 from ai.backend.plugin.node import ipsec
 from ai.backend.plugin.runtime import AbstractRuntime
@@ -165,7 +165,7 @@ class Agent:
         await recovery.recover()
         self._recovered.set()
         self._run_loops(around, reporting, supervisor, recovery, statistics, observer)
-        self._spawn(Rhythm("kits", _KITS_S, kits.clean).run(), "kits")
+        self._spawn(PeriodicCall("kits", _KITS_S, kits.clean).run(), "kits")
 
     def _run_loops(
         self,
@@ -178,22 +178,22 @@ class Agent:
     ) -> None:
         intervals = self.settings.intervals
         heartbeat = Heartbeat(reporting, supervisor, self._manager, interval_s=intervals.heartbeat)
-        self._beat = heartbeat.poke
+        self._beat = heartbeat.wake
 
         async def refresh() -> None:
             if await reporting.refresh(asyncio.get_running_loop().time()):
-                heartbeat.poke()
+                heartbeat.wake()
             health.tell()
 
         async def refresh_images() -> None:
             if await reporting.refresh_images():
                 around.desk.forget_images()
-                heartbeat.poke()
+                heartbeat.wake()
 
-        inventory = Rhythm("inventory", intervals.inventory, refresh)
-        around.plugins.changed = inventory.poke
+        inventory = PeriodicCall("inventory", intervals.inventory, refresh)
+        around.plugins.changed = inventory.wake
         health = HealthLoop(
-            around.plugins, around.inventory, supervisor, observer, look=inventory.poke, beat=heartbeat.poke
+            around.plugins, around.inventory, supervisor, observer, look=inventory.wake, beat=heartbeat.wake
         )
 
         stats = StatisticsLoop(
@@ -203,8 +203,8 @@ class Agent:
             heartbeat,
             stats,
             inventory,
-            Rhythm("images", intervals.images, refresh_images),
-            Rhythm("sync", intervals.sync, recovery.sync),
+            PeriodicCall("images", intervals.images, refresh_images),
+            PeriodicCall("sync", intervals.sync, recovery.sync),
         ):
             self._spawn(loop.run(), loop.name)
         self._spawn(health.run(), "health")

@@ -14,9 +14,11 @@ from ai.backend.common.errors import NotFound, Unavailable
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock, IdGenerator, RandomIds, SystemClock
 from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database, upgrade
 from ai.backend.infra.http.client_tokens import ClientTokens
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.adapters.artifact_depot import ProxyArtifactDepot
 from ai.backend.manager.adapters.callbacks import HttpCallbackSender
@@ -30,13 +32,12 @@ from ai.backend.manager.adapters.sealed_config import SealedConfigStore, seal_co
 from ai.backend.manager.adapters.ssh_keys import make_ssh_key_pair
 from ai.backend.manager.adapters.storage_proxy import StorageProxies
 from ai.backend.manager.adapters.stores import Stores
-from ai.backend.manager.adapters.system import SystemClock, SystemMinter
 from ai.backend.manager.adapters.watchers import HttpWatcherGateway
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.model.session import Session, SlotAudit
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
 from ai.backend.manager.ports.storage import StorageGateway
-from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
+from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.activity import ActivityBoard
 from ai.backend.manager.services.administration import AdministrationService
 from ai.backend.manager.services.artifacts.bundle import Artifacts
@@ -60,7 +61,6 @@ from ai.backend.manager.services.loops.idle import IdleLoop
 from ai.backend.manager.services.loops.launch import LaunchLoop
 from ai.backend.manager.services.loops.owners import OwnersLoop
 from ai.backend.manager.services.loops.retention import RetentionLoop
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.loops.schedule import ScheduleLoop
 from ai.backend.manager.services.loops.sweep import SweepLoop
 from ai.backend.manager.services.loops.terminate import TerminateLoop
@@ -98,7 +98,7 @@ class Manager:
         storage: the storage proxies; by default those that the shared configuration names.
         artifacts: where artifacts are kept; by default in the same storage proxies.
         reservoirs: other installations.
-        clock, minter: time and identity; the system's by default.
+        clock, id_generator: time and identity; the system's by default.
         sealer: seals the secrets in the database; by default they are plain.
         config: the shared configuration; by default it lies in the database.
     """
@@ -114,7 +114,7 @@ class Manager:
         artifacts: ArtifactDepot | None = None,
         reservoirs: Reservoirs | None = None,
         clock: Clock | None = None,
-        minter: Minter | None = None,
+        id_generator: IdGenerator | None = None,
         metrics: Metrics | None = None,
         hash_password: Callable[[str], str] = hash_password,
         verify_password: Callable[[str, str], bool] = verify_password,
@@ -127,14 +127,14 @@ class Manager:
         self._sealer = sealer or Sealer()
         self._stores = Stores.sql(stores, self._sealer, config) if isinstance(stores, Database) else stores
         self._bus = bus
-        clock, minter = clock or SystemClock(), minter or SystemMinter()
+        clock, id_generator = clock or SystemClock(), id_generator or RandomIds()
         kept = self._stores
         self._stats = StatBoard(kept.sessions)
         self.metrics.expose(self._stats.families)
         self._slots = SlotCatalogue(kept.agents, kept.sessions)
         is_shared = kept.leases is not None
         self._writer = SessionWriter(kept.sessions, bus, on_end=self._forget, is_shared=is_shared)
-        self._identity = IdentityService(kept.identities, kept.sessions, clock, minter)
+        self._identity = IdentityService(kept.identities, kept.sessions, clock, id_generator)
         self._hash_password = hash_password
         self._passwords = PasswordService(kept.identities, self._identity, clock, hash_password, verify_password)
         self._assignments = Assignments(kept.config)
@@ -149,7 +149,7 @@ class Manager:
             artifacts = ProxyArtifactDepot(self._storage, settings.artifacts)
         self._depot, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
         finder = SessionFinder(kept.sessions, self._writer, self._identity)
-        self._services = self._make_services(gateway, finder, clock, minter)
+        self._services = self._make_services(gateway, finder, clock, id_generator)
         self._presence = PresenceCheck(kept.sessions, self._writer, clock, settings.agents)
         self._reports = ReportsService(
             sessions=kept.sessions,
@@ -174,7 +174,7 @@ class Manager:
             self._leadership = Leadership(
                 kept.leases,
                 clock,
-                holder=str(minter.uuid()),
+                holder=str(id_generator.uuid()),
                 ttl_s=settings.manager.lease_s,
                 begin=self._begin,
                 end=self._end,
@@ -183,7 +183,7 @@ class Manager:
             self._services.tasks.manager = self._leadership.holder
 
     def _make_images(
-        self, tasks: TaskService, finder: SessionFinder, gateway: AgentGateway, clock: Clock, minter: Minter
+        self, tasks: TaskService, finder: SessionFinder, gateway: AgentGateway, clock: Clock, id_generator: IdGenerator
     ) -> Images | None:
         kept = self._stores
         if kept.images is None:
@@ -199,21 +199,25 @@ class Manager:
             gateway=gateway,
             tasks=tasks,
             clock=clock,
-            minter=minter,
+            id_generator=id_generator,
         )
 
-    def _make_services(self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, minter: Minter) -> Services:
+    def _make_services(
+        self, gateway: AgentGateway, finder: SessionFinder, clock: Clock, id_generator: IdGenerator
+    ) -> Services:
         kept, settings = self._stores, self.settings
-        tasks = TaskService(kept.tasks, self._bus, clock, minter)
+        tasks = TaskService(kept.tasks, self._bus, clock, id_generator)
         folders = None
         if kept.folders is not None:
-            folders = Folders.over(kept.folders, self._storage, kept.identities, tasks, clock, minter, settings.folders)
+            folders = Folders.over(
+                kept.folders, self._storage, kept.identities, tasks, clock, id_generator, settings.folders
+            )
         artifacts = None
         if kept.artifacts is not None and self._depot is not None:
             artifacts = Artifacts.over(
-                kept.artifacts, self._depot, self._reservoirs, tasks, settings.artifacts, clock, minter
+                kept.artifacts, self._depot, self._reservoirs, tasks, settings.artifacts, clock, id_generator
             )
-        images = self._images = self._make_images(tasks, finder, gateway, clock, minter)
+        images = self._images = self._make_images(tasks, finder, gateway, clock, id_generator)
         state = ManagerState(kept.config, clock)
         factory = SessionFactory(
             kept.sessions,
@@ -222,7 +226,7 @@ class Manager:
             self._slots,
             settings.sessions,
             clock,
-            minter,
+            id_generator,
             SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
             if folders is not None
             else None,
@@ -245,7 +249,7 @@ class Manager:
         return Services(
             sessions=sessions,
             defaults=self._defaults,
-            templates=TemplateService(kept.templates, kept.identities, self._identity, sessions, clock, minter),
+            templates=TemplateService(kept.templates, kept.identities, self._identity, sessions, clock, id_generator),
             state=state,
             idle=self._idle,
             errors=ErrorLogService(kept.errors),
@@ -255,7 +259,7 @@ class Manager:
                 finder=finder,
                 gateway=gateway,
                 stats=self._stats,
-                minter=minter,
+                id_generator=id_generator,
                 files=settings.files,
                 sessions=settings.sessions,
                 activity=self._activity,
@@ -269,7 +273,7 @@ class Manager:
                 kept.sessions,
                 leaving,
                 clock,
-                minter,
+                id_generator,
                 (folders.quota_loop,) if folders is not None else (),
             ),
             equipment=EquipmentService(kept.agents, kept.identities, self._assignments),
@@ -279,7 +283,7 @@ class Manager:
                 sessions,
                 leaving,
                 clock,
-                minter,
+                id_generator,
                 self._hash_password,
                 self._owners,
             ),
@@ -372,7 +376,7 @@ class Manager:
         return self._reports
 
     @property
-    def loops(self) -> tuple[Loop, ...]:
+    def loops(self) -> tuple[PeriodicLoop, ...]:
         """For tests and simulations, which run ``once`` by hand."""
         kept = self._services.folders
         folders = (kept.loop, kept.quota_loop) if kept is not None else ()

@@ -63,10 +63,10 @@ def commits(agent: Committer, rows: TaskRows) -> Commits:
     async def one(*_: Any, **__: Any) -> Any:
         return session
 
-    clock, minter = SimpleNamespace(now=lambda: NOW), SimpleNamespace(uuid=uuid4)
-    tasks = TaskService(cast("Any", rows), Bus(), cast("Any", clock), cast("Any", minter))
+    clock, id_generator = SimpleNamespace(now=lambda: NOW), SimpleNamespace(uuid=uuid4)
+    tasks = TaskService(cast("Any", rows), Bus(), cast("Any", clock), cast("Any", id_generator))
     finder, gateway = SimpleNamespace(one=one), SimpleNamespace(agent=lambda _: agent)
-    given: Any = (None, None, finder, gateway, tasks, None, clock, minter)
+    given: Any = (None, None, finder, gateway, tasks, None, clock, id_generator)
     return Commits(*given)
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ai.backend.manager.adapters.system import SystemClock
+from ai.backend.infra.clock import SystemClock
 from ai.backend.manager.ports.leases import Lease
 from ai.backend.manager.services.leadership import LEADER, Leadership
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from ai.backend.common.errors import BackendError
+from ai.backend.infra.clock import RandomIds, SystemClock
 from ai.backend.infra.database import Database
 from ai.backend.manager.adapters.backing import sealer_of, secrets_file
 from ai.backend.manager.adapters.db import sealed_rows
 from ai.backend.manager.adapters.db.sealing import add_key, keep_first_key
 from ai.backend.manager.adapters.sealed_config import forget_lost, seal_config
-from ai.backend.manager.adapters.system import SystemClock, SystemMinter
 from ai.backend.manager.commands.running import on_config, on_database
 from ai.backend.manager.config.settings import ManagerSettings
 
@@ -60,11 +60,11 @@ def drop_old_keys(settings: ManagerSettings) -> None:
 @click.pass_obj
 def reissue(settings: ManagerSettings) -> None:
     """Give new secrets to keypairs whose old ones cannot be opened any more, and print them; forget other secrets."""
-    minter = SystemMinter()
+    id_generator = RandomIds()
 
     async def work(database: Database) -> list[tuple[str, str, str]]:
         sealer, now = sealer_of(settings), SystemClock().now()
-        made = await sealed_rows.reissue(database, sealer, lambda: minter.token(48), at=now)
+        made = await sealed_rows.reissue(database, sealer, lambda: id_generator.token(48), at=now)
         return [(email, str(access_key), secret) for email, access_key, secret in made]
 
     for email, access_key, secret in on_database(settings, work):

@@ -1,30 +1,11 @@
-"""Time, chance and the agents."""
+"""Agents, their watchers, and the receivers of callbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any, Protocol
-from uuid import UUID
 
 from ai.backend.common.wire.link import AgentCommands
-
-
-class Clock(Protocol):
-    def now(self) -> datetime:
-        """Aware, UTC."""
-        ...
-
-    def monotonic(self) -> float: ...
-
-
-class Minter(Protocol):
-    """Makes identities."""
-
-    def uuid(self) -> UUID: ...
-    def token(self, length: int) -> str:
-        """Letters and digits from a cryptographic source."""
-        ...
 
 
 class AgentGateway(Protocol):

@@ -9,10 +9,10 @@ from datetime import datetime
 
 from ai.backend.common.ids import SessionId
 from ai.backend.infra.bus import Signal
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.activity import Activity
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.activity_store import ActivityStore
-from ai.backend.manager.ports.world import Clock
 
 log = logging.getLogger(__name__)
 WRITE_S = 5.0

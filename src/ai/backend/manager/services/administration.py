@@ -11,15 +11,15 @@ from ai.backend.common.ids import DomainName, GroupId, UserId
 from ai.backend.common.names import check_slug
 from ai.backend.common.states import LIVE_SESSION_STATUSES
 from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.identity import Caller, Domain, Group, ResourcePolicy, StoragePolicy
 from ai.backend.manager.model.query import SessionQuery
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.changes import named
 from ai.backend.manager.services.folders.leaving import LeavingFolders
 from ai.backend.manager.services.identity import IdentityService
-from ai.backend.manager.services.loops.running import Loop
 
 _FOR_DOMAIN_ADMINS = frozenset({"name", "description", "is_active", "integration_id"})
 
@@ -39,15 +39,15 @@ class AdministrationService:
         sessions: SessionStore,
         folders: LeavingFolders | None,
         clock: Clock,
-        minter: Minter,
-        after_storage_policy: Sequence[Loop] = (),
+        id_generator: IdGenerator,
+        after_storage_policy: Sequence[PeriodicLoop] = (),
     ) -> None:
         self._store = store
         self._identity = identity
         self._sessions = sessions
         self._folders = folders
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
         self._after_storage_policy = after_storage_policy
 
     # ---- domains ----
@@ -95,7 +95,7 @@ class AdministrationService:
             raise NotFound(f"There is no domain {domain[:64]!r}.", data={"domain_name": "unknown"})
         check_slug(name, what="name", allow_dots=True)
         group = Group(
-            id=GroupId(self._minter.uuid()),
+            id=GroupId(self._id_generator.uuid()),
             name=name,
             domain_name=DomainName(domain),
             created_at=self._clock.now(),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ai.backend.infra.clock import Clock
 from ai.backend.infra.http.client_tokens import ClientTokens
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.administration import AdministrationService
 from ai.backend.manager.services.artifacts.bundle import Artifacts
 from ai.backend.manager.services.cluster import ClusterService

@@ -19,6 +19,7 @@ from ai.backend.common.ids import KernelId, SessionId, SlotName
 from ai.backend.common.names import check_slot_name
 from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
 from ai.backend.common.states import SessionStatus, SlotType
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.cluster import Image
 from ai.backend.manager.model.folder import FolderMount
@@ -26,7 +27,6 @@ from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.session import CreateSession, Kernel, OwnerLimits, Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.agent_features import ENCRYPTION, is_encrypted, needs_of, with_networks
 from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.images.resolving import merge_images, resolve_image
@@ -60,7 +60,7 @@ class SessionFactory:
         slots: SlotCatalogue,
         settings: SessionSettings,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
         mounts: SessionMounts | None = None,
         defaults: SessionDefaults | None = None,
         state: ManagerState | None = None,
@@ -77,7 +77,7 @@ class SessionFactory:
         self._known_slots = slots
         self._settings = settings
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
 
     async def build(self, caller: Caller, owner: Caller, request: CreateSession) -> tuple[Session, OwnerLimits]:
         """The session, and what its owner may have with it.
@@ -104,7 +104,7 @@ class SessionFactory:
         bootstrap_script = request.bootstrap_script
         if self._defaults is not None:
             bootstrap_script = await self._defaults.apply(owner, place.domain, place.group.id, request, mounts)
-        session_id = SessionId(self._minter.uuid())
+        session_id = SessionId(self._id_generator.uuid())
         session = Session(
             id=session_id,
             name=request.name or f"session-{session_id.hex[:10]}",
@@ -280,7 +280,7 @@ class SessionFactory:
     def _kernels(self, session_id: SessionId, members: Sequence[Member], now: datetime) -> tuple[Kernel, ...]:
         return tuple(
             Kernel(
-                id=KernelId(session_id if rank == 0 else self._minter.uuid()),
+                id=KernelId(session_id if rank == 0 else self._id_generator.uuid()),
                 session_id=session_id,
                 cluster_role=member.role,
                 cluster_idx=member.number,

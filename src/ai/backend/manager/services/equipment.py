@@ -12,11 +12,11 @@ from ai.backend.common.errors import Conflict, Forbidden, NotFound
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.names import check_slug
 from ai.backend.infra.config_store import ConfigStore
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.cluster import Agent, ResourcePreset
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore
-from ai.backend.manager.services.loops.running import Loop
 
 _ASSIGNED = "manager/assigned-agents"
 
@@ -66,7 +66,7 @@ class EquipmentService:
         agents: AgentStore,
         identities: IdentityStore,
         assignments: Assignments,
-        after_change: Sequence[Loop] = (),
+        after_change: Sequence[PeriodicLoop] = (),
     ) -> None:
         self._agents = agents
         self._identities = identities

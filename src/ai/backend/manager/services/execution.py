@@ -28,11 +28,12 @@ from ai.backend.common.wire.agent import (
     UploadFiles,
 )
 from ai.backend.common.wire.link import AgentCommands, PtyStream
+from ai.backend.infra.clock import IdGenerator
 from ai.backend.manager.config.settings import FileSettings, SessionSettings
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import AgentGateway, Minter
+from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.activity import ActivityBoard
 from ai.backend.manager.services.lookup import SessionFinder
 from ai.backend.manager.services.statistics import StatBoard
@@ -94,7 +95,7 @@ class ExecutionService:
         finder: SessionFinder,
         gateway: AgentGateway,
         stats: StatBoard,
-        minter: Minter,
+        id_generator: IdGenerator,
         files: FileSettings,
         sessions: SessionSettings,
         activity: ActivityBoard,
@@ -104,7 +105,7 @@ class ExecutionService:
         self._finder = finder
         self._gateway = gateway
         self._stats = stats
-        self._minter = minter
+        self._id_generator = id_generator
         self._files = files
         self._settings = sessions
 
@@ -129,7 +130,7 @@ class ExecutionService:
     ) -> RunResult:
         """One step; also the engine of the WebSocket stream, which calls it until ``finished``."""
         session, agent = await self._running(caller, ref, owner_access_key)
-        run_id = request.run_id or self._minter.token(16)
+        run_id = request.run_id or self._id_generator.token(16)
         if len(run_id) > _MAX_RUN_ID:
             raise InvalidInput(f"runId exceeds {_MAX_RUN_ID} characters", data={"runId": "too long"})
         if request.run_id is None and request.mode in (RunMode.CONTINUE, RunMode.INPUT):

@@ -13,6 +13,7 @@ from ai.backend.common.errors import Forbidden, NotFound
 from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
 from ai.backend.common.states import UserRole
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.model.identity import (
     BootstrapResult,
     Caller,
@@ -28,7 +29,6 @@ from ai.backend.manager.model.identity import (
 from ai.backend.manager.model.query import ListQuery, Page
 from ai.backend.manager.ports.identity_store import IdentityStore, KeypairSecret
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.changes import existing
 
 log = logging.getLogger(__name__)
@@ -47,12 +47,12 @@ class IdentityService:
         store: IdentityStore,
         sessions: SessionStore,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
     ) -> None:
         self._store = store
         self._sessions = sessions
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
         self._cache: dict[str, tuple[float, Credentials | None]] = {}
         self._used: dict[AccessKey, tuple[datetime, int]] = {}
 
@@ -72,7 +72,7 @@ class IdentityService:
         )
         groups = await self._store.groups(domain_name=domain, name="default")
         if not groups:
-            group = Group(id=GroupId(self._minter.uuid()), name="default", domain_name=domain, created_at=now)
+            group = Group(id=GroupId(self._id_generator.uuid()), name="default", domain_name=domain, created_at=now)
             await self._store.put_group(group)
             groups = [group]
         if not await self._store.policies(name="default"):
@@ -105,7 +105,7 @@ class IdentityService:
 
     def new_keypair(self) -> NewKeypair:
         return NewKeypair(
-            access_key=AccessKey("AKIA" + self._minter.token(16).upper()), secret_key=self._minter.token(48)
+            access_key=AccessKey("AKIA" + self._id_generator.token(16).upper()), secret_key=self._id_generator.token(48)
         )
 
     async def make_user(
@@ -123,7 +123,7 @@ class IdentityService:
         now = self._clock.now()
         pair = self.new_keypair()
         user = User(
-            uuid=UserId(self._minter.uuid()),
+            uuid=UserId(self._id_generator.uuid()),
             username=username,
             email=email,
             role=role,

@@ -13,13 +13,13 @@ from ai.backend.common.states import SessionStatus
 from ai.backend.core.idle.judge import Subject, Verdict, judge
 from ai.backend.core.idle.rules import Limits, Rules, read_rules
 from ai.backend.core.idle.window import Window
+from ai.backend.infra.clock import Clock
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.model.activity import Activity
 from ai.backend.manager.model.identity import ResourcePolicy
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.activity_store import ActivityStore
 from ai.backend.manager.ports.identity_store import IdentityStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.activity import WRITE_S, ActivityBoard
 from ai.backend.manager.services.statistics import StatBoard
 

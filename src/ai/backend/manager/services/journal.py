@@ -12,10 +12,10 @@ from ai.backend.common.errors import BackendError, Forbidden, NotFound, Unavaila
 from ai.backend.common.ids import SessionId, TaskId
 from ai.backend.common.states import UserRole
 from ai.backend.infra.bus import Bus, Subscription
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.journal import AuditRecord, Event, Task, TaskStatus
 from ai.backend.manager.ports.stores import AuditStore, SessionStore, TaskStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.lookup import SessionFinder
 from ai.backend.manager.services.writer import OUTBOX
 
@@ -124,11 +124,11 @@ class TaskService:
     """Background tasks. Each runs in the process that began it; what becomes of it, and who wants it to end, is in the
     store, where every manager finds it."""
 
-    def __init__(self, store: TaskStore, bus: Bus, clock: Clock, minter: Minter) -> None:
+    def __init__(self, store: TaskStore, bus: Bus, clock: Clock, id_generator: IdGenerator) -> None:
         self._store = store
         self._bus = bus
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
         self._running: dict[TaskId, asyncio.Task[None]] = {}
         self.manager = ""
         """Which of several managers works on the tasks of this process."""
@@ -155,7 +155,7 @@ class TaskService:
     ) -> TaskId:
         now = self._clock.now()
         task = Task(
-            id=TaskId(self._minter.uuid()),
+            id=TaskId(self._id_generator.uuid()),
             name=name,
             owner=caller.user_id,
             status=TaskStatus.STARTED,

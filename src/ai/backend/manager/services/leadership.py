@@ -6,8 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.ports.leases import Lease, LeaseStore
-from ai.backend.manager.ports.world import Clock
 
 log = logging.getLogger(__name__)
 

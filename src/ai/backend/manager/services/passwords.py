@@ -11,10 +11,10 @@ from typing import TypeVar
 
 from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, RateLimitExceeded
 from ai.backend.common.states import UserStatus
+from ai.backend.infra.clock import Clock
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.manager.model.identity import Caller, NewKeypair, User
 from ai.backend.manager.ports.identity_store import IdentityStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.identity import IdentityService
 
 MIN_LENGTH = 8

@@ -16,15 +16,15 @@ from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.common.names import check_slug
 from ai.backend.common.states import LIVE_SESSION_STATUSES, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.addresses import may_come_from
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.identity import Caller, Keypair, NewKeypair, User
 from ai.backend.manager.model.query import Condition, ListQuery, SessionQuery
 from ai.backend.manager.ports.identity_store import IdentityStore, KeypairSecret
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.changes import existing, named
 from ai.backend.manager.services.folders.leaving import LeavingFolders
 from ai.backend.manager.services.identity import IdentityService
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.passwords import check_password
 from ai.backend.manager.services.sessions import SessionService
 
@@ -58,16 +58,16 @@ class PeopleService:
         sessions: SessionService,
         folders: LeavingFolders | None,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
         hash_password: Callable[[str], str],
-        owners: Loop,
+        owners: PeriodicLoop,
     ) -> None:
         self._store = store
         self._identity = identity
         self._sessions = sessions
         self._folders = folders
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
         self._hash = hash_password
         self._owners = owners
 
@@ -225,7 +225,7 @@ class PeopleService:
         name = re.sub(r"[^A-Za-z0-9]+", "-", email.partition("@")[0]).strip("-")[:56] or "user"
         taken = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
         page = await self._store.users(taken, domain_name=None, status=None)
-        return name if not page.items else f"{name}-{self._minter.token(6).lower()}"
+        return name if not page.items else f"{name}-{self._id_generator.token(6).lower()}"
 
     async def _check_policy(self, given: Mapping[str, Any]) -> None:
         name = given.get("resource_policy", "default")

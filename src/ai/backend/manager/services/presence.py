@@ -18,11 +18,11 @@ from ai.backend.common.wire.agent import KernelPresence
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import KernelsAbandoned, SessionCreationFailed
 from ai.backend.core.lifecycle.kernel import PROGRESS, is_orphan
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.config.settings import AgentSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.session import Holding, Kernel, Session
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.transitions import advance, kernel_state
 from ai.backend.manager.services.writer import SessionWriter
 

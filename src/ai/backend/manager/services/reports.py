@@ -30,6 +30,7 @@ from ai.backend.common.wire.agent import (
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import KernelObserved
 from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.config.settings import AgentSettings
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.cluster import Agent, SlotTypeInfo
@@ -37,7 +38,6 @@ from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.equipment import Assignments
 from ai.backend.manager.services.networks import admitted
 from ai.backend.manager.services.presence import PresenceCheck

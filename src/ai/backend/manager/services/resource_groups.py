@@ -11,12 +11,12 @@ from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupN
 from ai.backend.common.names import check_slug
 from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus
 from ai.backend.core.scheduling.options import check, order_name
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.identity import Caller, ResourceGroup
 from ai.backend.manager.model.query import Condition, SessionQuery
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
-from ai.backend.manager.ports.world import Clock
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.placements import plugged
 
 DRIVERS = ("static",)
@@ -45,7 +45,7 @@ class ResourceGroupService:
         agents: AgentStore,
         sessions: SessionStore,
         clock: Clock,
-        after_change: Sequence[Loop] = (),
+        after_change: Sequence[PeriodicLoop] = (),
     ) -> None:
         self._store = store
         self._agents = agents

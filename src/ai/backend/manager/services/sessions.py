@@ -21,6 +21,7 @@ from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, S
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionRestartRequested
 from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.identity import Caller
@@ -35,7 +36,6 @@ from ai.backend.manager.model.session import (
     SessionMatch,
 )
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.creation import SessionFactory
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.lookup import SessionFinder

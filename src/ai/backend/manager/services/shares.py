@@ -8,12 +8,12 @@ from datetime import datetime
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling.options import order_name, read
 from ai.backend.core.scheduling.usage import decayed, occupied
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.identity import ResourceGroup
 from ai.backend.manager.model.share_history import ShareHistory
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.share_store import ShareStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.snapshots import scope_of
 
 SAMPLE_S = 60.0

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Awaitable, Callable
 
 from ai.backend.common.errors import InvalidInput, NotFound
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.identity_store import IdentityStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.identity import IdentityService
 
 KINDS = frozenset(

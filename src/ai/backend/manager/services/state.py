@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ai.backend.common.errors import Forbidden, ServerFrozen
+from ai.backend.infra.clock import Clock
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.ports.world import Clock
 
 STATUS_KEY, ANNOUNCEMENT_KEY = "manager/status", "manager/announcement"
 RUNNING, FROZEN = "running", "frozen"

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, RateLimitExceeded
 from ai.backend.common.ids import DomainName, GroupId, UserId
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.usage import MAX_LISTED, GroupUsage, Timeline, UsageQuery, UsedKernel
 from ai.backend.manager.ports.usage_store import UsageStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.identity import IdentityService
 
 MAX_PERIOD = timedelta(days=100)

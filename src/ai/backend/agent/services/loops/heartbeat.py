@@ -6,11 +6,11 @@ import logging
 
 from ai.backend.agent.model.kernel import Ending
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
-from ai.backend.agent.services.loops.rhythm import Rhythm
 from ai.backend.agent.services.reporting import Reporting
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.link import ManagerReports
+from ai.backend.infra.loop import PeriodicLoop
 
 log = logging.getLogger(__name__)
 
@@ -18,17 +18,22 @@ _UNHEARD_S = 0.25
 """A call waits for the connection by itself: a report that was lost with one is repeated once there is another."""
 
 
-class Heartbeat(Rhythm):
+class Heartbeat(PeriodicLoop):
     """One report each interval; the manager's reply sets the next interval."""
 
     def __init__(
         self, reporting: Reporting, supervisor: Supervisor, manager: ManagerReports, *, interval_s: float
     ) -> None:
-        super().__init__("heartbeat", interval_s, self.once)
+        super().__init__()
+        self.period_s = interval_s
         self._reporting = reporting
         self._supervisor = supervisor
         self._manager = manager
         self._silent = False
+
+    @property
+    def name(self) -> str:
+        return "heartbeat"
 
     async def once(self) -> None:
         try:
@@ -37,10 +42,10 @@ class Heartbeat(Rhythm):
             if not self._silent:
                 log.warning("the manager does not hear this agent: %s", e)
             self._silent = True
-            self.interval_s = min(_UNHEARD_S, self.interval_s)
+            self.period_s = min(_UNHEARD_S, self.period_s)
             return
         self._silent = False
-        self.interval_s = min(60.0, max(0.05, reply.interval_s))
+        self.period_s = min(60.0, max(0.05, reply.interval_s))
         for stranger in reply.unknown_kernels:
             kernel = self._supervisor.kernels.get(stranger.kernel_id)
             if kernel is None or kernel.attempt != stranger.attempt:

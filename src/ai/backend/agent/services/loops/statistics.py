@@ -6,13 +6,13 @@ import time
 
 from ai.backend.agent.model.kernel import Phase
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
-from ai.backend.agent.services.loops.rhythm import Rhythm
 from ai.backend.agent.services.statistics import Statistics
 from ai.backend.common.wire.agent import StatReport
 from ai.backend.common.wire.link import ManagerReports
+from ai.backend.infra.loop import PeriodicLoop
 
 
-class StatisticsLoop(Rhythm):
+class StatisticsLoop(PeriodicLoop):
     """One round each interval. A report that is lost is not repeated: the next one says more."""
 
     def __init__(
@@ -24,11 +24,16 @@ class StatisticsLoop(Rhythm):
         agent_id: str,
         interval_s: float,
     ) -> None:
-        super().__init__("statistics", interval_s, self.once)
+        super().__init__()
+        self.period_s = interval_s
         self._statistics = statistics
         self._supervisor = supervisor
         self._manager = manager
         self._agent_id = agent_id
+
+    @property
+    def name(self) -> str:
+        return "statistics"
 
     async def once(self) -> None:
         await self._statistics.gather([k for k in self._supervisor.live() if k.phase is Phase.RUNNING])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.config.settings import ArtifactSettings
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
 from ai.backend.manager.ports.artifact_store import ArtifactStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.artifacts.catalogue import Catalogue
 from ai.backend.manager.services.artifacts.imports import ImportService
 from ai.backend.manager.services.artifacts.mounts import ArtifactMounts
@@ -40,10 +40,10 @@ class Artifacts:
         tasks: TaskService,
         settings: ArtifactSettings,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
     ) -> Artifacts:
         """All of them on one store, its storage proxies and the other installations."""
-        registries = RegistryService(store, depot, settings, clock, minter)
+        registries = RegistryService(store, depot, settings, clock, id_generator)
         writer = RevisionWriter(store, clock)
         catalogue = Catalogue(store, depot)
         loop = ArtifactLoop(
@@ -60,7 +60,7 @@ class Artifacts:
         )
         return cls(
             registries=registries,
-            scans=ScanService(store, depot, reservoirs, registries, tasks, clock, minter),
+            scans=ScanService(store, depot, reservoirs, registries, tasks, clock, id_generator),
             catalogue=catalogue,
             imports=imports,
             uploads=UploadService(
@@ -70,7 +70,7 @@ class Artifacts:
                 registries=registries,
                 imports=imports,
                 clock=clock,
-                minter=minter,
+                id_generator=id_generator,
             ),
             mounts=ArtifactMounts(depot, catalogue, wait_s=settings.mount_wait_s),
             loop=loop,

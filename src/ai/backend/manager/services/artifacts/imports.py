@@ -8,10 +8,10 @@ from typing import Any
 from ai.backend.common.artifacts import RegistryType
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.core.lifecycle.artifact import RevisionTrigger
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.artifact import ImportProgress, Revision, RevisionRow
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.artifact_store import ArtifactStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.artifacts.catalogue import Catalogue
 from ai.backend.manager.services.artifacts.registries import RegistryService
 from ai.backend.manager.services.artifacts.rights import Operation, require

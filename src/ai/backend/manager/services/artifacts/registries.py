@@ -10,12 +10,12 @@ from ai.backend.common.artifacts import RegistryType
 from ai.backend.common.errors import InvalidInput, InvalidName, NotFound, Unavailable
 from ai.backend.common.folders import parse_host
 from ai.backend.common.ids import RegistryId
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.config.settings import ArtifactSettings
 from ai.backend.manager.model.artifact import ArtifactRegistry, ArtifactStorage, Stages
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot
 from ai.backend.manager.ports.artifact_store import ArtifactStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.artifacts.rights import Operation, require
 
 STAGES = ("download", "verify", "archive")
@@ -79,13 +79,18 @@ class RegistryService:
     """``ref`` is a name or an id."""
 
     def __init__(
-        self, store: ArtifactStore, depot: ArtifactDepot, settings: ArtifactSettings, clock: Clock, minter: Minter
+        self,
+        store: ArtifactStore,
+        depot: ArtifactDepot,
+        settings: ArtifactSettings,
+        clock: Clock,
+        id_generator: IdGenerator,
     ) -> None:
         self._store = store
         self._depot = depot
         self._settings = settings
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
 
     async def list(self, caller: Caller) -> Sequence[ArtifactRegistry]:
         require(caller, Operation.SEE_ALL)
@@ -121,7 +126,7 @@ class RegistryService:
             )
         now = self._clock.now()
         registry = ArtifactRegistry(
-            id=RegistryId(self._minter.uuid()),
+            id=RegistryId(self._id_generator.uuid()),
             name=name,
             type=kind,
             url=check_url(kind, url),

@@ -8,11 +8,11 @@ from dataclasses import replace
 from ai.backend.common.artifacts import ArtifactType, RegistryType
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import TaskId
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.model.artifact import MAX_WORD, ArtifactRegistry, FoundArtifact
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs, ScanRequest
 from ai.backend.manager.ports.artifact_store import ArtifactStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.artifacts.registries import RegistryService
 from ai.backend.manager.services.artifacts.rights import Operation, require
 from ai.backend.manager.services.journal import TaskProgress, TaskService
@@ -40,7 +40,7 @@ class ScanService:
         registries: RegistryService,
         tasks: TaskService,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
     ) -> None:
         self._store = store
         self._depot = depot
@@ -48,7 +48,7 @@ class ScanService:
         self._registries = registries
         self._tasks = tasks
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
 
     async def scan(self, caller: Caller, ref: str, request: ScanRequest, *, delegate_to: str | None = None) -> TaskId:
         """Begin a scan; the background task counts artifacts.
@@ -98,7 +98,7 @@ class ScanService:
             page = [_fitting(artifact) for artifact in told if _fits(artifact.name)]
             for start in range(0, len(page), _AT_ONCE):
                 some = page[start : start + _AT_ONCE]
-                found = await self._store.record(registry.id, some, at=self._clock.now(), mint=self._minter.uuid)
+                found = await self._store.record(registry.id, some, at=self._clock.now(), mint=self._id_generator.uuid)
                 crash_point("after-artifact-scan-page")
                 new_artifacts, new_revisions = new_artifacts + found.artifacts, new_revisions + found.revisions
             # A hub is listed first and looked at closely then: what comes twice counts once.

@@ -11,6 +11,7 @@ from uuid import UUID
 from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, InvalidName
 from ai.backend.common.volume_paths import FolderPath
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.model.artifact import (
     MAX_WORD,
     ArtifactRegistry,
@@ -22,7 +23,6 @@ from ai.backend.manager.model.artifact import (
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot
 from ai.backend.manager.ports.artifact_store import ArtifactStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.artifacts.catalogue import Catalogue
 from ai.backend.manager.services.artifacts.imports import ImportService
 from ai.backend.manager.services.artifacts.registries import RegistryService
@@ -60,7 +60,7 @@ class UploadService:
         registries: RegistryService,
         imports: ImportService,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
     ) -> None:
         self._store = store
         self._depot = depot
@@ -68,7 +68,7 @@ class UploadService:
         self._registries = registries
         self._imports = imports
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
 
     async def begin(
         self,
@@ -111,7 +111,7 @@ class UploadService:
     ) -> str:
         """The id of the revision."""
         found = FoundArtifact(type=kind, name=name, description=description, revisions=[FoundRevision(version=version)])
-        await self._store.record(registry.id, [found], at=self._clock.now(), mint=self._minter.uuid)
+        await self._store.record(registry.id, [found], at=self._clock.now(), mint=self._id_generator.uuid)
         return next(
             str(revision.id)
             for row in await self._store.find(name)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.config.settings import FolderSettings
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.storage import StorageGateway
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.folders.access import FolderFinder
 from ai.backend.manager.services.folders.files import FolderFiles
 from ai.backend.manager.services.folders.leaving import LeavingFolders
@@ -46,7 +46,7 @@ class Folders:
         identities: IdentityStore,
         tasks: TaskService,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
         settings: FolderSettings,
     ) -> Folders:
         """All of them on one store and its storage proxies."""
@@ -66,12 +66,12 @@ class Folders:
                 quotas=quota_loop,
                 tasks=tasks,
                 clock=clock,
-                minter=minter,
+                id_generator=id_generator,
                 unmanaged=unmanaged,
             ),
             leaving=LeavingFolders(store, clock, loop),
             files=FolderFiles(storage, finder),
-            sharing=FolderSharing(store, identities, finder, clock, minter),
+            sharing=FolderSharing(store, identities, finder, clock, id_generator),
             mounts=MountResolver(storage, finder, unmanaged),
             quotas=QuotaService(store, storage, identities, quota_loop),
             volumes=VolumeService(storage),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ai.backend.common.errors import Conflict, FolderAlreadyExists
 from ai.backend.common.folders import FolderStatus
 from ai.backend.common.ids import GroupId, UserId
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.folder import Folder, FolderSelection
 from ai.backend.manager.model.identity import User
 from ai.backend.manager.model.query import Condition, ListQuery
 from ai.backend.manager.ports.folder_store import FolderStore
-from ai.backend.manager.ports.world import Clock
-from ai.backend.manager.services.loops.running import Loop
 
 _GONE = (FolderStatus.DELETE_COMPLETE, FolderStatus.DELETE_ONGOING)
 _THERE = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
@@ -24,7 +24,7 @@ class LeavingFolders:
         Conflict: a live session mounts one of them, or a clone is made of it.
     """
 
-    def __init__(self, store: FolderStore, clock: Clock, loop: Loop) -> None:
+    def __init__(self, store: FolderStore, clock: Clock, loop: PeriodicLoop) -> None:
         self._store = store
         self._clock = clock
         self._loop = loop

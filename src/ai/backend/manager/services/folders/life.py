@@ -20,6 +20,7 @@ from ai.backend.common.folders import (
 from ai.backend.common.ids import DomainName, FolderId, GroupId, TaskId, UserId
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.model.folder import (
     CreateFolder,
     Folder,
@@ -35,7 +36,6 @@ from ai.backend.manager.model.query import Condition, ListQuery, Page
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.storage import StorageGateway
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.folders.access import ANY_STATUS, READY, TRASHED, FolderFinder
 from ai.backend.manager.services.folders.rights import CLONE, FolderScope, FolderScopes, require
 from ai.backend.manager.services.folders.unmanaged import UnmanagedPaths
@@ -59,7 +59,7 @@ class FolderService:
         quotas: QuotaLoop,
         tasks: TaskService,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
         unmanaged: UnmanagedPaths,
     ) -> None:
         self._store = store
@@ -72,7 +72,7 @@ class FolderService:
         self._unmanaged = unmanaged
         self._tasks = tasks
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
 
     # ---- hosts ----
 
@@ -142,7 +142,7 @@ class FolderService:
         now = self._clock.now()
         values: dict[str, Any] = {"status": FolderStatus.PERFORMING, **more}
         return Folder(
-            id=FolderId(self._minter.uuid()),
+            id=FolderId(self._id_generator.uuid()),
             name=name,
             host=host,
             quota_scope=f"user:{caller.user_id}" if group is None else f"project:{group.id}",

@@ -8,11 +8,11 @@ from uuid import UUID
 from ai.backend.common.errors import FolderNotFound, InvalidInput, NotFound
 from ai.backend.common.folders import FolderOwnership, FolderPermission, HostPermission
 from ai.backend.common.ids import InvitationId, UserId
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.model.folder import FolderAccess, Invitation, InvitationState, Share
 from ai.backend.manager.model.identity import Caller, User
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.identity_store import IdentityStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.folders.access import FolderFinder
 
 
@@ -29,13 +29,13 @@ class FolderSharing:
         identities: IdentityStore,
         finder: FolderFinder,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
     ) -> None:
         self._store = store
         self._identities = identities
         self._finder = finder
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
 
     async def _known(self, caller: Caller, emails: Sequence[str]) -> list[User]:
         """The active users among ``emails`` whom the caller may address, each once, without the caller.
@@ -74,7 +74,7 @@ class FolderSharing:
             if user.uuid in sharing or user.uuid == folder.user_id:
                 continue
             invitation = Invitation(
-                id=InvitationId(self._minter.uuid()),
+                id=InvitationId(self._id_generator.uuid()),
                 folder_id=folder.id,
                 inviter=caller.email,
                 invitee=user.email,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.images import ImageStore, RegistryScanner
 from ai.backend.manager.ports.stores import AgentStore
-from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
+from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.images.commits import Commits
@@ -43,7 +44,7 @@ class Images:
         gateway: AgentGateway,
         tasks: TaskService,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
     ) -> Images:
         registries = RegistryBook(config)
         catalogue = Catalogue(store, agents, identities, identity, registries)
@@ -53,7 +54,7 @@ class Images:
             catalogue=catalogue,
             registries=registries,
             rescan=rescan,
-            spreading=Spreading(catalogue, agents, provision, gateway, tasks, minter),
-            commits=Commits(store, registries, finder, gateway, tasks, config, clock, minter),
+            spreading=Spreading(catalogue, agents, provision, gateway, tasks, id_generator),
+            commits=Commits(store, registries, finder, gateway, tasks, config, clock, id_generator),
             provision=provision,
         )

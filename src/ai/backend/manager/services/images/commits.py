@@ -16,12 +16,13 @@ from ai.backend.common.ids import AgentId, TaskId
 from ai.backend.common.images import CUSTOMIZED_NAME, CUSTOMIZED_OWNER, ImageName
 from ai.backend.common.states import SessionStatus
 from ai.backend.common.wire.agent import ImageJob, ImageJobState, RegistryAccess
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.image import ContainerRegistry, FoundImage
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.images import ImageStore
-from ai.backend.manager.ports.world import AgentGateway, Clock, Minter
+from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.images.jobs import carry_out
 from ai.backend.manager.services.images.registries import RegistryBook
 from ai.backend.manager.services.journal import TaskProgress, TaskService
@@ -56,7 +57,7 @@ class Commits:
         tasks: TaskService,
         config: ConfigStore,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
     ) -> None:
         self._store = store
         self._registries = registries
@@ -65,7 +66,7 @@ class Commits:
         self._tasks = tasks
         self._config = config
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
 
     async def archive(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Commitment:
         """Make an archive on the agent's disk, named by the session and the time.
@@ -79,7 +80,7 @@ class Commits:
         folder = _UNFIT.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
         filename = f"{_UNFIT.sub('-', session.name).lstrip('.-')[:80] or 'session'}-{stamp}.tar.gz"
         job = ImageJob(
-            job_id=str(self._minter.uuid()),
+            job_id=str(self._id_generator.uuid()),
             action="commit",
             kernel_id=str(session.main.id),
             folder=folder,
@@ -107,7 +108,7 @@ class Commits:
         target = str(ImageName.parse(f"{registry.name}/{project}/{base.path.rpartition('/')[2]}:{tag}"))
         access = RegistryAccess(registry=registry.name, username=registry.username, password=registry.password)
         job = ImageJob(
-            job_id=str(self._minter.uuid()),
+            job_id=str(self._id_generator.uuid()),
             action="commit",
             image=target,
             kernel_id=str(session.main.id),

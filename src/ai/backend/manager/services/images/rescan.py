@@ -9,10 +9,10 @@ from uuid import UUID
 
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotSupported, RegistryUnavailable
 from ai.backend.common.ids import TaskId
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.image import ContainerRegistry, FoundImage, ScanStep
 from ai.backend.manager.ports.images import ImageStore, RegistryScanner
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.images.registries import RegistryBook, require_superadmin
 from ai.backend.manager.services.journal import TaskProgress, TaskService
 from ai.backend.plugin.crash_points import crash_point

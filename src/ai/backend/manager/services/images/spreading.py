@@ -9,10 +9,11 @@ from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.common.ids import TaskId
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.agent import ImageJob, ImageJobState
+from ai.backend.infra.clock import IdGenerator
 from ai.backend.manager.model.cluster import Agent, Image
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.stores import AgentStore
-from ai.backend.manager.ports.world import AgentGateway, Minter
+from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.images.jobs import carry_out
 from ai.backend.manager.services.images.provision import Provision
@@ -33,14 +34,14 @@ class Spreading:
         provision: Provision,
         gateway: AgentGateway,
         tasks: TaskService,
-        minter: Minter,
+        id_generator: IdGenerator,
     ) -> None:
         self._catalogue = catalogue
         self._agents = agents
         self._provision = provision
         self._gateway = gateway
         self._tasks = tasks
-        self._minter = minter
+        self._id_generator = id_generator
 
     async def preload(
         self, caller: Caller, reference: str, target_agents: str, architecture: str | None = None
@@ -108,7 +109,7 @@ class Spreading:
 
         async def on_one(agent: Agent) -> None:
             nonlocal done
-            asked = job(agent, str(self._minter.uuid()))
+            asked = job(agent, str(self._id_generator.uuid()))
             async with free:
                 try:
                     await carry_out(self._gateway, agent.id, asked, _teller(progress, agent, lambda: done, len(agents)))

@@ -27,14 +27,14 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import RevisionId
 from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.core.lifecycle.artifact import RevisionTrigger
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.config.settings import ArtifactSettings
 from ai.backend.manager.model.artifact import ImportProgress, Revision, RevisionRow, Stages
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
 from ai.backend.manager.ports.artifact_store import ArtifactStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.artifacts.registries import RegistryService
 from ai.backend.manager.services.artifacts.writer import RevisionWriter
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def _archived(stages: Stages, storage: str) -> Stages:
     return replace(stages, archive=storage or stages.archive)
 
 
-class ArtifactLoop(Loop):
+class ArtifactLoop(PeriodicLoop):
     """``registries`` settles where an import goes that had to wait for the removal of an older one."""
 
     period_s = 5.0

@@ -10,11 +10,12 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from ai.backend.common.ids import AccessKey, SessionId
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.config.settings import CallbackSettings
 from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import CallbackFailed, CallbackSender, Clock
-from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.ports.world import CallbackFailed, CallbackSender
 
 log = logging.getLogger(__name__)
 _PER_OWNER = 4
@@ -22,7 +23,7 @@ _AT_ONCE = 64
 _FIRST_PAUSE_S = 1.0
 
 
-class CallbackLoop(Loop):
+class CallbackLoop(PeriodicLoop):
     """Each session's callbacks one after the other, at least once; those of different sessions at the same time.
 
     What is not told stays in the store, so a new manager goes on where the last one was killed.

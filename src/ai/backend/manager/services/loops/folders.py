@@ -16,11 +16,11 @@ from datetime import timedelta
 from ai.backend.common.errors import BackendError, FolderNotFound, NotFound
 from ai.backend.common.folders import FolderStatus
 from ai.backend.common.ids import FolderId
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.folder import Folder
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.storage import Progress, StorageGateway
-from ai.backend.manager.ports.world import Clock
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _AT_ONCE = 8
 _REMOVED = frozenset({FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_COMPLETE})
 
 
-class FolderLoop(Loop):
+class FolderLoop(PeriodicLoop):
     """Also does the second step of a creation or clone at once, for the request that waits for it."""
 
     period_s = 10.0

@@ -11,12 +11,12 @@ from ai.backend.common.states import KernelEventReason
 from ai.backend.core.idle.window import Window
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.idle import JUDGED, IdleService
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.transitions import advance
 from ai.backend.manager.services.writer import SessionWriter
 
@@ -25,7 +25,7 @@ _KEEP_S = 60.0
 """So much of what sessions used may be lost with a manager; it then counts as not measured, not as idle."""
 
 
-class IdleLoop(Loop):
+class IdleLoop(PeriodicLoop):
     """Judges every running session that has limits. The end is an ordinary one: users see its reason."""
 
     period_s = 10.0

@@ -28,15 +28,16 @@ from ai.backend.common.states import KernelEventReason, KernelStatus, SessionSta
 from ai.backend.common.wire.agent import CreateKernels, RestartKernel
 from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.dotfile import GivenFiles
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import AgentGateway, Clock
+from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.images.provision import Provision
 from ai.backend.manager.services.kernel_spec import kernel_spec
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.networks import Derive, no_secret
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.transitions import MAX_RETRY_AFTER_S, advance
@@ -53,7 +54,7 @@ the scheduler, which knows other agents and the news of this one, has the word t
 _LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
-class LaunchLoop(Loop):
+class LaunchLoop(PeriodicLoop):
     """See the module."""
 
     period_s = 2.0

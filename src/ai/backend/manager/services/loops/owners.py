@@ -7,11 +7,11 @@ import logging
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.query import SessionQuery
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.world import Clock
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.transitions import advance
 from ai.backend.manager.services.writer import SessionWriter
 
@@ -20,7 +20,7 @@ _ENDABLE = tuple(status for status in LIVE_SESSION_STATUSES if status is not Ses
 _REQUEST = SessionDestroyRequested(reason=KernelEventReason.FORCE_TERMINATED, forced=True)
 
 
-class OwnersLoop(Loop):
+class OwnersLoop(PeriodicLoop):
     """A manager that dies after a deletion leaves no session behind: the next pass of any manager ends them."""
 
     period_s = 30.0

@@ -6,15 +6,15 @@ import logging
 
 from ai.backend.common.errors import BackendError
 from ai.backend.common.volume_paths import QuotaScopeId
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.folder import ScopeLimit
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.storage import StorageGateway
-from ai.backend.manager.services.loops.running import Loop
 
 log = logging.getLogger(__name__)
 
 
-class QuotaLoop(Loop):
+class QuotaLoop(PeriodicLoop):
     """What is wanted is in the database; what a proxy was told is remembered for as long as this process lives."""
 
     period_s = 60.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.config.settings import RetentionSettings
 from ai.backend.manager.ports.error_log_store import ErrorLogStore
 from ai.backend.manager.ports.stores import AnswerStore, SessionStore
-from ai.backend.manager.ports.world import Clock
-from ai.backend.manager.services.loops.running import Loop
 
 
-class RetentionLoop(Loop):
+class RetentionLoop(PeriodicLoop):
     """Sessions themselves stay: they are the user's history."""
 
     period_s = 600.0

@@ -18,6 +18,8 @@ from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
 from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy, Rng
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.core.scheduling.usage import occupied
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.identity import ResourceGroup
@@ -25,10 +27,8 @@ from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.share_store import ShareStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.loops.launch import LaunchLoop
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.networks import needs_overlay, settle
 from ai.backend.manager.services.placements import FALLBACK, plugged
 from ai.backend.manager.services.quotas import QuotaBook
@@ -96,7 +96,7 @@ class _Memory:
         return plan
 
 
-class ScheduleLoop(Loop):
+class ScheduleLoop(PeriodicLoop):
     """One resource group after the other; all placements of a group are one transaction."""
 
     def __init__(

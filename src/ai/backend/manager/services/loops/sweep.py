@@ -24,15 +24,14 @@ from ai.backend.core.lifecycle.events import (
     SessionRecovered,
 )
 from ai.backend.core.scheduling.options import read
+from ai.backend.infra.clock import Ages, Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.config.settings import AgentSettings, SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
-from ai.backend.manager.ports.world import Clock
-from ai.backend.manager.services.ages import Ages
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.reports import ReportsService
 from ai.backend.manager.services.transitions import STARTED_OVER, advance
 from ai.backend.manager.services.writer import SessionWriter
@@ -44,7 +43,7 @@ _TRANSIENT = (*STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
 """Looked at each time. PENDING only where there is a limit, RUNNING only while an agent is lost."""
 
 
-class SweepLoop(Loop):
+class SweepLoop(PeriodicLoop):
     """See the module."""
 
     period_s = 3.0

@@ -16,11 +16,11 @@ from ai.backend.common.states import AgentStatus, KernelEventReason, KernelStatu
 from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.core.lifecycle.effects import DestroyKernels, KernelTarget
 from ai.backend.core.lifecycle.events import KernelsAbandoned
+from ai.backend.infra.clock import Ages, Clock
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.config.settings import AgentSettings, SessionSettings
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
-from ai.backend.manager.ports.world import AgentGateway, Clock
-from ai.backend.manager.services.ages import Ages
-from ai.backend.manager.services.loops.running import Loop
+from ai.backend.manager.ports.world import AgentGateway
 from ai.backend.manager.services.transitions import advance
 from ai.backend.manager.services.writer import SessionWriter
 from ai.backend.plugin.crash_points import crash_point
@@ -30,7 +30,7 @@ _AGAIN_S = 1.0
 """What was sent so lately is not sent again by a round."""
 
 
-class TerminateLoop(Loop):
+class TerminateLoop(PeriodicLoop):
     """See the module."""
 
     period_s = 5.0

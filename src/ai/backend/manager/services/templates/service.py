@@ -10,12 +10,12 @@ from uuid import UUID
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import TemplateId
 from ai.backend.common.states import UserRole
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.model.identity import Caller, Group
 from ai.backend.manager.model.session import CreateReply, CreateSession, KernelRole
 from ai.backend.manager.model.template import Template, TemplateKind
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.session_defaults import TemplateStore
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.templates.documents import read_documents, write_document
@@ -39,14 +39,14 @@ class TemplateService:
         identity: IdentityService,
         sessions: SessionService,
         clock: Clock,
-        minter: Minter,
+        id_generator: IdGenerator,
     ) -> None:
         self._store = store
         self._identities = identities
         self._identity = identity
         self._sessions = sessions
         self._clock = clock
-        self._minter = minter
+        self._id_generator = id_generator
 
     # ---- keeping ----
 
@@ -70,7 +70,7 @@ class TemplateService:
         now = self._clock.now()
         made = [
             Template(
-                id=TemplateId(self._minter.uuid()),
+                id=TemplateId(self._id_generator.uuid()),
                 kind=kind,
                 name=await self._check(caller, kind, document),
                 domain_name=chosen.domain_name,

@@ -1,0 +1,70 @@
+"""Loops that repeat a round of work until they are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+
+from ai.backend.common.errors import BackendError
+from ai.backend.infra.bus import Signal
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 1.0
+"""After a failed round ``wake`` has no effect for so long."""
+
+
+class PeriodicLoop(ABC):
+    """Repeats a round after each period, or sooner after ``wake``.
+
+    ``once`` reads the present state and does what is due: it may run at any time, also twice, and may fail half-way.
+    A lost ``wake`` costs at most one period. No failure of a round ends the loop.
+    """
+
+    period_s: float = 5.0
+
+    def __init__(self) -> None:
+        self._signal = Signal()
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def wake(self) -> None:
+        """Begin the next round at once, or after the present one."""
+        self._signal.set()
+
+    @abstractmethod
+    async def once(self) -> None:
+        """Do one round."""
+
+    async def run(self) -> None:
+        """Repeat ``once`` until cancelled."""
+        while True:
+            pause_s = 0.0
+            try:
+                await self.once()
+            except Exception as e:  # the next round starts from what is stored
+                pause_s = min(_PAUSE_S, self.period_s)
+                log.warning("%s failed and runs again: %s", self.name, e, exc_info=not isinstance(e, BackendError))
+                await asyncio.sleep(pause_s)
+            await self._signal.wait(self.period_s - pause_s)
+
+
+class PeriodicCall(PeriodicLoop):
+    """A loop whose round is a call of a function."""
+
+    def __init__(self, name: str, period_s: float, function: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self.period_s = period_s
+        self._name = name
+        self._function = function
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def once(self) -> None:
+        await self._function()

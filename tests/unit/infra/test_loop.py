@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import pytest
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.infra.loop import PeriodicCall, PeriodicLoop
+
+
+class Rounds(PeriodicLoop):
+    """Counts its rounds, of which the first ones fail, and ends with the last."""
+
+    def __init__(self, period_s: float, *failures: Exception, last: int) -> None:
+        super().__init__()
+        self.period_s = period_s
+        self.count = 0
+        self._failures = list(failures)
+        self._last = last
+
+    async def once(self) -> None:
+        self.count += 1
+        if self.count == self._last:
+            raise asyncio.CancelledError
+        if self._failures:
+            raise self._failures.pop(0)
+
+
+async def _end(loop: PeriodicLoop) -> None:
+    with suppress(asyncio.CancelledError):
+        async with asyncio.timeout(5):
+            await loop.run()
+
+
+async def test_a_loop_outlives_failures(caplog: pytest.LogCaptureFixture) -> None:
+    loop = Rounds(0.0, Unavailable("nobody answers"), ValueError("a defect"), last=4)
+    with caplog.at_level(logging.WARNING):
+        await _end(loop)
+    assert loop.count == 4
+    assert [bool(record.exc_info) for record in caplog.records] == [False, True]
+    assert "Rounds failed and runs again: a defect" in caplog.text
+
+
+async def test_wake_begins_the_next_round_before_the_period_is_over() -> None:
+    loop = Rounds(3600.0, last=2)
+    loop.wake()
+    await _end(loop)
+    assert loop.count == 2
+
+
+async def test_any_number_of_calls_of_wake_makes_one_more_round() -> None:
+    passed = asyncio.Event()
+    calls = 0
+
+    async def call() -> None:
+        nonlocal calls
+        calls += 1
+        passed.set()
+
+    loop = PeriodicCall("call", 3600.0, call)
+    for _ in range(3):
+        loop.wake()
+    task = asyncio.create_task(loop.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (calls, loop.name, task.done()) == (2, "call", False)
+    task.cancel()
