@@ -1,4 +1,4 @@
-"""A request that is under way while the program still imports its HTTP library.
+"""A request that is under way while the program still imports its HTTP library (docs/decisions/0195).
 
 It is a first try on a plain connection: where it fails for any reason but an answer of the server, the caller makes the
 same call again in the usual way, and the call's client token tells the server that it is the same one.
