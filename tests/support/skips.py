@@ -93,7 +93,6 @@ PROBES: dict[str, Callable[[], str | None]] = {
     "ssh": _program("ssh", "openssh-client"),
     "git": _program("git", "git"),
     "ip": _program("ip", "iproute2"),
-    "openssl": _program("openssl", "openssl"),
     "root": _root,
     "isolation": _user_namespaces,
     "cgroups": _cgroups,

@@ -101,7 +101,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return self_signed(tmp_path_factory.mktemp("certificate"))
 
 
-@pytest.mark.needs("openssl")
 async def test_the_api_speaks_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     settings = ManagerSettings.model_validate(
@@ -142,7 +141,6 @@ async def test_the_api_speaks_tls(tmp_path: Path, certificate: tuple[Path, Path]
         await serving
 
 
-@pytest.mark.needs("openssl")
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [

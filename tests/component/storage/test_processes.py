@@ -129,7 +129,6 @@ def with_tls(root: Path, cert: Path, key: Path) -> StorageSettings:
     return StorageSettings.model_validate(data)
 
 
-@pytest.mark.needs("openssl")
 async def test_both_apis_speak_tls(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     proxy = StorageProxy(with_tls(tmp_path, *certificate))
     await proxy.start()
@@ -151,7 +150,6 @@ async def test_both_apis_speak_tls(tmp_path: Path, certificate: tuple[Path, Path
         await proxy.stop()
 
 
-@pytest.mark.needs("openssl")
 async def test_a_certificate_that_cannot_be_used_is_named(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     (tmp_path / "junk").write_text("junk")
