@@ -141,7 +141,7 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
     secret = made.admin.secret_key
     await opens(sealer_of(settings), secret)
     sealed = _stored(path)
-    assert all(text.startswith("hs1:") for text in sealed), "the start of a manager seals what was plain"
+    assert all(text.startswith("gcm1:") for text in sealed), "the start of a manager seals what was plain"
 
     arguments = ["--config", str(tmp_path / "manager.toml"), "secrets"]
     (tmp_path / "manager.toml").write_text(f'data-dir = "{tmp_path}"\n')
@@ -151,7 +151,7 @@ async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
         assert len(secrets_file(settings).read_text().splitlines()) == 1 + keys
     assert not {*_stored(path)} & {*sealed}
     backup = await asyncio.to_thread(CliRunner().invoke, main, [*arguments[:2], "etcd", "get", f"{HUB}/password"])
-    assert backup.output.startswith("hs1:")
+    assert backup.output.startswith("gcm1:")
     for value in ("typed", backup.output.strip()):
         done = await asyncio.to_thread(
             CliRunner().invoke, main, [*arguments[:2], "etcd", "put", f"{HUB}/password", value]

@@ -317,7 +317,7 @@ class Manager:
             settings.sessions,
             self._defaults,
             images.provision if images is not None else None,
-            derive=self._sealer.derived,
+            derive=self._sealer.derive,
         )
         self._schedule = ScheduleLoop(
             kept.sessions,

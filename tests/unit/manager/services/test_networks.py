@@ -181,7 +181,7 @@ def test_a_new_sealing_key_changes_nothing_of_what_is_settled() -> None:
         return replace(session, vni=vni, network=network)
 
     def told(session: Session, number: int, sealer: Sealer) -> OverlayInfo:
-        overlay = kernel_spec(session, session.kernels[number], derive=sealer.derived).cluster.overlay
+        overlay = kernel_spec(session, session.kernels[number], derive=sealer.derive).cluster.overlay
         assert overlay is not None
         return overlay
 

@@ -1,4 +1,4 @@
-"""Secrets in the shared configuration: sealed as those in the database (ADR 0180, 0168)."""
+"""Secrets in the shared configuration are sealed as those in the database (decisions 0180, 0168)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ai.backend.manager.adapters.db.sealing import Sealer
 log = logging.getLogger(__name__)
 _FOLDER = "config/docker/registry"
 _SECRET = re.compile(rf"{_FOLDER}/[^/]+/password")
-_CONTEXT = f"{_FOLDER}:password"
-"""Of every such key: they may be moved, as `mgr etcd move-subtree` does."""
+_PLACE = f"{_FOLDER}:password"
+"""One place for all these keys, because `mgr etcd move-subtree` may move them."""
 
 
 class SealedConfigStore:
-    """``inner``, with the passwords of container registries sealed where they lie.
+    """Wraps a configuration store and seals the passwords of container registries in it.
 
     Args:
-        opens: whether reads give them plain, or as they lie. What is sealed already is written as it is, so a backup
-            can be put back.
+        opens: whether reads return them opened, or sealed as they are stored. A value that is sealed already is
+            written as it is, so a backup can be restored.
     """
 
     def __init__(self, inner: ConfigStore, sealer: Sealer, *, opens: bool) -> None:
@@ -35,8 +35,8 @@ class SealedConfigStore:
         return value if value is None else self._opened(key, value)
 
     async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
-        found = await self._inner.get_prefix(prefix, scopes=scopes)
-        return {key: self._opened(key, value) for key, value in found.items()}
+        values = await self._inner.get_prefix(prefix, scopes=scopes)
+        return {key: self._opened(key, value) for key, value in values.items()}
 
     async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
         sealed = {key: self._sealed(key, value) for key, value in values.items()}
@@ -46,21 +46,21 @@ class SealedConfigStore:
         return await self._inner.delete(key, scope=scope, prefix=prefix)
 
     def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
-        """Values as they lie."""
+        """Values are returned as they are stored."""
         return self._inner.watch(prefix, after=after)
 
     async def revision(self) -> int:
         return await self._inner.revision()
 
     async def present(self) -> tuple[int, list[ConfigChange]]:
-        """Values as they lie."""
+        """Values are returned as they are stored."""
         return await self._inner.present()
 
     def _opened(self, key: str, value: str) -> str:
         if not self._opens or not _SECRET.fullmatch(key):
             return value
         try:
-            return self._sealer.open(value, _CONTEXT)
+            return self._sealer.open(value, _PLACE)
         except InternalError as e:  # one password must not keep everybody from every registry
             log.error("%s cannot be opened: %s", key, e.message)
             return ""
@@ -68,16 +68,16 @@ class SealedConfigStore:
     def _sealed(self, key: str, value: str) -> str:
         if not value or not _SECRET.fullmatch(key) or self._sealer.is_sealed(value):
             return value
-        return self._sealer.seal(value, _CONTEXT)
+        return self._sealer.seal(value, _PLACE)
 
 
 async def _secrets(store: ConfigStore) -> dict[str, str]:
-    found = await store.get_prefix(_FOLDER)
-    return {key: value for key, value in found.items() if value and _SECRET.fullmatch(key)}
+    values = await store.get_prefix(_FOLDER)
+    return {key: value for key, value in values.items() if value and _SECRET.fullmatch(key)}
 
 
 async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
-    """Seal with the newest key whatever is plain or was sealed with another; how many values. Safe at any time.
+    """Seal all that is plain or sealed with an older key with the newest one; return the number of values.
 
     Raises:
         InvalidInput: the key of some is missing; nothing is changed. Unavailable: the store is away.
@@ -85,22 +85,22 @@ async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
     if not sealer.is_on:
         return 0
     stale = {key: text for key, text in (await _secrets(store)).items() if not sealer.is_current(text)}
-    missing = {key for text in stale.values() if (key := sealer.missing(text)) is not None}
+    missing = {key for text in stale.values() if (key := sealer.missing_key_id(text)) is not None}
     if missing:
         raise InvalidInput(
             f"Passwords of container registries were sealed with the key {', '.join(sorted(missing))}, which the key "
             "file has not. Put that file back; if it is lost, `backend.ai mgr secrets reissue` forgets them."
         )
     if stale:
-        await store.put_many({key: sealer.seal(sealer.open(text, _CONTEXT), _CONTEXT) for key, text in stale.items()})
+        await store.put_many({key: sealer.seal(sealer.open(text, _PLACE), _PLACE) for key, text in stale.items()})
         if isinstance(store, SQLiteConfigStore):
             await store.forget_past(stale)
     return len(stale)
 
 
 async def forget_lost(store: ConfigStore, sealer: Sealer) -> int:
-    """Empty the passwords whose key is missing; how many."""
-    lost = {key: "" for key, text in (await _secrets(store)).items() if sealer.missing(text) is not None}
+    """Empty the passwords whose key is missing; return their number."""
+    lost = {key: "" for key, text in (await _secrets(store)).items() if sealer.missing_key_id(text) is not None}
     if lost:
         await store.put_many(lost)
     return len(lost)

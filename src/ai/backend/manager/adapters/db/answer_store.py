@@ -32,7 +32,7 @@ class SqlAnswerStore:
     ) -> KnownCall | None:
         c = t.kept_answers.c
         mine = (c.access_key == access_key, c.token == token)
-        marks = self._sealer.marks(fingerprint, "kept_answers.fingerprint")
+        digests = self._sealer.keyed_digests(fingerprint, "kept_answers.fingerprint")
 
         def work(s: Connection) -> KnownCall | None:
             row = s.execute(select(t.kept_answers).where(*mine, c.begun_at > since)).one_or_none()
@@ -41,10 +41,10 @@ class SqlAnswerStore:
                 if row.status is not None:
                     body = self._opened(row.body, _place(access_key, token))
                     answer = Answer(status=row.status, headers=row.headers, body=body)
-                first = fingerprint if row.fingerprint in marks else row.fingerprint
+                first = fingerprint if row.fingerprint in digests else row.fingerprint
                 return KnownCall(fingerprint=first, answer=answer)
             s.execute(delete(t.kept_answers).where(*mine))
-            begun = {"access_key": access_key, "token": token, "fingerprint": marks[0], "begun_at": now}
+            begun = {"access_key": access_key, "token": token, "fingerprint": digests[0], "begun_at": now}
             s.execute(insert(t.kept_answers), begun)
             return None
 

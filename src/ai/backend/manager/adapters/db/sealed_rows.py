@@ -1,4 +1,4 @@
-"""Every sealed secret of the database: looked at, sealed again, or given up."""
+"""Checks all sealed secrets of the database, seals them again with the newest key, or replaces lost ones."""
 
 from __future__ import annotations
 
@@ -17,18 +17,22 @@ from ai.backend.manager.adapters.db.sealing import Sealer, opened_credentials, s
 
 
 async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
-    """Ids of keys that secrets were sealed with and that the sealer has not."""
+    """Return the ids of keys that secrets were sealed with and that the sealer does not have."""
 
     def work(s: Connection) -> set[str]:
         stored = [*s.execute(select(t.keypairs.c.secret_key)).scalars()]
-        stored += [text for found in s.execute(select(registries.c.credentials)).scalars() for text in found.values()]
-        return {key for text in stored if (key := sealer.missing(text)) is not None}
+        stored += [
+            text
+            for credentials in s.execute(select(registries.c.credentials)).scalars()
+            for text in credentials.values()
+        ]
+        return {key for text in stored if (key := sealer.missing_key_id(text)) is not None}
 
     return await database.run_read(work)
 
 
 async def seal_rows(database: Database, sealer: Sealer) -> int:
-    """Seal with the newest key whatever is plain or was sealed with another; how many rows. Safe at any time.
+    """Seal all that is plain or sealed with an older key with the newest one; return the number of rows.
 
     Raises:
         InvalidInput: the key of some is missing; nothing is changed.
@@ -56,8 +60,8 @@ async def seal_rows(database: Database, sealer: Sealer) -> int:
 
 def _seal_registries(s: Connection, sealer: Sealer) -> int:
     c = registries.c
-    found = s.execute(select(c.id, c.credentials)).all()
-    rows = [row for row in found if not all(map(sealer.is_current, row.credentials.values()))]
+    stored = s.execute(select(c.id, c.credentials)).all()
+    rows = [row for row in stored if not all(map(sealer.is_current, row.credentials.values()))]
     for row in rows:
         plain = opened_credentials(sealer, row.id, row.credentials)
         text = sealed_credentials(sealer, row.id, plain)
@@ -68,21 +72,21 @@ def _seal_registries(s: Connection, sealer: Sealer) -> int:
 async def reissue(
     database: Database, sealer: Sealer, mint: Callable[[], str], *, at: datetime
 ) -> list[tuple[str, AccessKey, str]]:
-    """Give every keypair a new secret whose old one cannot be opened: e-mail address, access key and secret.
+    """Give a new secret to every keypair whose old one cannot be opened; return e-mail address, access key and secret.
 
-    Credentials of artifact registries that cannot be opened are forgotten: whoever has them sets them again.
+    Credentials of artifact registries that cannot be opened are deleted, and an administrator sets them again.
     """
     k, u = t.keypairs.c, t.users.c
 
     def work(s: Connection) -> list[tuple[str, AccessKey, str]]:
         joined = select(u.email, k.access_key, k.secret_key).join(t.users, u.uuid == k.user_id).order_by(u.email)
-        lost = [row for row in s.execute(joined) if sealer.missing(row.secret_key) is not None]
+        lost = [row for row in s.execute(joined) if sealer.missing_key_id(row.secret_key) is not None]
         made = [(row.email, AccessKey(row.access_key), mint()) for row in lost]
         for _, access_key, secret in made:
             values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}
             s.execute(update(t.keypairs).where(k.access_key == access_key).values(values))
         for row in s.execute(select(registries.c.id, registries.c.credentials)).all():
-            if any(sealer.missing(text) is not None for text in row.credentials.values()):
+            if any(sealer.missing_key_id(text) is not None for text in row.credentials.values()):
                 s.execute(update(registries).where(registries.c.id == row.id).values(credentials={}))
         return made
 

@@ -1,14 +1,12 @@
-"""Secrets as the database keeps them: sealed with a key that is not in it (ADR 0180).
+"""Secrets are encrypted in the database with a key that is not in it (decision 0180).
 
-A sealed secret reads ``hs1:<id of the key>:<base64 of nonce, ciphertext and tag>``; what has no such beginning was
-written before there was a key, and is plain.
+A sealed secret reads ``gcm1:<key id>:<base64 of nonce, ciphertext and tag>``. Text without this beginning is plain: it
+was written without a key, or into the configuration by another program.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import hashlib
 import hmac
 import os
 import secrets
@@ -16,36 +14,50 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from ai.backend.common.errors import InternalError, InvalidInput
 
-CIPHER = "hs1"
-"""Encrypt-then-MAC: HMAC-SHA256 in counter mode as the key stream, HMAC-SHA256 of everything as the tag."""
-_NONCE, _TAG, _KEY = 16, 32, 32
+CIPHER = "gcm1"
+"""AES-256-GCM. Each place has a key of its own, and header and place are authenticated with the ciphertext."""
+_NONCE_BYTES, _KEY_BYTES = 12, 32
 _CREDENTIALS = "artifact_registries.credentials"
 
 
 @dataclass(frozen=True, slots=True)
 class SealingKey:
-    """32 bytes; ``id`` is told with what it sealed, and says nothing about them."""
+    """A key of 32 bytes. Its ``id`` is stored with each secret that it sealed, and does not reveal the key."""
 
     secret: bytes = field(repr=False)
 
     @property
     def id(self) -> str:
-        return hashlib.sha256(b"id" + self.secret).hexdigest()[:8]
+        return self.derive(b"id")[:4].hex()
 
-    def derived(self, purpose: bytes) -> bytes:
-        return hmac.digest(self.secret, purpose, "sha256")
+    def derive(self, purpose: bytes) -> bytes:
+        """Derive 32 bytes for one purpose by HKDF (RFC 5869)."""
+        return HKDFExpand(SHA256(), _KEY_BYTES, purpose).derive(self.secret)
+
+
+class _Sealed(NamedTuple):
+    """The parts of a sealed secret as it is stored."""
+
+    key_id: str
+    text: str
 
 
 class Sealer:
-    """Seals with the first key and opens with any.
+    """Seals secrets with the newest key and opens them with any key.
 
     Args:
-        keys: newest first; without any, secrets are written as they are.
-        reload: reads the keys again, for a secret that another manager sealed with a key that is new.
+        keys: newest first; without any, secrets are stored as they are.
+        reload: reads the keys again, when another manager has sealed a secret with a newer key.
     """
 
     def __init__(
@@ -54,109 +66,110 @@ class Sealer:
         self._newest = keys[0] if keys else None
         self._keys = {key.id: key for key in keys}
         self._reload = reload
-        self._unknown: set[str] = set()
-        self._passing = new_key()
+        self._missing_ids: set[str] = set()
+        self._process_key = new_key()
 
     @property
     def is_on(self) -> bool:
+        """Whether there is a key to seal with."""
         return self._newest is not None
 
     def newest_id(self) -> str:
-        """Of the key that seals now; empty without any."""
+        """Return the id of the key that seals now, or an empty text without any key."""
         return self._newest.id if self._newest is not None else ""
 
-    def derived(self, purpose: bytes, key_id: str) -> bytes:
-        """32 bytes that follow from a purpose and this key, or from the newest where that is gone; without any key, the
-        same in this process only."""
-        key = self._key(key_id) if key_id else None
-        return (key or self._newest or self._passing).derived(b"purpose " + purpose)
+    def derive(self, purpose: bytes, key_id: str) -> bytes:
+        """Derive 32 bytes for a purpose from this key, or from the newest key where this one was dropped.
 
-    def seal(self, secret: str, context: str) -> str:
-        """``context`` names the place of the secret: it can be opened there only, so rows cannot be swapped."""
+        Without any key they stay the same as long as this process lives.
+        """
+        key = self._key(key_id) if key_id else None
+        return (key or self._newest or self._process_key).derive(b"purpose " + purpose)
+
+    def seal(self, secret: str, place: str) -> str:
+        """Encrypt a secret for one place (table, column, row): it opens there only, so rows cannot be swapped."""
         key = self._newest
         if key is None:
             return secret
-        nonce = secrets.token_bytes(_NONCE)
-        body = nonce + _mixed(key, nonce, secret.encode())
-        sealed = base64.b64encode(body + _tag(key, context, body)).decode()
-        return f"{CIPHER}:{key.id}:{sealed}"
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        ciphertext = _cipher(key, place).encrypt(nonce, secret.encode(), _associated_data(key.id, place))
+        return f"{CIPHER}:{key.id}:{base64.b64encode(nonce + ciphertext).decode()}"
 
-    def open(self, stored: str, context: str) -> str:
-        """
+    def open(self, stored: str, place: str) -> str:
+        """Decrypt a stored secret; return plain text as it is.
+
         Raises:
-            InternalError: its key is not here, or it was sealed elsewhere, or it was changed.
+            InternalError: its key is missing, or it was changed, or sealed for another place.
         """
-        cipher, _, rest = stored.partition(":")
-        key_id, _, text = rest.partition(":")
-        if cipher != CIPHER or not text:
+        sealed = _parse(stored)
+        if sealed is None:
             return stored
-        key = self._key(key_id)
+        key = self._key(sealed.key_id)
         if key is None:
-            raise InternalError(f"The key {key_id} that secrets were sealed with is not in the key file.")
+            raise InternalError(f"The key {sealed.key_id} that secrets were sealed with is not in the key file.")
         try:
-            body = base64.b64decode(text, validate=True)
-        except binascii.Error:
-            body = b""
-        body, tag = body[:-_TAG], body[-_TAG:]
-        if len(body) < _NONCE or not hmac.compare_digest(tag, _tag(key, context, body)):
-            raise InternalError("A sealed secret was damaged, or moved to another place.")
-        return _mixed(key, body[:_NONCE], body[_NONCE:]).decode()
+            data = base64.b64decode(sealed.text, validate=True)
+            nonce, ciphertext = data[:_NONCE_BYTES], data[_NONCE_BYTES:]
+            return _cipher(key, place).decrypt(nonce, ciphertext, _associated_data(key.id, place)).decode()
+        except (InvalidTag, ValueError):
+            raise InternalError("A sealed secret was damaged, or moved to another place.") from None
 
-    def marks(self, text: str, context: str) -> list[str]:
-        """By which a text is known again: 64 hexadecimal digits under each key, newest first, that tell nobody else
-        whether a guess is right; last the text itself, as it was kept before there was a key."""
-        keys = self._keys.values()
-        return [
-            *(hmac.digest(key.derived(b"mark"), f"{context}\0{text}".encode(), "sha256").hex() for key in keys),
-            text,
-        ]
+    def keyed_digests(self, text: str, place: str) -> list[str]:
+        """Return digests by which a text is recognized, though nobody without the keys can test a guess.
 
-    def _key(self, key_id: str) -> SealingKey | None:
-        """An unknown one is looked for once."""
-        if key_id not in self._keys and key_id not in self._unknown and self._reload is not None:
-            with suppress(OSError, InvalidInput):
-                self._keys.update((key.id, key) for key in self._reload())
-            if key_id not in self._keys:
-                self._unknown.add(key_id)
-        return self._keys.get(key_id)
+        There is one under each key, newest first. The last is the text itself, as it is stored without a key.
+        """
+        message = f"{place}\0{text}".encode()
+        digests = [hmac.digest(key.derive(b"mark"), message, "sha256").hex() for key in self._keys.values()]
+        return [*digests, text]
 
     def is_sealed(self, stored: str) -> bool:
-        """With a key that is here."""
-        cipher, _, rest = stored.partition(":")
-        key_id, _, text = rest.partition(":")
-        return cipher == CIPHER and bool(text) and self._key(key_id) is not None
+        """Whether it is sealed with a key that this sealer has."""
+        sealed = _parse(stored)
+        return sealed is not None and self._key(sealed.key_id) is not None
 
     def is_current(self, stored: str) -> bool:
         """Whether sealing it again would change nothing but the nonce."""
         return self._newest is None or stored.startswith(f"{CIPHER}:{self._newest.id}:")
 
-    def missing(self, stored: str) -> str | None:
-        """The id of the key that is needed to open it and is not here."""
-        cipher, _, rest = stored.partition(":")
-        key_id, _, text = rest.partition(":")
-        return key_id if cipher == CIPHER and text and key_id not in self._keys else None
+    def missing_key_id(self, stored: str) -> str | None:
+        """Return the id of the key that is needed to open it, if this sealer does not have that key."""
+        sealed = _parse(stored)
+        return sealed.key_id if sealed is not None and sealed.key_id not in self._keys else None
+
+    def _key(self, key_id: str) -> SealingKey | None:
+        """Return a key by its id; a missing one is looked for in the file once."""
+        if key_id not in self._keys and key_id not in self._missing_ids and self._reload is not None:
+            with suppress(OSError, InvalidInput):
+                self._keys.update((key.id, key) for key in self._reload())
+            if key_id not in self._keys:
+                self._missing_ids.add(key_id)
+        return self._keys.get(key_id)
 
 
-def _mixed(key: SealingKey, nonce: bytes, text: bytes) -> bytes:
-    """Text XOR key stream: the same both ways."""
-    secret, size = key.derived(b"encrypt"), len(text)
-    blocks = (hmac.digest(secret, nonce + i.to_bytes(8, "big"), "sha256") for i in range(-(-size // _TAG)))
-    stream = b"".join(blocks)[:size]
-    return (int.from_bytes(text) ^ int.from_bytes(stream)).to_bytes(size)
+def _parse(stored: str) -> _Sealed | None:
+    """Split a sealed secret into its parts; None for plain text."""
+    cipher, _, rest = stored.partition(":")
+    key_id, _, text = rest.partition(":")
+    return _Sealed(key_id, text) if cipher == CIPHER and text else None
 
 
-def _tag(key: SealingKey, context: str, body: bytes) -> bytes:
-    named = context.encode()
-    return hmac.digest(key.derived(b"authenticate"), len(named).to_bytes(8, "big") + named + body, "sha256")
+def _cipher(key: SealingKey, place: str) -> AESGCM:
+    """Return the cipher of one place. Random nonces allow 2**32 secrets a key, so each place has its own."""
+    return AESGCM(key.derive(b"seal " + place.encode()))
+
+
+def _associated_data(key_id: str, place: str) -> bytes:
+    return f"{CIPHER}:{key_id}:{place}".encode()
 
 
 def sealed_credentials(sealer: Sealer, registry_id: UUID, credentials: Mapping[str, str]) -> dict[str, str]:
-    """Of an artifact registry, as its row keeps them."""
+    """Seal the credentials of an artifact registry for its row."""
     return {name: sealer.seal(text, f"{_CREDENTIALS}:{registry_id}:{name}") for name, text in credentials.items()}
 
 
 def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, str]) -> dict[str, str]:
-    """Raises InternalError where the key is missing that they were sealed with."""
+    """Open the credentials of an artifact registry. Raises InternalError if their key is missing."""
     return {name: sealer.open(text, f"{_CREDENTIALS}:{registry_id}:{name}") for name, text in stored.items()}
 
 
@@ -164,14 +177,15 @@ def opened_credentials(sealer: Sealer, registry_id: UUID, stored: Mapping[str, s
 
 
 def new_key() -> SealingKey:
-    return SealingKey(secrets.token_bytes(_KEY))
+    """Make a random key."""
+    return SealingKey(secrets.token_bytes(_KEY_BYTES))
 
 
 def read_keys(path: Path) -> list[SealingKey]:
-    """A key a line in hexadecimal, newest first; ``#`` begins a comment.
+    """Read a key file: one key a line in hexadecimal, newest first; ``#`` begins a comment.
 
     Raises:
-        InvalidInput: a line is no key, there is none, or others than its owner may read the file.
+        InvalidInput: a line is not a key, there is no key, or other users may read the file.
         OSError: it cannot be read.
     """
     if path.stat().st_mode & 0o077:
@@ -185,8 +199,8 @@ def read_keys(path: Path) -> list[SealingKey]:
             key = SealingKey(bytes.fromhex(text))
         except ValueError:
             key = SealingKey(b"")
-        if len(key.secret) != _KEY:
-            raise InvalidInput(f"{path}, line {number}: a key is {2 * _KEY} hexadecimal digits")
+        if len(key.secret) != _KEY_BYTES:
+            raise InvalidInput(f"{path}, line {number}: a key is {2 * _KEY_BYTES} hexadecimal digits")
         keys.append(key)
     if not keys:
         raise InvalidInput(f"{path} has no key")
@@ -194,9 +208,9 @@ def read_keys(path: Path) -> list[SealingKey]:
 
 
 def load_or_make_keys(path: Path) -> list[SealingKey]:
-    """The keys of the file; it is made with one key if it is not there.
+    """Read a key file, and make it with one key first if it does not exist.
 
-    Of several processes that make it at once, one wins and all read its key. Raises as :func:`read_keys`.
+    If several processes make it at once, one of them succeeds and all read its key. Raises as :func:`read_keys`.
     """
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -205,19 +219,19 @@ def load_or_make_keys(path: Path) -> list[SealingKey]:
 
 
 def add_key(path: Path) -> SealingKey:
-    """A new first key, beside the old ones, which still open. Raises as :func:`read_keys`."""
+    """Put a new key before the old ones, which still open secrets. Raises as :func:`read_keys`."""
     key = new_key()
     _write(path, [key, *(read_keys(path) if path.exists() else [])], replace=True)
     return key
 
 
 def keep_first_key(path: Path) -> None:
-    """Drop all but the first. Raises as :func:`read_keys`."""
+    """Remove all keys but the first from the file. Raises as :func:`read_keys`."""
     _write(path, read_keys(path)[:1], replace=True)
 
 
 def _write(path: Path, keys: Sequence[SealingKey], *, replace: bool) -> None:
-    """Whole or not at all."""
+    """Write the file atomically; without ``replace``, an existing file stays."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
