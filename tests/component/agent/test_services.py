@@ -26,7 +26,7 @@ from ai.backend.common.wire.agent import (
     StartService,
     StopService,
 )
-from ai.backend.manager.adapters.ssh_keys import make_ssh_key_pair
+from ai.backend.infra.ssh_keys import generate_key_pair
 from tests.component.agent.test_process_runtime import RealBench, real
 from tests.support.docker_engine import PYTHON_IMAGE, DockerEngine
 from tests.support.local_port import local_port
@@ -211,7 +211,7 @@ def names_of(observation: KernelObservation) -> list[str]:
 async def test_services_of_process_trees(real: RealBench, tmp_path: Path) -> None:
     real.options = {"runtime": {"network": "none"}}
     agent = await real.start()
-    public, private = await make_ssh_key_pair("user@local")
+    public, private = generate_key_pair("user@local")
     (tmp_path / "own").write_text(private)
     (tmp_path / "own").chmod(0o600)
     spec = await real.run(agent, preopen_ports=[9000], ssh_public_key=public)

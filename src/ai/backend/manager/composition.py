@@ -29,7 +29,6 @@ from ai.backend.manager.adapters.passwords import hash_password, verify_password
 from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
 from ai.backend.manager.adapters.reservoirs import SdkReservoirs
 from ai.backend.manager.adapters.sealed_config import SealedConfigStore, seal_config
-from ai.backend.manager.adapters.ssh_keys import make_ssh_key_pair
 from ai.backend.manager.adapters.storage_proxy import StorageProxies
 from ai.backend.manager.adapters.stores import Stores
 from ai.backend.manager.adapters.watchers import HttpWatcherGateway
@@ -288,7 +287,7 @@ class Manager:
                 self._owners,
             ),
             passwords=self._passwords,
-            ssh_keys=SshKeyService(kept.identities, self._identity, make_ssh_key_pair, clock),
+            ssh_keys=SshKeyService(kept.identities, self._identity, clock),
             resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
             cluster=ClusterService(kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway),
             events=EventService(kept.sessions, finder, self._bus),

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from ai.backend.common.errors import NotSupported
-from ai.backend.manager.adapters.ssh_keys import make_ssh_key_pair
 from tests.component.manager.api.conftest import Api
 from tests.support.signed_http import RawClient, RawReply
 
@@ -95,26 +87,5 @@ async def test_the_ssh_key_of_a_keypair_reaches_its_sessions(api: Api) -> None:
         refused = await api.other.request("POST", path, json=body)
         assert (refused.status, list(refused.json()["data"])) == (400, [field]), body
     assert (await api.other.request("GET", path)).json() == {"ssh_public_key": public}
-    legacy = {"pubkey": public, "privkey": "-----BEGIN RSA PRIVATE KEY-----\nx\n-----END RSA PRIVATE KEY-----"}
-    assert (await api.other.request("POST", path, json=legacy)).status == 200, "it does not tell its public half"
     await api.create(api.admin, name="unreachable")
     assert api.agent.created[-1].ssh_public_key is None
-
-
-@pytest.mark.parametrize("kind", ["cryptography", "ssh-keygen", "neither"])
-async def test_who_makes_ssh_keys(kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    if kind != "cryptography":
-        monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.ed25519", None)
-    if kind == "neither":
-        monkeypatch.setenv("PATH", str(tmp_path))
-        with pytest.raises(NotSupported, match="upload a key"):
-            await make_ssh_key_pair("a@b")
-        return
-    if kind == "ssh-keygen" and shutil.which(kind) is None:
-        stand_in = tmp_path / kind  # no OpenSSH here: a program that is called as it is
-        stand_in.write_text('#!/bin/sh\nfor last; do :; done\necho "ssh-ed25519 AAAA $6" >$last.pub\necho key >$last\n')
-        stand_in.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    public, private = await make_ssh_key_pair("a@b")
-    assert public.startswith("ssh-ed25519 AAAA")
-    assert private

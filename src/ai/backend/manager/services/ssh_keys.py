@@ -1,73 +1,56 @@
 """The SSH key with which a user logs in to all of their sessions (peer facts 4.2, `/auth/ssh-keypair`).
 
-Only the public half is kept: it is all that the server of a session needs, and what is not kept cannot be taken.
+Only the public half is stored: the SSH server of a session needs no more, and nobody can steal the private half here.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import struct
-from collections.abc import Awaitable, Callable
-
 from ai.backend.common.errors import InvalidInput, NotFound
 from ai.backend.infra.clock import Clock
+from ai.backend.infra.ssh_keys import SshKeyPair, are_of_one_pair, generate_key_pair, normalize_public_key
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.services.identity import IdentityService
 
-KINDS = frozenset(
-    {
-        "ssh-ed25519",
-        "ssh-rsa",
-        "ecdsa-sha2-nistp256",
-        "ecdsa-sha2-nistp384",
-        "ecdsa-sha2-nistp521",
-        "sk-ssh-ed25519@openssh.com",
-        "sk-ecdsa-sha2-nistp256@openssh.com",
-    }
-)
 MAX_KEY = 16_384
-_BEGIN, _END = "-----BEGIN OPENSSH PRIVATE KEY-----", "-----END OPENSSH PRIVATE KEY-----"
-_MAGIC = b"openssh-key-v1\0"
-
-MakeKeyPair = Callable[[str], Awaitable[tuple[str, str]]]
-"""Public and private half of a new key, for a comment. Raises NotSupported where nothing here can make one."""
+"""How many characters a key may have."""
 
 
 class SshKeyService:
-    """Each keypair has one key or none. It opens the sessions that are made from then on."""
+    """Manages the SSH key of a keypair. It opens the sessions that are created after it was set."""
 
-    def __init__(self, store: IdentityStore, identity: IdentityService, make: MakeKeyPair, clock: Clock) -> None:
+    def __init__(self, store: IdentityStore, identity: IdentityService, clock: Clock) -> None:
         self._store = store
         self._identity = identity
-        self._make = make
         self._clock = clock
 
     async def public_key(self, caller: Caller) -> str:
-        """Of the caller's keypair; empty for none."""
-        found = await self._store.keypair(caller.access_key)
-        return (found.ssh_public_key or "") if found is not None else ""
+        """Return the public key of the caller's keypair, or an empty text without one."""
+        keypair = await self._store.keypair(caller.access_key)
+        return (keypair.ssh_public_key or "") if keypair is not None else ""
 
-    async def generate(self, caller: Caller) -> tuple[str, str]:
-        """A new key in the place of the old one: its public and, this once, its private half. Raises NotSupported."""
-        public, private = await self._make(caller.email)
-        await self._keep(caller, check_public_key(public))
-        return public, private
+    async def generate(self, caller: Caller) -> SshKeyPair:
+        """Replace the key by a new one and return both halves; the private half is not stored."""
+        pair = generate_key_pair(caller.email)
+        await self._store_key(caller, check_public_key(pair.public))
+        return pair
 
     async def upload(self, caller: Caller, public: str, private: str) -> str:
-        """Take a key that the caller has made; the private half, or an empty one, is only compared.
+        """Replace the key by one that the caller made, and return its public half.
+
+        Args:
+            private: only compared with the public half, and not stored; may be empty.
 
         Raises:
-            InvalidInput: it is no key, or the halves are of two keys.
+            InvalidInput: one of them is not a key, or they do not belong together.
         """
-        checked = check_public_key(public)
+        public = check_public_key(public)
         if private.strip():
-            _check_same(checked, private)
-        await self._keep(caller, checked)
-        return checked
+            _require_same_pair(public, private)
+        await self._store_key(caller, public)
+        return public
 
-    async def _keep(self, caller: Caller, public: str) -> None:
+    async def _store_key(self, caller: Caller, public: str) -> None:
         values = {"ssh_public_key": public, "modified_at": self._clock.now()}
         if await self._store.change_keypair(caller.access_key, **values) is None:
             raise NotFound("There is no such keypair.")
@@ -75,55 +58,25 @@ class SshKeyService:
 
 
 def check_public_key(text: str) -> str:
-    """A line of ``authorized_keys`` without options, as it may be kept.
+    """Return a public key as it may be stored.
 
     Raises:
         InvalidInput: ``data`` names the field.
     """
-    kind, _, rest = text.strip().partition(" ")
-    encoded, _, comment = rest.strip().partition(" ")
-    if len(text) > MAX_KEY or kind not in KINDS or not text.strip().isprintable():
-        raise InvalidInput(
-            f"A public key is one line that begins with its kind: {', '.join(sorted(KINDS))}.",
-            data={"pubkey": "malformed"},
-        )
-    try:  # comes the whole of it, and is it of that kind?
-        told, *numbers = _strings(base64.b64decode(encoded, validate=True))
-        if told != kind.encode() or not numbers:
-            raise ValueError
-    except (ValueError, struct.error):
-        raise InvalidInput("The public key was damaged.", data={"pubkey": "malformed"}) from None
-    return " ".join(part for part in (kind, encoded, comment.strip()) if part)
-
-
-def _check_same(public: str, private: str) -> None:
-    """A private key in OpenSSH's own format tells its public half, also where it has a passphrase; others do not."""
-    text = private.strip()
-    if len(text) > MAX_KEY or not text.startswith("-----BEGIN ") or "PRIVATE KEY-----" not in text.splitlines()[0]:
-        raise InvalidInput("That is no private key.", data={"privkey": "malformed"})
-    if not text.startswith(_BEGIN):
-        return
     try:
-        blob = base64.b64decode("".join(text.removeprefix(_BEGIN).removesuffix(_END).split()), validate=True)
-        if not blob.startswith(_MAGIC):
-            raise ValueError
-        head = blob[len(_MAGIC) :]
-        after = sum(4 + len(part) for part in _strings(head, 3)) + 4  # cipher, derivation, its options; how many keys
-        [told] = _strings(head[after:], 1)
-    except (ValueError, binascii.Error, struct.error):
-        raise InvalidInput("The private key was damaged.", data={"privkey": "malformed"}) from None
-    if told != base64.b64decode(public.split(" ")[1]):
-        raise InvalidInput("The private key is another one's.", data={"privkey": "not of pubkey"})
+        if len(text) > MAX_KEY:
+            raise ValueError("The public key is too long.")
+        return normalize_public_key(text)
+    except ValueError as e:
+        raise InvalidInput(str(e), data={"pubkey": "malformed"}) from None
 
 
-def _strings(blob: bytes, count: int | None = None) -> list[bytes]:
-    """The first strings of a structure of SSH, or all: a length of four bytes and so many bytes (RFC 4251, section
-    5)."""
-    found: list[bytes] = []
-    while blob if count is None else len(found) < count:
-        (length,) = struct.unpack(">I", blob[:4])
-        if len(blob) < 4 + length:
+def _require_same_pair(public: str, private: str) -> None:
+    try:
+        if len(private) > MAX_KEY:
             raise ValueError
-        found.append(blob[4 : 4 + length])
-        blob = blob[4 + length :]
-    return found
+        if are_of_one_pair(public, private):
+            return
+    except ValueError:
+        raise InvalidInput("That is not a private key, or it was damaged.", data={"privkey": "malformed"}) from None
+    raise InvalidInput("The private key does not belong to the public key.", data={"privkey": "not of pubkey"})

@@ -1,0 +1,100 @@
+"""SSH keys in the file formats of OpenSSH."""
+
+from __future__ import annotations
+
+import base64
+from typing import NamedTuple
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_ssh_private_key,
+    load_ssh_public_key,
+)
+
+KINDS = frozenset(
+    {
+        "ssh-ed25519",
+        "ssh-rsa",
+        "ecdsa-sha2-nistp256",
+        "ecdsa-sha2-nistp384",
+        "ecdsa-sha2-nistp521",
+        "sk-ssh-ed25519@openssh.com",
+        "sk-ecdsa-sha2-nistp256@openssh.com",
+    }
+)
+"""The kinds of public keys that an SSH server of a session accepts."""
+
+
+class SshKeyPair(NamedTuple):
+    """A public key as a line of ``authorized_keys``, and a private key in PEM without a passphrase."""
+
+    public: str
+    private: str
+
+
+def generate_key_pair(comment: str) -> SshKeyPair:
+    """Make a random Ed25519 key pair."""
+    return _key_pair(Ed25519PrivateKey.generate(), comment)
+
+
+def derive_key_pair(seed: bytes, comment: str) -> SshKeyPair:
+    """Make the Ed25519 key pair of a seed of 32 bytes: always the same one for the same seed."""
+    return _key_pair(Ed25519PrivateKey.from_private_bytes(seed), comment)
+
+
+def _key_pair(key: Ed25519PrivateKey, comment: str) -> SshKeyPair:
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+    return SshKeyPair(f"{public} {comment}", private)
+
+
+def normalize_public_key(text: str) -> str:
+    """Check a public key and return it as one line: kind, key and comment, without options.
+
+    Raises:
+        ValueError: it is not exactly one key of the ``KINDS``, or it was damaged.
+    """
+    kind, _, rest = text.strip().partition(" ")
+    encoded, _, comment = rest.strip().partition(" ")
+    if kind not in KINDS or not text.strip().isprintable():
+        raise ValueError(f"A public key is one line that begins with its kind: {', '.join(sorted(KINDS))}.")
+    try:
+        base64.b64decode(encoded, validate=True)
+        load_ssh_public_key(f"{kind} {encoded}".encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise ValueError("The public key was damaged.") from None
+    return " ".join(part for part in (kind, encoded, comment.strip()) if part)
+
+
+def are_of_one_pair(public: str, private: str) -> bool:
+    """Whether a normalized public key and a private key in PEM belong together.
+
+    A private key with a passphrase, or in a hardware token, cannot be read, and counts as belonging.
+
+    Raises:
+        ValueError: the text is not a private key, or it was damaged.
+    """
+    try:
+        key = _load_private_key(private.strip().encode())
+    except (TypeError, UnsupportedAlgorithm):
+        return True
+    return key.public_key() == load_ssh_public_key(public.encode())
+
+
+def _load_private_key(pem: bytes) -> PrivateKeyTypes:
+    """Read a private key for its public half only.
+
+    RSA keys are not validated, because that takes seconds for a large one and only the public half is used.
+
+    Raises:
+        ValueError: it was damaged. TypeError: it has a passphrase. UnsupportedAlgorithm: it is of another kind.
+    """
+    load = load_ssh_private_key if pem.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----") else load_pem_private_key
+    return load(pem, None, unsafe_skip_rsa_key_validation=True)
