@@ -237,7 +237,7 @@ class TestWhenThereIsNone:
             assert offer is not None
             connection = await dialer._by_port(offer)
         assert connection is not None
-        assert dialer._again_s == 5
+        assert dialer._backoff.failures == 0
         connection.abort()
 
     @pytest.mark.parametrize("carrier", ["tls"])

@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
+from ai.backend.infra.retry import Backoff
+
 log = logging.getLogger(__name__)
 _AGAIN_S, _AGAIN_MAX_S = 1.0, 30.0
 _END_S = 20.0
@@ -33,7 +35,7 @@ class Workers:
         self._keepers = [asyncio.create_task(self._keep(number)) for number in range(1, self._count + 1)]
 
     async def _keep(self, number: int) -> None:
-        clock, pause_s = asyncio.get_running_loop().time, self._again_s
+        clock, backoff = asyncio.get_running_loop().time, Backoff(self._again_s, _AGAIN_MAX_S)
         while True:
             since = clock()
             try:
@@ -48,9 +50,8 @@ class Workers:
                     raise
                 log.error("process %d has ended with %d; another one takes its place", number, status)
             if clock() - since > _AGAIN_MAX_S:
-                pause_s = self._again_s
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _AGAIN_MAX_S)
+                backoff.reset()
+            await backoff.wait()
 
     async def stop(self) -> None:
         """Let all of them end what they do. Safe without ``start`` and twice."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,14 +21,14 @@ from ai.backend.infra.config_store.port import (
     check_key,
     check_value,
 )
+from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
 _FOLDERS = {ScopeKind.RESOURCE_GROUP: "sgroup", ScopeKind.NODE: "nodes/agents"}
 _CHUNK = 60
 """etcd takes 128 operations in one level of a transaction; nested ones count with their parents."""
 _MOST = _CHUNK * _CHUNK
-_RETRY_S = 0.2
-_RETRY_MAX_S = 2.0
+_RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.2, 2.0, 0.5
 _SILENCE_S = 60.0
 """After so long without a word a watch is opened anew: its server may have vanished without saying so."""
 
@@ -135,18 +134,18 @@ class EtcdConfigStore:
 
     async def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
         position = await self.revision() if after is None else after
-        pause = _RETRY_S
+        backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
             try:
                 async for revision, changes in self._watch_once(position):
                     for change in changes:
                         if covers(prefix, change.key):
                             yield change
-                    position, pause = max(position, revision), _RETRY_S
+                    position = max(position, revision)
+                    backoff.reset()
             except Unavailable as e:
                 log.warning("the watch of %r goes on behind revision %d: %s", prefix, position, e)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _RETRY_MAX_S)
+                await backoff.wait()
 
     async def revision(self) -> int:
         answer = await self._call("kv/range", {"key": _bytes(self._root), "count_only": True})

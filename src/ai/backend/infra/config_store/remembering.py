@@ -12,11 +12,11 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.infra.bus import Signal
 from ai.backend.infra.config_store.memory import ConfigValues
 from ai.backend.infra.config_store.port import GLOBAL, ConfigChange, ConfigScope, ConfigStore, check_key
+from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_RETRY_S = 0.2
-_RETRY_MAX_S = 2.0
+_RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.2, 2.0, 0.5
 _RELEARN_S = 300.0
 """A watch does not tell deletions that were compacted away."""
 
@@ -117,16 +117,15 @@ class RememberingConfigStore:
     # ---- following ----
 
     async def _follow(self) -> None:
-        pause = _RETRY_S
+        backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
             try:
                 revision = await self._learn()
             except Exception as e:  # noqa: BLE001  # whatever the server says, it is to be asked again
                 self._lose(e)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _RETRY_MAX_S)
+                await backoff.wait()
                 continue
-            pause = _RETRY_S
+            backoff.reset()
             watching = asyncio.create_task(self._watch(revision))
             watching.add_done_callback(lambda _: self._doubted.set())
             try:

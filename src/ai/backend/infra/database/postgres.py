@@ -21,6 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.plugin.crash_points import crash_point
+from ai.backend.infra.crash_points import crash_point
+from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,6 +32,7 @@ WRITE_LOCK = 0x6261_636B_656E_6461
 _LOCK = text("SELECT pg_advisory_xact_lock(:key), pg_current_xact_id()::text").bindparams(key=WRITE_LOCK)
 _STATUS = text("SELECT pg_xact_status(CAST(CAST(:xid AS text) AS xid8))")
 _MOST = 200
+_RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.05, 1.0, 0.5
 _BAD_DATA = ("22001", "22003", "22021", "22P05", "22007", "22008")
 _PASSING = ("08", "57P", "53", "40001", "40P01")
 """Of connections, shut-downs and starts, of resources, and of conflicts."""
@@ -82,15 +85,15 @@ async def patiently(work: Callable[[], Awaitable[T]], patience_s: float) -> T:
         Unavailable: for longer than ``patience_s`` seconds.
     """
     deadline = asyncio.get_running_loop().time() + patience_s
-    pause = 0.05
+    backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
     while True:
+        pause = backoff.next_s()
         try:
             return await work()
         except Exception as error:
             if not may_pass(error) or asyncio.get_running_loop().time() + pause > deadline:
                 raise told(error) from error
         await asyncio.sleep(pause)
-        pause = min(pause * 2, 1.0)
 
 
 @dataclass(slots=True, eq=False)

@@ -12,13 +12,13 @@ from redis.exceptions import RedisError, ResponseError
 
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.redis.client import connect
+from ai.backend.infra.retry import Backoff
 
 log = logging.getLogger(__name__)
 _LENGTH = 10_000
 _BLOCK_MS = 1000
 _GATHER_S = 0.005
-_RETRY_S = 0.2
-_RETRY_MAX_S = 5.0
+_RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.2, 5.0, 0.5
 _ABANDONED_MS = 3_600_000
 
 
@@ -73,17 +73,16 @@ class RedisBus(Bus):
     # ---- telling ----
 
     async def _tell(self) -> None:
-        pause = _RETRY_S
+        backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
             await self._owes.wait()
             await asyncio.sleep(_GATHER_S)  # a burst is one message
             try:
                 await self._send()
-                pause = _RETRY_S
+                backoff.reset()
             except (RedisError, OSError) as e:
                 log.warning("hints do not reach other processes: %s", e)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _RETRY_MAX_S)
+                await backoff.wait()
 
     async def _send(self) -> None:
         topics, self._owed = self._owed, set()
@@ -101,18 +100,17 @@ class RedisBus(Bus):
     # ---- listening ----
 
     async def _listen(self) -> None:
-        pause = _RETRY_S
+        backoff = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER)
         while True:
             try:
                 await self._join()
-                pause = _RETRY_S
+                backoff.reset()
                 self._tell_all()
                 while True:
                     await self._hear()
             except (RedisError, OSError) as e:
                 log.warning("hints of other processes are not heard: %s", e)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _RETRY_MAX_S)
+            await backoff.wait()
 
     async def _join(self) -> None:
         """Make this process's group, which begins with what is said from now on, and remove those of dead ones."""

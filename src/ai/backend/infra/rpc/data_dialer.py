@@ -13,6 +13,7 @@ from hmac import compare_digest
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from ai.backend.infra.retry import Backoff
 from ai.backend.infra.rpc.data_connection import MEET_S, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
@@ -30,7 +31,7 @@ class DataDialer:
     def __init__(self, address: str) -> None:
         self._host = urlsplit(address).hostname
         self._not_before = 0.0
-        self._again_s = _AGAIN_S
+        self._backoff = Backoff(_AGAIN_S, _AGAIN_AT_MOST_S)
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._connections: set[DataConnection] = set()
 
@@ -75,7 +76,7 @@ class DataDialer:
             except (OSError, TimeoutError) as e:
                 self._put_off(f"{self._host}:{offer.port}", str(e) or f"no answer within {MEET_S:g} s")
                 return None
-            self._again_s = _AGAIN_S
+            self._backoff.reset()
             return connection
 
     async def _connect_by_tls(self, host: str, port: int, offer: DataOffer) -> DataConnection:
@@ -95,14 +96,14 @@ class DataDialer:
         now = asyncio.get_running_loop().time()
         if now < self._not_before:
             return
-        self._not_before = now + self._again_s
+        delay_s = self._backoff.next_s()
+        self._not_before = now + delay_s
         log.warning(
             "tunnels are slower than they could be: no data connection to the manager at %s (%s); tried again in %g s",
             where,
             reason,
-            self._again_s,
+            delay_s,
         )
-        self._again_s = min(2 * self._again_s, _AGAIN_AT_MOST_S)
 
     def _connection(self) -> DataConnection:
         return DataConnection(len(WELCOME), forget=self._connections.discard)

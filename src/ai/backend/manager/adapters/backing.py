@@ -16,6 +16,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import MANAGERS, ConfigStore, RememberingConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.ratelimit import Limiter
+from ai.backend.infra.retry import Backoff
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.adapters.db.sealing import Sealer, load_or_make_keys, read_keys
 from ai.backend.manager.config.settings import ManagerSettings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _LISTED_S = 60
 """For so long a manager that is gone stays listed."""
-_RETRY_S, _RETRY_MAX_S = 0.5, 5.0
+_RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.5, 5.0, 0.5
 
 
 def default_database(settings: ManagerSettings) -> Database:
@@ -112,20 +113,20 @@ def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
 
 async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None:
     """Keep these keys until cancelled, whether the server of the store is there now or comes later."""
-    pause, is_listed = _RETRY_S, False
+    backoff, is_listed = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
     while True:
         try:
             await store.keep(values, ttl_s=_LISTED_S)
             if not is_listed:
                 log.info("agents are told of this manager")
-            pause, is_listed = _RETRY_S, True
+            backoff.reset()
+            is_listed = True
             await asyncio.sleep(_LISTED_S / 4)
         except Exception as e:  # noqa: BLE001  # whatever etcd says, it is to be asked again
-            if is_listed or pause == _RETRY_S:
+            if is_listed or backoff.failures == 0:
                 log.warning("agents are not told of this manager until the shared configuration is back: %s", e)
             is_listed = False
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _RETRY_MAX_S)
+            await backoff.wait()
 
 
 @dataclass(slots=True)

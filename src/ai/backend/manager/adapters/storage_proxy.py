@@ -33,6 +33,7 @@ from ai.backend.common.errors import (
 from ai.backend.common.folders import FolderKey, parse_host
 from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.infra.config_store import ConfigStore
+from ai.backend.infra.retry import Backoff
 from ai.backend.manager.model.folder import (
     FileInfo,
     FolderUsage,
@@ -273,7 +274,7 @@ class StorageProxies:
             "dst_volume": target.volume,
             "dst_vfid": target.vfid,
         }
-        pause = _FIRST_POLL_S
+        poll = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
         task_id = (await self._ask(proxy, "POST", "/folder/clone", wanted))["bgtask_id"]
         while True:
             try:
@@ -290,8 +291,7 @@ class StorageProxies:
                 raise _problem(error, f"The clone was {task['status']}: {task.get('message') or 'no reason is known'}.")
             if progress is not None:
                 await progress(float(task.get("current") or 0), float(task.get("total") or 0))
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LAST_POLL_S)
+            await poll.wait()
 
     async def mount_path(self, folder: FolderKey, subpath: str = "") -> str:
         answer = await self._call(folder, "GET", "/folder/mount", subpath=subpath or ".")

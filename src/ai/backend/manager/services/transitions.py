@@ -17,17 +17,18 @@ from ai.backend.core.lifecycle.effects import Effect, EmitEvent
 from ai.backend.core.lifecycle.events import SessionEvent
 from ai.backend.core.lifecycle.kernel import HOLDING, KernelState
 from ai.backend.core.lifecycle.session import SessionState, step
+from ai.backend.infra.retry import Backoff
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Kernel, Session
 
 MAX_ATTEMPTS = 5
-RETRY_BACKOFF = timedelta(seconds=0.5)
-"""How long a session whose creation failed for now is left alone at least; doubles with each attempt."""
 UNHEALTHY = "unhealthy_devices"
 """Key of ``status_data``."""
 MAX_RETRY_AFTER_S = 3600.0
 """How long a plugin may ask a session to wait, see :func:`deferred`."""
+_RETRY_BACKOFF = Backoff(0.5, MAX_RETRY_AFTER_S)
+"""How long a session waits after its creation failed for now."""
 RELOCATED_FROM = "relocated_from"
 """Key of a kernel's ``status_data``: the agent of the attempt before, where that was another one."""
 STARTED_OVER = "started_over"
@@ -191,7 +192,7 @@ def _merge_session(
         starts_over = session.status is SessionStatus.TERMINATING
         if not starts_over:
             tried = max(k.attempt for k in kernels) - _spent(session)
-            changes["not_before"] = now + RETRY_BACKOFF * 2 ** (tried - 1)
+            changes["not_before"] = now + timedelta(seconds=_RETRY_BACKOFF.delay_s(tried - 1))
     if state.status.is_final and moved:
         changes["terminated_at"] = now
     if moved and (state.status.is_final or state.status is SessionStatus.PENDING):

@@ -24,6 +24,7 @@ from yarl import URL
 
 from ai.backend.common.errors import AddressRefused, InvalidInput, NotFound, RegistryRefused, RegistryUnavailable
 from ai.backend.infra.http.addresses import is_within
+from ai.backend.infra.retry import Backoff
 from ai.backend.manager.adapters.callbacks import CheckingResolver
 from ai.backend.manager.model.image import ContainerRegistry
 
@@ -32,7 +33,7 @@ MAX_JSON = 8 << 20
 _MAX_TOKEN = 1 << 16
 _MAX_REDIRECTS = 4
 _TRIES = 3
-_PAUSE_S, _MAX_PAUSE_S = 0.5, 10.0
+_PAUSE_S, _MAX_PAUSE_S, _JITTER = 0.5, 10.0, 0.5
 _TOKEN_LIFE_S, _TOKEN_MARGIN_S = 60.0, 10.0
 _TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0, sock_read=30.0)
 _PAIR = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
@@ -127,14 +128,15 @@ class RegistryHttp:
             RegistryUnavailable: no answer after several tries, or too large a one.
         """
         url = self.base.join(path if isinstance(path, URL) else URL(path, encoded=True))
-        problem = ""
+        problem, backoff = "", Backoff(_PAUSE_S, _MAX_PAUSE_S, jitter=_JITTER)
         for number in range(_TRIES):
             try:
                 return await self._get(url, accept, scope, limit, basic=basic)
             except _Again as again:
                 problem = str(again)
                 if number + 1 < _TRIES:
-                    await asyncio.sleep(min(again.pause_s or _PAUSE_S * 2**number, _MAX_PAUSE_S))
+                    delay_s = backoff.next_s()
+                    await asyncio.sleep(min(again.pause_s or delay_s, _MAX_PAUSE_S))
         raise RegistryUnavailable(f"{self._registry.name} does not answer: {problem}")
 
     async def _get(self, url: URL, accept: str, scope: str, limit: int, *, basic: bool) -> Reply:

@@ -29,6 +29,8 @@ from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.core.lifecycle.artifact import RevisionTrigger
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.crash_points import crash_point
+from ai.backend.infra.retry import Backoff
 from ai.backend.manager.config.settings import ArtifactSettings
 from ai.backend.manager.model.artifact import ImportProgress, Revision, RevisionRow, Stages
 from ai.backend.manager.ports.artifact_depot import ArtifactDepot, Reservoirs
@@ -159,14 +161,13 @@ class ArtifactLoop(PeriodicLoop):
 
     async def _import(self, row: RevisionRow) -> None:
         state = await self._begin(row)
-        pause = _FIRST_POLL_S
+        poll = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
         while state is not None:
             followed = await self._follow(row, state)
             if followed is None:
                 return
             row = followed
-            await asyncio.sleep(pause)
-            pause = min(pause * 1.5, _LAST_POLL_S)
+            await poll.wait()
             state = await self._depot.import_state(row) or await self._begin(row)
 
     async def _begin(self, row: RevisionRow) -> ImportState | None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from ai.backend.common.ids import AccessKey, SessionId
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.retry import Backoff
 from ai.backend.manager.config.settings import CallbackSettings
 from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.ports.stores import SessionStore
@@ -20,7 +21,7 @@ from ai.backend.manager.ports.world import CallbackFailed, CallbackSender
 log = logging.getLogger(__name__)
 _PER_OWNER = 4
 _AT_ONCE = 64
-_FIRST_PAUSE_S = 1.0
+_BACKOFF = Backoff(1.0, 3600.0)
 
 
 class CallbackLoop(PeriodicLoop):
@@ -77,7 +78,7 @@ class CallbackLoop(PeriodicLoop):
             log.warning("gave up telling %s of session %s after %d tries: %s", where, one.session_id, tried, why)
             await self._store.drop_callback(one.id)
             return
-        due = self._clock.now() + timedelta(seconds=_FIRST_PAUSE_S * 2**one.attempts)
+        due = self._clock.now() + timedelta(seconds=_BACKOFF.delay_s(one.attempts))
         await self._store.put_off_callback(one.id, attempts=tried, due_at=due)
 
     async def settle(self) -> None:

@@ -30,6 +30,8 @@ from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.crash_points import crash_point
+from ai.backend.infra.retry import Backoff
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.dotfile import GivenFiles
@@ -78,7 +80,8 @@ class LaunchLoop(PeriodicLoop):
         self._writer = writer
         self._gateway = gateway
         self._clock = clock
-        self._settings = settings
+        first_s = min(settings.retry_backoff_s, MAX_RETRY_AFTER_S)
+        self._retry_backoff = Backoff(first_s, MAX_RETRY_AFTER_S)
         self._under_way: dict[SessionId, asyncio.Task[None]] = {}
 
     def push(self, session: Session) -> None:
@@ -208,9 +211,8 @@ class LaunchLoop(PeriodicLoop):
 
     def _backoff(self, session: Session, error: BackendError) -> float:
         tried = max(k.attempt for k in session.kernels)
-        pause: float = self._settings.retry_backoff_s * 2.0 ** max(0, tried - 1)
-        asked = error.retry_after if isinstance(error, CreationDeferred) else 0.0
-        return min(max(pause, asked), MAX_RETRY_AFTER_S)
+        requested_s = error.retry_after if isinstance(error, CreationDeferred) else 0.0
+        return min(max(self._retry_backoff.delay_s(tried - 1), requested_s), MAX_RETRY_AFTER_S)
 
     async def _restart(self, session: Session) -> None:
         for kernel in session.kernels:
