@@ -10,6 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ai.backend.infra.retry import Backoff
+
 log = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S = 0.2
@@ -52,7 +54,7 @@ class Supervisor:
 
     async def _keep(self, name: str) -> None:
         loop = asyncio.get_running_loop()
-        backoff = _FIRST_BACKOFF_S
+        backoff = Backoff(_FIRST_BACKOFF_S, _MAX_BACKOFF_S)
         while True:
             began = loop.time()
             with (self._logs / f"{name}.out").open("ab") as output:
@@ -66,9 +68,11 @@ class Supervisor:
                 )
             self._processes[name] = process
             code = await process.wait()
-            backoff = _FIRST_BACKOFF_S if loop.time() - began > _HEALTHY_AFTER_S else min(backoff * 2, _MAX_BACKOFF_S)
-            log.warning("%s (process %d) ended with %s; starting it again in %.1f s", name, process.pid, code, backoff)
-            await asyncio.sleep(backoff)
+            if loop.time() - began > _HEALTHY_AFTER_S:
+                backoff.reset()
+            delay_s = backoff.next_s()
+            log.warning("%s (process %d) ended with %s; starting it again in %.1f s", name, process.pid, code, delay_s)
+            await asyncio.sleep(delay_s)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

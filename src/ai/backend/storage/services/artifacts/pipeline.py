@@ -26,6 +26,8 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.wire.artifacts import ArtifactFile, ImportPhase, ImportRequest, Manifest
 from ai.backend.plugin.crash_points import crash_point
+from ai.backend.infra.crash_points import crash_point
+from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.object_storage import ObjectStorage
 from ai.backend.storage.model.artifacts import (
     MAX_RECORD,
@@ -52,7 +54,7 @@ from ai.backend.storage.services.artifacts.sources import FileSource
 
 log = logging.getLogger(__name__)
 _TRIES = 4
-_FIRST_PAUSE_S = 0.5
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 10.0
 _NAMED_FILES = 10
 _HASH_BYTES = 1 << 20
 _PICKLES = (".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth", ".joblib")
@@ -177,7 +179,7 @@ class Pipeline:
         """Try some times, each time from the byte where it broke off."""
         upload = await upload_of(self._download, self._pulling + file.path, file.size)
         told = 0
-        pause, tries = _FIRST_PAUSE_S, _TRIES
+        backoff = Backoff(_FIRST_PAUSE_S, _MAX_PAUSE_S)
         try:
             while True:
                 self._progress.add(upload.offset - told)
@@ -195,11 +197,11 @@ class Pipeline:
                     await upload.abort()
                     upload = await upload_of(self._download, self._pulling + file.path, file.size)
                 except RegistryUnavailable:
-                    tries = tries - 1 if upload.offset == begun else _TRIES
-                    if tries == 0:
+                    if upload.offset > begun:
+                        backoff.reset()
+                    if backoff.failures + 1 == _TRIES:
                         raise
-                    await asyncio.sleep(pause)
-                    pause *= 2
+                    await backoff.wait()
             await upload.publish()
             crash_point("artifact.file")
         finally:
