@@ -11,8 +11,9 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -29,12 +30,15 @@ from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, WorkloadKey,
 from ai.backend.plugin.testing.talk import Talk
 from ai.backend.runtime.docker.crash_points import NETWORK_POINTS as DOCKER_NETWORK_POINTS
 from ai.backend.runtime.docker.records import INSTANCE_LABEL
+from ai.backend.runtime.process import networks
+from ai.backend.runtime.process import runtime as process_runtime
 from ai.backend.runtime.process.networks import SessionNetworks
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor.crash_points import NETWORK_POINTS as PROCESS_NETWORK_POINTS
 from tests.component.runtime.network_driver import HOSTS, make
 from tests.support import forked
+from tests.support.cluster import wait_until
 from tests.support.docker_engine import CACHE, PYTHON_IMAGE, DockerEngine, remember_images
 
 DRIVER = Path(__file__).with_name("network_driver.py")
@@ -148,10 +152,48 @@ async def test_a_network_that_is_gone_is_told_as_the_reason(tmp_path: Path) -> N
     async with running("process", tmp_path / "state") as runtime:
         view = await runtime.create_network(SessionId(uuid4()), HOSTS)
         (device,) = devices(tmp_path / "state")
-        with Route() as route:
-            route.remove(device)
+        await asyncio.to_thread(remove_device, device)
         with pytest.raises(WorkloadError, match=r"network: .*No such device"):
             await start(runtime, view, "main1")
+
+
+def remove_device(name: str) -> None:
+    with Route() as route:
+        route.remove(name)
+
+
+def namespaces_of_this_process() -> set[str]:
+    """Network namespaces that this process holds by a descriptor."""
+    targets = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            targets.add(str(link.readlink()))
+    return {target for target in targets if target.startswith("net:")}
+
+
+@on_processes
+async def test_a_cancelled_creation_leaves_no_namespace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    def make_late(network: NetworkView, hostname: str) -> int:
+        namespace = networks.make_namespace(network, hostname)
+        began.set()
+        goes_on.wait(20)
+        return namespace
+
+    monkeypatch.setattr(process_runtime, "make_namespace", make_late)
+    async with running("process", tmp_path / "state") as runtime:
+        view = await runtime.create_network(SessionId(uuid4()), HOSTS)
+        starting = asyncio.create_task(start(runtime, view, "main1"))
+        await asyncio.to_thread(began.wait, 20)
+        assert namespaces_of_this_process()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        goes_on.set()
+        await asyncio.to_thread(wait_until, lambda: not namespaces_of_this_process(), what="the descriptor")
+        monkeypatch.undo()
+        await (await start(runtime, view, "main1")).close()
+        assert not namespaces_of_this_process()
 
 
 @on_processes

@@ -8,8 +8,16 @@ from typing import Any, ClassVar, Self
 
 import pytest
 
-from ai.backend.plugin.node import ipsec
+from ai.backend.plugin.node import ipsec, netlink_socket
 from ai.backend.plugin.node.ipsec import Ipsec, SecuredLine
+from ai.backend.plugin.node.netlink_socket import (
+    DELETE_POLICY,
+    DELETE_STATE,
+    GET_STATE,
+    NEW_POLICY,
+    NEW_STATE,
+    UPDATE_POLICY,
+)
 
 MARK = 7777
 LINE = SecuredLine(
@@ -34,58 +42,70 @@ TEMPLATE = (
 )  # fmt: skip
 
 
-class Deaf(Ipsec):
-    """A kernel that keeps what it is told, and answers with it."""
+class FakeKernel(Ipsec):
+    """Keeps the states and policies that it is sent, and replies with them, in the kernel's own format."""
 
     def __init__(self, mark: int = MARK) -> None:
         self.mark = mark
+        self._library = netlink_socket
 
-    told: ClassVar[list[tuple[int, bytes]]] = []
-    held: ClassVar[dict[int, list[bytes]]] = {}
+    sent: ClassVar[list[tuple[int, bytes]]] = []
+    states_by_id: ClassVar[dict[bytes, bytes]] = {}
+    policies_by_id: ClassVar[dict[bytes, bytes]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def close(self) -> None: ...
 
-    def do(self, kind: int, body: bytes, flags: int = 0) -> None:
-        self.told.append((kind, body))
-        if kind == 0x10:
-            self.held.setdefault(0x12, []).append(body)
-        elif kind in (0x13, 0x19):
-            same = [p for p in self.held.setdefault(0x15, []) if (p[:56], p[160]) == (body[:56], body[160])]
-            if same and kind == 0x13:
+    def _do(self, kind: int, message: Any, flags: int = 0) -> None:
+        message["header"]["type"] = kind
+        message.encode()
+        data = bytes(message.data)
+        body = data[16:]
+        self.sent.append((kind, body))
+        if kind == NEW_STATE:
+            assert flags == 0x600, "create and exclusive"
+            self.states_by_id[body[56:60] + body[72:76]] = data
+        elif kind in (NEW_POLICY, UPDATE_POLICY):
+            place = body[:56] + body[160:161]
+            if kind == NEW_POLICY and place in self.policies_by_id:
                 raise FileExistsError
-            self.held[0x15] = [p for p in self.held[0x15] if p not in same] + [body]
-        elif kind == 0x11:
-            self.held[0x12] = [s for s in self.held[0x12] if s[56:60] + s[72:76] != body[:4] + body[16:20]]
-        elif kind == 0x14:
-            self.held[0x15] = [p for p in self.held[0x15] if (p[:56], p[160]) != (body[:56], body[60])]
+            self.policies_by_id[place] = data
+        elif kind == DELETE_STATE:
+            del self.states_by_id[body[:4] + body[16:20]]
+        elif kind == DELETE_POLICY:
+            del self.policies_by_id[body[:56] + body[60:61]]
 
-    def ask(self, kind: int, flags: int, body: bytes) -> list[tuple[int, bytes]]:
-        return [(kind - 2, answer) for answer in self.held.get(kind, [])]
+    def _dump(self, request: int, kind: int) -> list[Any]:
+        is_state = request == GET_STATE
+        made = netlink_socket.StateMessage if is_state else netlink_socket.PolicyMessage
+        replies = [made(bytearray(data)) for data in (self.states_by_id if is_state else self.policies_by_id).values()]
+        for reply in replies:
+            reply.decode()
+        return replies
 
 
 @pytest.fixture
-def kernel(monkeypatch: pytest.MonkeyPatch) -> type[Deaf]:
-    monkeypatch.setattr(ipsec, "Ipsec", Deaf)
-    Deaf.told, Deaf.held = [], {}
-    return Deaf
+def kernel(monkeypatch: pytest.MonkeyPatch) -> type[FakeKernel]:
+    monkeypatch.setattr(ipsec, "Ipsec", FakeKernel)
+    FakeKernel.sent, FakeKernel.states_by_id, FakeKernel.policies_by_id = [], {}, {}
+    return FakeKernel
 
 
-def test_a_state_is_told_as_iproute_tells_it(kernel: type[Deaf]) -> None:
+def test_the_message_of_a_state_equals_that_of_iproute(kernel: type[FakeKernel]) -> None:
     out, _ = ipsec._states(LINE)
-    Deaf().add_state(out)
-    ((kind, body),) = kernel.told
+    FakeKernel().add_state(out)
+    ((kind, body),) = kernel.sent
     assert kind == 0x10
     assert body.hex() == STATE.format(spi=f"{out.spi:08x}")
     assert out.spi >= 256, "smaller ones are reserved"
 
 
-def test_a_policy_is_told_as_iproute_tells_it(kernel: type[Deaf]) -> None:
+def test_the_message_of_a_policy_equals_that_of_iproute(kernel: type[FakeKernel]) -> None:
     out, *_ = ipsec._policies(LINE)
-    Deaf().set_policy(out)
-    ((kind, body),) = kernel.told
+    FakeKernel().set_policy(out)
+    ((kind, body),) = kernel.sent
     assert kind == 0x13
     assert len(body) == 168 + 68
     assert body[:56].hex() == SELECTOR
@@ -94,47 +114,49 @@ def test_a_policy_is_told_as_iproute_tells_it(kernel: type[Deaf]) -> None:
     assert body[168:].hex() == TEMPLATE
 
 
-def test_only_what_is_wanted_stays_and_others_are_let_alone(kernel: type[Deaf]) -> None:
-    foreign = Deaf(mark=1)
+def test_only_what_is_wanted_stays_and_others_are_let_alone(kernel: type[FakeKernel]) -> None:
+    foreign = FakeKernel(mark=1)
     for state in ipsec._states(replace(LINE, key_out=b"f" * 32, key_in=b"g" * 32)):
         foreign.add_state(state)
     other = SecuredLine(local=LINE.local, peer=("192.168.77.3", 4790), key_out=b"o" * 32, key_in=b"i" * 32)
     ipsec.apply(MARK, [LINE, other])
-    assert (len(Deaf().states()), len(Deaf().policies())) == (4, 7), "one block for the port, and one for each peer"
-    kernel.told.clear()
+    assert (len(FakeKernel().states()), len(FakeKernel().policies())) == (4, 7), (
+        "one block for the port, and one for each peer"
+    )
+    kernel.sent.clear()
     ipsec.apply(MARK, [LINE, other])
-    assert kernel.told == [], "all is there"
-    Deaf().remove_policy(Deaf().policies()[0])
+    assert kernel.sent == [], "all is there"
+    FakeKernel().remove_policy(FakeKernel().policies()[0])
     ipsec.apply(MARK, [LINE, other])
-    assert len(Deaf().policies()) == 7
+    assert len(FakeKernel().policies()) == 7
     ipsec.apply(MARK, [other])
-    assert {policy.port for policy in Deaf().policies()} == {4790}
+    assert {policy.port for policy in FakeKernel().policies()} == {4790}
     ipsec.apply(MARK, [])
-    assert (Deaf().states(), Deaf().policies()) == ([], [])
+    assert (FakeKernel().states(), FakeKernel().policies()) == ([], [])
     assert len(foreign.states()) == 2
 
 
-def test_a_port_of_ours_may_serve_something_else_in_another_life(kernel: type[Deaf]) -> None:
+def test_a_port_of_ours_may_serve_something_else_in_another_life(kernel: type[FakeKernel]) -> None:
     ipsec.apply(MARK, [LINE])
     plain = replace(LINE, key_out=b"", key_in=b"")
     ipsec.apply(MARK, [plain])
-    assert set(Deaf().policies()) == set(ipsec._policies(plain))
-    assert Deaf().states() == []
+    assert set(FakeKernel().policies()) == set(ipsec._policies(plain))
+    assert FakeKernel().states() == []
 
 
-def test_agents_of_one_node_do_not_undo_each_other(kernel: type[Deaf]) -> None:
+def test_agents_of_one_node_do_not_undo_each_other(kernel: type[FakeKernel]) -> None:
     """What goes out to a peer's port cannot be told apart: the second is refused, so that the first is never bare."""
     ipsec.apply(MARK, [LINE])
-    before = list(kernel.held[0x15])
+    before = dict(kernel.policies_by_id)
     second = replace(LINE, local=(LINE.local[0], 4792), key_out=b"o" * 32, key_in=b"i" * 32)
     with pytest.raises(FileExistsError, match=r"another agent .* to 192\.168\.77\.2, port 4791"):
         ipsec.apply(MARK + 2, [second])
     ipsec.apply(MARK + 2, [])
-    assert kernel.held[0x15] == before
+    assert kernel.policies_by_id == before
     in_plain = replace(second, key_out=b"", key_in=b"")
     ipsec.apply(MARK + 2, [in_plain])
     ipsec.apply(MARK + 2, [])
-    assert kernel.held[0x15] == before
+    assert kernel.policies_by_id == before
 
 
 def test_both_ends_agree_and_keys_do_not_show() -> None:
@@ -149,8 +171,8 @@ def test_without_root_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_kernel_without_it_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Poor(Deaf):
-        def do(self, kind: int, body: bytes, flags: int = 0) -> Any:
+    class Poor(FakeKernel):
+        def _do(self, kind: int, message: Any, flags: int = 0) -> None:
             raise OSError(93, "Protocol not supported") if kind == 0x10 else ProcessLookupError
 
     monkeypatch.setattr(ipsec, "Ipsec", Poor)

@@ -1,8 +1,8 @@
 """Guarding what goes between nodes by IPsec: who may send to a UDP port at all, and encryption (ESP in transport mode,
 AES-128-GCM) where there are keys.
 
-States and policies are the kernel's, told by its own protocol; ``ip`` may be missing. What is ours carries a mark (the
-``reqid``), so that a life of the agent finds what the one before has left.
+The kernel holds states and policies; pyroute2 carries them there, so that ``ip`` may be missing. Those of an agent
+carry its mark (the ``reqid``), so that the agent finds them again after a restart.
 
 A port that has a line is closed to all but its peers, at every address of this node; to a peer's port nothing is passed
 on that others send (a session's container would have this node's address there), but for what peers send to each other.
@@ -21,22 +21,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import sha256
+from typing import Any, Self
 
-from ai.backend.plugin.node.netlink import ROOT, Line, attribute, attributes
-
-_NETLINK_XFRM = 6
-_NEWSA, _DELSA, _GETSA, _NEWPOLICY, _DELPOLICY, _GETPOLICY, _UPDPOLICY = 0x10, 0x11, 0x12, 0x13, 0x14, 0x15, 0x19
-_CREATE, _EXCLUSIVE = 0x400, 0x200
-_TMPL, _ALG_AEAD, _REPLAY_ESN = 5, 18, 23
 _ESP, _UDP = 50, 17
 _IN, _OUT, _FORWARD = 0, 1, 2
 _ALLOW, _REFUSE = 0, 1
-_TRANSPORT = 0
-_ESN = 0x80
-_WINDOW = 128
-_INFINITE = (1 << 64) - 1
+_EXTENDED_NUMBERS = 0x80
+_WINDOW_PACKETS = 128
 _CIPHER, _KEY_BYTES, _CHECK_BITS = b"rfc4106(gcm(aes))", 20, 128
-_SELECTOR_BYTES, _STATE_BYTES, _POLICY_BYTES = 56, 224, 168
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,86 +149,137 @@ def _policies(line: SecuredLine) -> Iterable[_Policy]:
     yield _Policy(_FORWARD, _ANYBODY, there, its_port, _Rule.BLOCK)
 
 
-def _address(text: str) -> bytes:
-    return socket.inet_aton(text) + bytes(12)
+def _end(address: str, mark: int) -> tuple[str, int]:
+    """Return an address and how many bits of it count.
+
+    For anybody no bit counts, and the address holds the mark: the kernel has one policy for a selector, and each agent
+    of a node needs its own.
+    """
+    return (address, 32) if address else (socket.inet_ntoa(struct.pack("!I", mark)), 0)
 
 
-def _end(address: str, mark: int) -> tuple[bytes, int]:
-    """As an address and how many bits of it count. Of anybody none does: they hold the mark, as the kernel has but one
-    policy for a selector, and each agent of a node needs its own."""
-    return (_address(address), 32) if address else (struct.pack("!I", mark) + bytes(12), 0)
-
-
-def _selector(policy: _Policy, mark: int) -> bytes:
+def _selector(policy: _Policy, mark: int) -> dict[str, Any]:
     (target, bits), (source, source_bits) = _end(policy.target, mark), _end(policy.source, mark)
-    ports = struct.pack("!HHHH", policy.port, 0xFFFF, 0, 0)
-    return target + source + ports + struct.pack("=HBBB3xiI", socket.AF_INET, bits, source_bits, _UDP, 0, 0)
+    return {
+        "sel_daddr": target,
+        "sel_saddr": source,
+        "sel_dport": policy.port,
+        "sel_dport_mask": 0xFFFF,
+        "sel_family": socket.AF_INET,
+        "sel_prefixlen_d": bits,
+        "sel_prefixlen_s": source_bits,
+        "sel_proto": _UDP,
+    }
 
 
-def _identity(target: str, spi: int) -> bytes:
-    return _address(target) + struct.pack("!IB3x", spi, _ESP)
-
-
-def _lifetime() -> bytes:
-    """For ever, and nothing used yet."""
-    return struct.pack("=8Q", *[_INFINITE] * 4, 0, 0, 0, 0) + bytes(32)
-
-
-class Ipsec(Line):
-    """About states and policies of one mark. Every method raises OSError with what the kernel said."""
+class Ipsec:
+    """A socket for states and policies of one mark. Every method raises OSError with the kernel's error."""
 
     def __init__(self, mark: int) -> None:
-        super().__init__(_NETLINK_XFRM)
+        from ai.backend.plugin.node import netlink_socket  # loads pyroute2
+
         self.mark = mark
+        self._library = netlink_socket
+        self._xfrm = netlink_socket.open_xfrm()
+
+    def close(self) -> None:
+        self._xfrm.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _do(self, kind: int, message: Any, flags: int = 0) -> None:
+        self._library.collect(self._xfrm.nlm_request, message, kind, self._library.MESSAGE | flags)
+
+    def _dump(self, request: int, kind: int) -> list[Any]:
+        replies = self._library.collect(
+            self._xfrm.nlm_request, self._library.DumpRequest(), request, self._library.DUMP
+        )
+        return [reply for reply in replies if reply["header"]["type"] == kind]
 
     def add_state(self, state: _State) -> None:
-        body = bytes(_SELECTOR_BYTES) + _identity(state.target, state.spi) + _address(state.source) + _lifetime()
-        body += bytes(12) + struct.pack("=IIHBBB7x", 0, self.mark, socket.AF_INET, _TRANSPORT, 0, _ESN)
+        """Raises FileExistsError if the state exists."""
         key = state.key[:_KEY_BYTES]
-        body += attribute(_ALG_AEAD, struct.pack("=64sII", _CIPHER, 8 * len(key), _CHECK_BITS) + key)
-        body += attribute(_REPLAY_ESN, struct.pack("=6I", _WINDOW // 32, 0, 0, 0, 0, _WINDOW))
-        self.do(_NEWSA, body, _CREATE | _EXCLUSIVE)
+        cipher = {"name": _CIPHER, "key_bits": 8 * len(key), "check_bits": _CHECK_BITS, "key": key}
+        window = {"bitmap_words": _WINDOW_PACKETS // 32, "packets": _WINDOW_PACKETS}
+        message = self._library.StateMessage()
+        message.update(self._library.FOREVER)
+        message.update(
+            daddr=state.target,
+            spi=state.spi,
+            proto=_ESP,
+            saddr=state.source,
+            reqid=self.mark,
+            family=socket.AF_INET,
+            flags=_EXTENDED_NUMBERS,
+            attrs=[("XFRMA_ALG_AEAD", cipher), ("XFRMA_REPLAY_ESN_VAL", window)],
+        )
+        self._do(self._library.NEW_STATE, message, self._library.ONLY_NEW)
 
     def remove_state(self, target: str, spi: int) -> None:
-        self.do(_DELSA, _address(target) + struct.pack("!I", spi) + struct.pack("=HBx", socket.AF_INET, _ESP))
+        message = self._library.StateId()
+        message.update(daddr=target, spi=spi, family=socket.AF_INET, proto=_ESP)
+        self._do(self._library.DELETE_STATE, message)
 
     def states(self) -> list[tuple[str, int]]:
-        """Target and number of each state of this mark."""
-        found = []
-        for kind, content in self.ask(_GETSA, ROOT, b""):
-            if kind == _NEWSA and struct.unpack_from("=I", content, 208)[0] == self.mark:
-                target = socket.inet_ntoa(content[56:60])
-                found.append((target, int(struct.unpack_from("!I", content, 72)[0])))
-        return found
+        """Return target and number of each state of this mark."""
+        states = self._dump(self._library.GET_STATE, self._library.NEW_STATE)
+        return [(state["daddr"], state["spi"]) for state in states if state["reqid"] == self.mark]
 
     def set_policy(self, policy: _Policy, *, is_ours: bool = False) -> None:
-        """``is_ours``: in place of one that we have. Raises FileExistsError if it is somebody else's."""
-        action = _REFUSE if policy.rule is _Rule.BLOCK else _ALLOW
-        body = _selector(policy, self.mark) + _lifetime()
-        body += struct.pack("=IIBBBB4x", _PRIORITY[policy.rule], 0, policy.direction, action, 0, 0)
-        target, source = policy.target or _NOWHERE, policy.source or _NOWHERE
-        template = _identity(target, 0) + struct.pack("=H2x", socket.AF_INET) + _address(source)
-        is_optional = policy.rule is not _Rule.ENCRYPT  # it carries our mark, and asks for nothing
-        template += struct.pack("=IBBBxIII", self.mark, _TRANSPORT, 0, is_optional, *[0xFFFFFFFF] * 3)
+        """Add a policy, or with ``is_ours`` replace one of this agent.
+
+        Raises FileExistsError if another agent has a policy for the same packets.
+        """
+        everything = 0xFFFFFFFF
+        template = {
+            "daddr": policy.target or _NOWHERE,
+            "proto": _ESP,
+            "family": socket.AF_INET,
+            "saddr": policy.source or _NOWHERE,
+            "reqid": self.mark,
+            "optional": policy.rule is not _Rule.ENCRYPT,  # it carries the mark, and requires nothing
+            **dict.fromkeys(("aalgos", "ealgos", "calgos"), everything),
+        }
+        message = self._library.PolicyMessage()
+        message.update(self._library.FOREVER)
+        message.update(_selector(policy, self.mark))
+        message.update(
+            priority=_PRIORITY[policy.rule],
+            dir=policy.direction,
+            action=_REFUSE if policy.rule is _Rule.BLOCK else _ALLOW,
+            attrs=[("XFRMA_TMPL", template)],
+        )
         try:
-            self.do(_UPDPOLICY if is_ours else _NEWPOLICY, body + attribute(_TMPL, template))
+            self._do(self._library.UPDATE_POLICY if is_ours else self._library.NEW_POLICY, message)
         except FileExistsError:
             what = f"goes from {policy.source or 'here'} to {policy.target or 'here'}, port {policy.port}"
             raise FileExistsError(errno.EEXIST, f"another agent of this node secures what {what}") from None
 
     def remove_policy(self, policy: _Policy) -> None:
-        self.do(_DELPOLICY, _selector(policy, self.mark) + struct.pack("=IB3x", 0, policy.direction))
+        message = self._library.PolicyId()
+        message.update(_selector(policy, self.mark), dir=policy.direction)
+        self._do(self._library.DELETE_POLICY, message)
 
     def policies(self) -> list[_Policy]:
-        """Those whose template has this mark."""
-        found = []
-        for kind, content in self.ask(_GETPOLICY, ROOT, b""):
-            template = dict(attributes(content[_POLICY_BYTES:])).get(_TMPL, b"")
-            if kind == _NEWPOLICY and len(template) >= 48 and struct.unpack_from("=I", template, 44)[0] == self.mark:
-                target = socket.inet_ntoa(content[0:4]) if content[42] else _ANYBODY
-                source = socket.inet_ntoa(content[16:20]) if content[43] else _ANYBODY
-                port = int(struct.unpack_from("!H", content, 32)[0])
-                admits = _Rule.ADMIT if template[50] else _Rule.ENCRYPT
-                rule = _Rule.BLOCK if content[161] == _REFUSE else admits
-                found.append(_Policy(content[160], source, target, port, rule))
-        return found
+        """Return the policies whose template has this mark."""
+        policies = []
+        for message in self._dump(self._library.GET_POLICY, self._library.NEW_POLICY):
+            template = message.get_attr("XFRMA_TMPL")
+            if template is not None and template["reqid"] == self.mark:
+                policies.append(_policy_of(message, template))
+        return policies
+
+
+def _policy_of(message: Any, template: Any) -> _Policy:
+    admits = _Rule.ADMIT if template["optional"] else _Rule.ENCRYPT
+    return _Policy(
+        direction=message["dir"],
+        source=message["sel_saddr"] if message["sel_prefixlen_s"] else _ANYBODY,
+        target=message["sel_daddr"] if message["sel_prefixlen_d"] else _ANYBODY,
+        port=message["sel_dport"],
+        rule=_Rule.BLOCK if message["action"] == _REFUSE else admits,
+    )

@@ -13,6 +13,9 @@ from pathlib import Path
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node.netlink import EVERYBODY, Route, mac_of
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.node.netlink import EVERYBODY, Route
+from ai.backend.plugin.node.subnets import mac_of
 from ai.backend.plugin.runtime import Overlay
 
 _SYSCTL = Path("/proc/sys/net")
@@ -83,7 +86,7 @@ def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
         fence(name)
         if bridge:
             route.set_master(name, bridge)
-        route.set_up(name)
+        route.set_up(name, arp=False)
 
 
 def marked(mark: str) -> dict[str, str]:

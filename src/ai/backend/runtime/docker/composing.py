@@ -18,7 +18,7 @@ from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.plugin.node import seccomp
 from ai.backend.plugin.node.beneath import BENEATH
 from ai.backend.plugin.node.mounts import RUNNER, check_mount
-from ai.backend.plugin.node.netlink import mac_of
+from ai.backend.plugin.node.subnets import mac_of
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.docker import interpreter
 from ai.backend.runtime.docker.images import ImageFacts

@@ -2,7 +2,7 @@
 
 On the host a network is a pair of devices without addresses, or over several hosts one device that leads to the others
 (``plugin.node.overlay``); each kernel has a device on top of that (macvlan), in a namespace of its own
-(``supervisor.launch``). These devices reach each other, and neither the host nor what lies behind it. They go with the
+(:func:`make_namespace`). These devices reach each other, and neither the host nor what lies behind it. They go with the
 kernel's last process, so that only the host's has to be removed, and is found by its alias.
 
 <state>/networks/<session id>.json   the addresses; written before the device is made, removed after it
@@ -10,8 +10,11 @@ kernel's last process, so that only the host's has to be removed, and is found b
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -24,9 +27,14 @@ from ai.backend.common.ids import SessionId
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import overlay
 from ai.backend.plugin.node.netlink import Route, mac_of
+from ai.backend.plugin.node import overlay, syscalls
+from ai.backend.plugin.node.crash_points import reach
+from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.node.state import write_json
-from ai.backend.plugin.node.subnets import addresses_of, prefix_for
+from ai.backend.plugin.node.subnets import addresses_of, mac_of, prefix_for
 from ai.backend.plugin.runtime import NetworkView, Overlay
+
+_PREDECESSOR_S = 10.0
 
 
 def why_none(state: Path, *, has_sandbox: bool) -> str:
@@ -40,7 +48,8 @@ def why_none(state: Path, *, has_sandbox: bool) -> str:
         with Route() as route:
             try:
                 route.add_pair(name, f"{name[:-1]}b", "")
-                route.add_child(name, f"{name[:-1]}c", os.getpid())
+                with Path("/proc/thread-self/ns/net").open("rb") as namespace:
+                    route.add_child(name, f"{name[:-1]}c", namespace.fileno())
             finally:
                 route.remove(name)
     except OSError as error:
@@ -107,7 +116,7 @@ class SessionNetworks:
                 crash_point("network.made")
             for one in (name, peer):
                 overlay.fence(one)
-                route.set_up(one)
+                route.set_up(one, arp=False)
 
     def remove(self, session_id: SessionId) -> None:
         """Raises OSError."""
@@ -153,8 +162,47 @@ def hosts_file(network: NetworkView) -> bytes:
     return "".join(line + "\n" for line in lines).encode()
 
 
-def plan_of(network: NetworkView, hostname: str) -> dict[str, object]:
-    """What the leader of a workload does to be in the network (``supervisor.launch``)."""
-    device, _, prefix = network.network_id.partition("/")
+def make_namespace(network: NetworkView, hostname: str) -> int:
+    """Make a network namespace with a kernel's device in the session's network; returns a descriptor of it.
+
+    The namespace and the device go with the last process and the last descriptor that hold them. Blocks while the
+    kernel of Linux still removes the device of a predecessor, which has the same hardware address.
+
+    Raises:
+        WorkloadError: the kernel of Linux does not do it, or the session's network is gone.
+    """
+    try:
+        with ThreadPoolExecutor(1) as thread:  # it ends in the new namespace
+            return thread.submit(_make_namespace, network, hostname).result()
+    except OSError as error:
+        raise WorkloadError(f"the workload cannot join its session's network: {error.strerror or error}") from error
+
+
+def _make_namespace(network: NetworkView, hostname: str) -> int:
+    parent, _, prefix = network.network_id.partition("/")
     address = network.addresses[hostname]
-    return {"parent": device, "address": address, "prefix": int(prefix), "hardware": mac_of(address)}
+    with Route() as host:
+        syscalls.unshare_network()
+        namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            host.add_child(parent, "eth0", namespace, mac_of(address))
+            with Route() as own:
+                own.set_up("lo")
+                own.add_address("eth0", address, int(prefix))
+                _set_up_patiently(own, "eth0")
+        except BaseException:
+            os.close(namespace)
+            raise
+        return namespace
+
+
+def _set_up_patiently(route: Route, device: str) -> None:
+    """Bring a device up as soon as its predecessor, which has the same hardware address, has been removed."""
+    deadline = time.monotonic() + _PREDECESSOR_S
+    while True:
+        try:
+            return route.set_up(device)
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.EADDRINUSE) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.01)

@@ -16,7 +16,6 @@ from ai.backend.plugin.node.mounts import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.images import ProcessImage
-from ai.backend.runtime.process.networks import plan_of
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from ai.backend.runtime.process.supervisor import launch
 
@@ -158,7 +157,6 @@ def build_plan(
         "veils": veils_of(home, (host.runner, *map(Path, image.prefixes))) if host.binds_home else {},
         "sandboxed": bool(host.bwrap),
         "stage": stage,
-        "session_network": None if spec.network is None else plan_of(spec.network, spec.hostname),
         "cgroups": [dict(group) for group in groups],
         "seccomp": str(directory / "seccomp.bpf") if host.seccomp else None,
         "uid": settings.kernel_uid if host.is_root and host.user_namespace else None,

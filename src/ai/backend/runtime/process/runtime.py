@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -44,7 +45,7 @@ from ai.backend.plugin.runtime import (
 )
 from ai.backend.runtime.process import cleaning, creation
 from ai.backend.runtime.process.images import ProcessImage
-from ai.backend.runtime.process.networks import SessionNetworks
+from ai.backend.runtime.process.networks import SessionNetworks, make_namespace
 from ai.backend.runtime.process.probe import Findings, probe
 from ai.backend.runtime.process.processes import pids_of, read_log_tail
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
@@ -67,6 +68,12 @@ class _Handle:
     line: RelayConnection | None = None
     announced: bool = False
     exposure: PortExposure | None = None
+
+
+def _close_result(made: asyncio.Future[int]) -> None:
+    """Close the descriptor that was made, also if whoever waited for it was cancelled meanwhile."""
+    if not made.cancelled() and made.exception() is None:
+        os.close(made.result())
 
 
 class ProcessRuntime(AbstractRuntime):
@@ -212,7 +219,7 @@ class ProcessRuntime(AbstractRuntime):
         try:
             record = await asyncio.to_thread(job.prepare)
             crash_point("create.plan")
-            report = await self._zygote.spawn(directory.path, self.settings.start_timeout_s)
+            report = await self._spawn(spec, directory)
             crash_point("create.started")
             if not report.get("ok"):
                 raise WorkloadError(f"the workload did not start: {report.get('error', '')}")
@@ -225,6 +232,18 @@ class ProcessRuntime(AbstractRuntime):
             raise
         handle = self._remember(record, directory)
         return self._make_view(handle.record, WorkloadState.RUNNING, str(report["leader"][0]), None)
+
+    async def _spawn(self, spec: WorkloadSpec, directory: WorkloadDirectory) -> dict[str, Any]:
+        """Start the shim of a prepared workload, which gets the namespace of its network; returns the shim's report."""
+        timeout_s = self.settings.start_timeout_s
+        if spec.network is None:
+            return await self._zygote.spawn(directory.path, timeout_s)
+        making = asyncio.ensure_future(asyncio.to_thread(make_namespace, spec.network, spec.hostname))
+        try:
+            namespace = await asyncio.shield(making)
+            return await self._zygote.spawn(directory.path, timeout_s, namespace)
+        finally:
+            making.add_done_callback(_close_result)
 
     # -- end
 

@@ -38,29 +38,34 @@ class Zygote:
         async with self._lock:
             await asyncio.to_thread(self._ensure)
 
-    async def spawn(self, directory: Path, timeout_s: float) -> dict[str, Any]:
+    async def spawn(self, directory: Path, timeout_s: float, network: int | None = None) -> dict[str, Any]:
         """Fork a shim for a prepared workload directory; returns its report (``ok`` and ``leader``, or ``error``).
+
+        Args:
+            network: a descriptor of the network namespace that the workload joins; the caller closes it.
 
         Raises:
             Unavailable: there is no zygote, twice in a row.
             WorkloadError: the shim died or did not report in time.
         """
-        data, zygote = await self._ask(directory, timeout_s)
+        data, zygote = await self._ask(directory, timeout_s, network)
         if not data and await asyncio.to_thread(_is_gone, zygote):
             # The zygote died with the request unread; a shim that lives all the same holds the lock against a second.
-            data, _ = await self._ask(directory, timeout_s)
+            data, _ = await self._ask(directory, timeout_s, network)
         if not data:
             raise WorkloadError("the workload's shim died while it started")
         report: dict[str, Any] = json.loads(data)
         return report
 
-    async def _ask(self, directory: Path, timeout_s: float) -> tuple[bytes, subprocess.Popen[bytes]]:
+    async def _ask(
+        self, directory: Path, timeout_s: float, network: int | None
+    ) -> tuple[bytes, subprocess.Popen[bytes]]:
         """What the new shim says, nothing if it died before; and the zygote that was asked for it."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
             async with self._lock:
-                zygote = await asyncio.to_thread(self._request, directory, theirs)
+                zygote = await asyncio.to_thread(self._request, directory, theirs, network)
             theirs.close()
             async with asyncio.timeout(timeout_s):
                 data = b""
@@ -90,12 +95,13 @@ class Zygote:
                 self._process.wait()
             self._process = None
 
-    def _request(self, directory: Path, report: socket.socket) -> subprocess.Popen[bytes]:
+    def _request(self, directory: Path, report: socket.socket, network: int | None) -> subprocess.Popen[bytes]:
         message = json.dumps({"directory": str(directory)}).encode()
+        descriptors = [report.fileno()] if network is None else [report.fileno(), network]
         for attempt in range(2):
             connection, zygote = self._ensure()
             try:
-                socket.send_fds(connection, [message], [report.fileno()])
+                socket.send_fds(connection, [message], descriptors)
             except OSError as error:
                 if attempt:
                     raise Unavailable("the zygote does not answer") from error

@@ -7,13 +7,11 @@ to die with the shim, which a change of identity would have cleared; last the fi
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import resource
 import signal
 import stat
-import time
 from typing import Any, NoReturn
 
 from ai.backend.plugin.node import beneath, cgroupfs, syscalls
@@ -22,12 +20,16 @@ CHANNEL_FD = 3
 SECCOMP_FD = 4
 INFO_FD = 5
 BLOCK_FD = 6
-_PREDECESSOR_S = 10.0
 STAGE = "/tmp"  # exists on every host; covered by a tmpfs in this child's own mount namespace
 
 
-def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, report: int) -> NoReturn:
-    """Turn into the workload's leader. Failure is told on ``report`` as text; success closes it."""
+def become(
+    plan: dict[str, Any], network: int | None, channel: int, log: int, info: int, block: int, report: int
+) -> NoReturn:
+    """Turn into the workload's leader, in a network namespace if there is one.
+
+    A failure is written to ``report`` as text; success closes it.
+    """
     step = "start"
     try:
         os.umask(0o022)
@@ -38,9 +40,9 @@ def become(plan: dict[str, Any], channel: int, log: int, info: int, block: int, 
             os.setsid()
         step = "control groups"
         cgroupfs.join(plan["cgroups"])
-        if plan["session_network"]:
+        if network is not None:
             step = "network"
-            _join_network(**plan["session_network"])
+            syscalls.enter_namespace(network, syscalls.CLONE_NEWNET)
         step = "limits"
         _limit(plan["rlimits"], plan["oom_score_adj"])
         step = "files"
@@ -158,27 +160,6 @@ def _veil(veils: dict[str, list[list[str]]]) -> None:
         os.makedirs(target, mode=0o755, exist_ok=True)
         syscalls.mount(f"/proc/self/fd/{fd}", target, "", syscalls.MS_BIND | syscalls.MS_REC)
         os.close(fd)
-
-
-def _join_network(parent: str, address: str, prefix: int, hardware: str) -> None:
-    """A network namespace of our own, with a device in the session's network. It ends with the last process in it."""
-    from ai.backend.plugin.node.netlink import Route  # few workloads need it
-
-    with Route() as host:  # stays where it was opened
-        syscalls.unshare_network()
-        host.add_child(parent, "eth0", os.getpid(), hardware)
-    with Route() as own:
-        own.set_up("lo")
-        own.add_address("eth0", address, prefix)
-        # A restart has the hardware address of its predecessor, whose device the kernel removes a little after its end.
-        deadline = time.monotonic() + _PREDECESSOR_S
-        while True:
-            try:
-                return own.set_up("eth0")
-            except OSError as error:
-                if error.errno not in (errno.EBUSY, errno.EADDRINUSE) or time.monotonic() > deadline:
-                    raise
-            time.sleep(0.01)
 
 
 def _become_user(plan: dict[str, Any]) -> None:

@@ -101,7 +101,7 @@ def listen() -> socket.socket:
     return listener
 
 
-def start_leader(plan: dict[str, Any]) -> Leader:
+def start_leader(plan: dict[str, Any], network: int | None) -> Leader:
     """Fork the leader and see it execute. Raises OSError with the child's own words."""
     ours, theirs = socket.socketpair()
     log_read, log_write = os.pipe2(os.O_CLOEXEC)
@@ -111,8 +111,10 @@ def start_leader(plan: dict[str, Any]) -> Leader:
     block_read, block_write = os.pipe2(os.O_CLOEXEC) if late else (-1, -1)
     pid = os.fork()
     if pid == 0:
-        launch.become(plan, theirs.fileno(), log_write, info_write, block_read, report_write)
+        launch.become(plan, network, theirs.fileno(), log_write, info_write, block_read, report_write)
     theirs.close()
+    if network is not None:
+        os.close(network)
     for fd in (log_write, report_write, info_write, block_read):
         if fd >= 0:
             os.close(fd)
@@ -153,8 +155,11 @@ def _limit_processes(plan: dict[str, Any], info: int, block: int) -> None:
     os.close(block)
 
 
-def prepare(directory: str, report: int) -> None:
-    """Everything between the fork and the loop. Never returns to the zygote's code."""
+def prepare(directory: str, report: int, network: int | None) -> None:
+    """Do everything between the fork and the loop; the caller then exits.
+
+    ``network``: a descriptor of the network namespace that the workload joins; the shim does not keep it.
+    """
     from ai.backend.runtime.process.supervisor.shim import Shim, write_json
 
     crash_point("shim.forked")
@@ -180,7 +185,7 @@ def prepare(directory: str, report: int) -> None:
         signal.signal(signal.SIGCHLD, _nothing)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         listener = listen()
-        leader = start_leader(plan)
+        leader = start_leader(plan, network)
     except (OSError, ValueError) as error:
         cgroupfs.remove(plan["cgroups"])
         tell(report, {"ok": False, "error": str(error)})

@@ -2,8 +2,8 @@
 
 Started as ``python -I -S -c "import sys; sys.path.append(ROOT); from ... import main; main()"`` with its end of a
 SOCK_SEQPACKET pair as descriptor 0. A request is one packet, ``{"directory": ...}``, with one descriptor on which the
-new shim reports. The shim is a grandchild, in a session of its own, so it is nobody's child here; the zygote ends with
-the agent's end of the pair.
+new shim reports, and a second one of the workload's network namespace if it joins one. The shim is a grandchild, in a
+session of its own, so it is nobody's child here; the zygote ends with the agent's end of the pair.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ def main() -> None:
             return
         if not data:
             return
-        _fork_shim(requests, json.loads(data)["directory"], fds[0])
+        _fork_shim(requests, json.loads(data)["directory"], *fds)
 
 
-def _fork_shim(requests: socket.socket, directory: str, report: int) -> None:
+def _fork_shim(requests: socket.socket, directory: str, report: int, network: int | None = None) -> None:
     child = os.fork()
     if child:
         os.close(report)
+        if network is not None:
+            os.close(network)
         os.waitpid(child, 0)
         return
     code = 1
@@ -61,7 +63,7 @@ def _fork_shim(requests: socket.socket, directory: str, report: int) -> None:
         os.set_inheritable(report, False)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         gc.enable()
-        spawn.prepare(directory, report)
+        spawn.prepare(directory, report, network)
         code = 0
     except BaseException as error:  # noqa: BLE001  # this process must never return into the zygote's loop
         sys.stderr.write(f"shim of {directory}: {type(error).__name__}: {error}\n")
