@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
+from ai.backend.agent.adapters.record_database import RecordDatabase
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.main import Agent
 from ai.backend.common.states import KernelStatus, SessionType
@@ -21,6 +22,16 @@ from tests.support.agent_fakes import FakeManager, FakePlugin, FakeRuntime, fake
 
 def _same(plugin: type[FakePlugin]) -> type[FakePlugin]:
     return plugin
+
+
+def read_records(data_dir: Path, table: str) -> dict[str, bytes]:
+    """The records that an agent with this data directory has written, also while it runs."""
+    database = RecordDatabase(data_dir / "records.db")
+    database.open()
+    try:
+        return database.table(table).items()
+    finally:
+        database.close()
 
 
 class Bench:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from ai.backend.agent.adapters.journal import Journal
+from ai.backend.agent.adapters.record_database import RecordTable
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel
@@ -20,7 +20,7 @@ S = KernelStatus
 
 
 class Disk:
-    """While it is full no journal can be written."""
+    """While it is full no record can be written."""
 
     is_full = was_full = False
 
@@ -36,14 +36,15 @@ class Disk:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
-    disk, append = Disk(), Journal._append
+    disk = Disk()
+    for method in (RecordTable.put, RecordTable.delete):
 
-    def refuse(self: Journal, line: bytes) -> None:
-        if disk.is_full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        append(self, line)
+        def refuse(*arguments: Any, method: Callable[..., None] = method) -> None:
+            if disk.is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            method(*arguments)
 
-    monkeypatch.setattr(Journal, "_append", refuse)
+        monkeypatch.setattr(RecordTable, method.__name__, refuse)
     yield disk
     disk.empty()
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelObservation, KernelSpec, RestartKernel
-from tests.component.agent.conftest import Bench
+from tests.component.agent.conftest import Bench, read_records
 from tests.support.agent_node import Node
 from tests.support.audit import leftovers
 from tests.support.hook_journal import METHODS, read
@@ -99,8 +99,9 @@ class HookedNode(Node):
 
 def deadlines(node: Node) -> set[float]:
     """Every end of deferrals that the agent has written down, in seconds of the epoch."""
-    journal = (node.data_dir / "kernels.journal").read_text()
-    return {float(number) for number in re.findall(r'"deferred_until":([0-9.]+)', journal)}
+    earlier = [path.read_bytes() for path in node.data_dir.glob("records.db*")]  # SQLite's log holds what was before
+    written = b"".join([*earlier, *read_records(node.data_dir, "kernels").values()])
+    return {float(number) for number in re.findall(rb'"deferred_until":([0-9.]+)[,}]', written)}
 
 
 Make = Callable[..., Awaitable[HookedNode]]

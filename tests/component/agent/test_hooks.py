@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from ai.backend.agent.adapters.journal import Journal
 from ai.backend.agent.services.kernel_lifecycle import aftercare
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.states import KernelEventReason, KernelStatus
@@ -29,7 +28,7 @@ from ai.backend.plugin.accelerator import (
     TerminationDeferred,
     WorkloadConfig,
 )
-from tests.component.agent.conftest import Bench
+from tests.component.agent.conftest import Bench, read_records
 from tests.support.agent_fakes import FakePlugin, fake_plugin
 
 S, R = KernelStatus, KernelEventReason
@@ -230,17 +229,15 @@ async def test_states_are_apart_durable_and_gone_at_the_end(bench: Bench) -> Non
     assert (last["cpu"].data, last["cpu"].version) == ({"mine": "c"}, 1)
     assert (last["mem"].data, last["mem"].version) == ({"mine": "m"}, 7)
     await agent.stop()
-    journal = Journal(bench.data_dir / "kernels.journal")
-    assert b'"mine"' not in b"".join(journal.open().values())
-    journal.close()
+    assert b'"mine"' not in b"".join(read_records(bench.data_dir, "kernels").values())
 
 
 async def test_a_state_is_kept_also_of_a_hook_that_raises_or_hangs(bench: Bench) -> None:
     async def save_and_hang(hook: AbstractLifecycleHook) -> None:
         hook.context.state.data["saved"] = True
         await hook.context.state.save()
-        journal = (bench.data_dir / "kernels.journal").read_bytes()
-        assert b'"saved":true' in journal
+        (record,) = read_records(bench.data_dir, "kernels").values()
+        assert b'"saved":true' in record
         hook.context.state.data["late"] = True
         await hang(hook)
 
@@ -329,9 +326,7 @@ async def test_a_post_terminate_that_fails_gives_the_slots_back_at_its_deadline(
     await bench.until(again, S.RUNNING)
     assert (await told(bench, "done")).method == "post_terminate"
     await agent.stop()
-    journal = Journal(bench.data_dir / "leftovers.journal")
-    assert journal.open() == {}
-    journal.close()
+    assert read_records(bench.data_dir, "leftovers") == {}
 
 
 async def test_what_never_succeeds_is_given_up_and_told(bench: Bench) -> None:

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from ai.backend.agent.adapters.journal import Journal
+from ai.backend.agent.adapters.record_database import RecordDatabase
 from ai.backend.agent.main import Agent
 from ai.backend.common.errors import Conflict, RunError, Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, Execute, KernelSpec, RestartKernel
 from ai.backend.plugin.accelerator import TerminationDeferred
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadSpec
-from tests.component.agent.conftest import Bench
+from tests.component.agent.conftest import Bench, read_records
 
 S, R = KernelStatus, KernelEventReason
 
@@ -203,26 +203,39 @@ async def test_reports_wait_for_the_manager(bench: Bench) -> None:
 
 async def test_damaged_records_are_set_aside(bench: Bench) -> None:
     agent = await bench.start()
-    spec = await bench.run(agent)
+    await bench.run(agent)
     await agent.stop()
-    journal = bench.data_dir / "kernels.journal"
-    journal.write_bytes(journal.read_bytes().replace(b'"spec"', b'"spek"'))
+    path = bench.data_dir / "records.db"
+    path.write_bytes(path.read_bytes()[:4096] + b"\xff" * (path.stat().st_size - 4096))
+    spoilt = path.read_bytes()
     await bench.start()
     assert bench.runtime.specs == {}
-    assert spec.kernel_id.encode() in (bench.data_dir / "kernels.journal.damaged").read_bytes()
+    assert (bench.data_dir / "records.db.damaged").read_bytes() == spoilt
+
+
+async def test_a_record_that_cannot_be_read_is_left_out(bench: Bench) -> None:
+    agent = await bench.start()
+    lost, held = await bench.run(agent), await bench.run(agent)
+    await agent.stop()
+    database = RecordDatabase(bench.data_dir / "records.db")
+    database.open()
+    table = database.table("kernels")
+    table.put(lost.kernel_id, table.items()[lost.kernel_id].replace(b'"spec"', b'"spek"'))
+    database.close()
+    await bench.start()
+    assert {str(key.kernel_id) for key in bench.runtime.specs} == {held.kernel_id}
 
 
 async def test_records_of_another_version_are_left_alone(bench: Bench) -> None:
     agent = await bench.start()
     await agent.stop()
-    journal = Journal(bench.data_dir / "kernels.journal")
-    journal.open()
-    journal.put("future", b'{"version": 99}')
-    journal.close()
+    database = RecordDatabase(bench.data_dir / "records.db")
+    database.open()
+    database.table("kernels").put("future", b'{"version": 99}')
+    database.close()
     agent = await bench.start()
     await bench.run(agent)
-    assert journal.open()["future"] == b'{"version": 99}'
-    journal.close()
+    assert read_records(bench.data_dir, "kernels")["future"] == b'{"version": 99}'
 
 
 async def test_one_agent_at_a_time_uses_the_directory(bench: Bench) -> None:

@@ -15,6 +15,7 @@ import click
 from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, FileLeftovers, FileOutbox
 from ai.backend.agent.adapters.host import HostMeter
 from ai.backend.agent.adapters.kit.store import KitStore
+from ai.backend.agent.adapters.record_database import RecordDatabase
 from ai.backend.agent.adapters.runtimes import load_runtime
 from ai.backend.agent.adapters.underlay import encryption_mark, overlay_report
 from ai.backend.agent.api.commands import Commands
@@ -82,7 +83,7 @@ class Agent:
         self._plugins: PluginSet | None = None
         self._supervisor: Supervisor | None = None
         self._images: ImageJobs | None = None
-        self._files: list[FileOutbox | FileKernelRecords | FileLeftovers] = []
+        self._files: list[FileOutbox | RecordDatabase] = []
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
         self._beat: Callable[[], None] = lambda: None
@@ -120,9 +121,10 @@ class Agent:
             environment=node.plugin_environment,
         )
         outbox = FileOutbox(self._directory.path / "outbox.jsonl")
-        records = FileKernelRecords(self._directory.path)
-        leftovers = FileLeftovers(self._directory.path / "leftovers.journal")
-        self._files = [outbox, records, leftovers]
+        database = RecordDatabase(self._directory.path / "records.db")
+        self._files = [outbox, database]
+        database.open()
+        records, leftovers = FileKernelRecords(database), FileLeftovers(database)
         observer = Observer(outbox, self._manager, agent_id=node.id, epoch=epoch)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
         ports = Ports(self._runtime, settings.services)

@@ -1,8 +1,8 @@
 """Records, outbox and epoch as files in the agent's data directory.
 
-``kernels.journal``, ``runs.journal`` and ``leftovers.journal`` hold the records; ``outbox.jsonl`` is appended to, one
-line each, and emptied once everything is acknowledged; ``epoch`` counts the starts; ``secret`` is what keys of sessions
-follow from; ``agent.lock`` is held while an agent uses the directory.
+``records.db`` holds the records; ``outbox.jsonl`` is appended to, one line each, and emptied once everything is
+acknowledged; ``epoch`` counts the starts; ``secret`` is what keys of sessions follow from; ``agent.lock`` is held while
+an agent uses the directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from ai.backend.agent.adapters.journal import Journal
+from ai.backend.agent.adapters.record_database import RecordDatabase
 from ai.backend.agent.model.kernel import RECORD_VERSION, KernelRecord, RunsRecord
 from ai.backend.common.errors import Conflict
 from ai.backend.common.wire.agent import KernelObservation
@@ -80,16 +80,15 @@ class DataDirectory:
 
 
 class FileKernelRecords:
-    """:class:`~ai.backend.agent.ports.records.KernelRecords` in two journals."""
+    """:class:`~ai.backend.agent.ports.records.KernelRecords` in two tables."""
 
-    def __init__(self, directory: Path) -> None:
-        self._kernels = Journal(directory / "kernels.journal")
-        self._runs = Journal(directory / "runs.journal")
+    def __init__(self, database: RecordDatabase) -> None:
+        self._kernels = database.table("kernels")
+        self._runs = database.table("runs")
 
     def load(self) -> list[KernelRecord]:
-        self._runs.open()
-        found = [_read(key, value, KernelRecord) for key, value in self._kernels.open().items()]
-        return [record for record in found if record is not None]
+        records = [_read(key, value, KernelRecord) for key, value in self._kernels.items().items()]
+        return [record for record in records if record is not None]
 
     def get(self, kernel_id: str) -> KernelRecord | None:
         value = self._kernels.get(kernel_id)
@@ -112,29 +111,22 @@ class FileKernelRecords:
     def put_runs(self, kernel_id: str, runs: RunsRecord) -> None:
         self._runs.put(kernel_id, msgspec.json.encode(runs))
 
-    def close(self) -> None:
-        self._kernels.close()
-        self._runs.close()
-
 
 class FileLeftovers:
-    """:class:`~ai.backend.agent.ports.records.Leftovers` in a journal."""
+    """:class:`~ai.backend.agent.ports.records.Leftovers` in a table."""
 
-    def __init__(self, path: Path) -> None:
-        self._journal = Journal(path)
+    def __init__(self, database: RecordDatabase) -> None:
+        self._table = database.table("leftovers")
 
     def load(self) -> list[KernelRecord]:
-        found = [_read(key, value, KernelRecord) for key, value in self._journal.open().items()]
-        return [record for record in found if record is not None]
+        records = [_read(key, value, KernelRecord) for key, value in self._table.items().items()]
+        return [record for record in records if record is not None]
 
     def put(self, record: KernelRecord) -> None:
-        self._journal.put(self._name(record), msgspec.json.encode(record))
+        self._table.put(self._name(record), msgspec.json.encode(record))
 
     def forget(self, record: KernelRecord) -> None:
-        self._journal.delete(self._name(record))
-
-    def close(self) -> None:
-        self._journal.close()
+        self._table.delete(self._name(record))
 
     @staticmethod
     def _name(record: KernelRecord) -> str:
@@ -142,7 +134,7 @@ class FileLeftovers:
 
 
 def _read(key: str, value: bytes, kind: type[T]) -> T | None:
-    """A record of another version stays in the journal for the agent that wrote it, and is unknown to this one."""
+    """A record of another version stays in the table for the agent that wrote it, and is unknown to this one."""
     try:
         record = msgspec.json.decode(value, type=kind)
         if record.version == RECORD_VERSION:
