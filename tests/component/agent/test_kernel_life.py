@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from ai.backend.agent.services.flag import Flag
 from ai.backend.agent.services.kernel_lifecycle.steps import post_create
 from ai.backend.common.errors import (
     Conflict,
@@ -345,25 +344,6 @@ async def test_little_is_kept_of_a_kernel_that_has_ended(bench: Bench) -> None:
         assert (again.status, again.reason, again.exit_code) == (first.status, first.reason, 7), life
         await agent.stop()
         agent = await bench.start()
-
-
-async def test_a_flag_is_an_event() -> None:
-    flag = Flag()
-    first, second = asyncio.create_task(flag.wait()), asyncio.create_task(flag.wait())
-    await asyncio.sleep(0)
-    second.cancel()
-    await asyncio.wait({second})
-    flag.set()
-    flag.clear()
-    await first
-    assert not flag.is_set()
-    third = asyncio.create_task(flag.wait())
-    await asyncio.sleep(0)
-    assert not third.done()
-    flag.set()
-    await third
-    await flag.wait()
-    assert flag._event is None
 
 
 async def test_a_new_image_is_told_at_once(bench: Bench) -> None:

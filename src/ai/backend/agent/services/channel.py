@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 from ai.backend.agent.errors import StartFailed, WorkloadEnded
-from ai.backend.agent.services.flag import Flag
 from ai.backend.common.errors import (
     BackendError,
     Conflict,
@@ -81,8 +80,8 @@ class KernelChannel:
         self._requests: dict[int, _Request] = {}
         self._next_request = first_request
         self._sinks: list[FrameSink] = []
-        self._ready = Flag()
-        self._connected = Flag()
+        self._ready = asyncio.Event()
+        self._connected = asyncio.Event()
         self._ended: Frame | None = None
         self._closed = False
         self._failures = 0

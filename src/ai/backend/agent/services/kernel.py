@@ -13,7 +13,6 @@ from ai.backend.agent.errors import WorkloadEnded
 from ai.backend.agent.model.kernel import KernelRecord, Phase
 from ai.backend.agent.ports.records import KernelRecords, Leftovers
 from ai.backend.agent.services.channel import KernelChannel
-from ai.backend.agent.services.flag import Flag
 from ai.backend.agent.services.runs.book import RunBook
 from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Conflict, Unavailable
@@ -75,12 +74,12 @@ class Kernel:
         self.channel: KernelChannel | None = None
         self.runs: RunBook | None = None
         self.terminals: Terminals | None = None
-        self.hurry = Flag()
+        self.hurry = asyncio.Event()
         self.deferral_ends: float | None = None
         self.owing_since: float | None = None
         self.last_stat: dict[str, Any] | None = None
         self.log_tail: bytes | None = None
-        self.changed = Flag()
+        self.changed = asyncio.Event()
 
     @property
     def record(self) -> KernelRecord:

@@ -20,7 +20,6 @@ import msgspec
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.agent.model.kernel import RunRecord, RunsRecord
 from ai.backend.agent.services.channel import Frame, KernelChannel, describe_exit
-from ai.backend.agent.services.flag import Flag
 from ai.backend.agent.services.runs.console import ConsoleBuffer, Mark
 from ai.backend.common.errors import BackendError, LimitExceeded, RunError
 from ai.backend.common.states import RunMode, RunStatus
@@ -51,7 +50,7 @@ class Run:
     def __init__(self, record: RunRecord) -> None:
         self.record = record
         self.buffer = ConsoleBuffer()
-        self.changed = Flag()
+        self.changed = asyncio.Event()
         self.lock = asyncio.Lock()
         self.over = False
         self.sent = record.started
