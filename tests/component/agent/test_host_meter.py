@@ -19,7 +19,7 @@ def _interface(name: str, received: int, sent: int) -> str:
 def _meter(tmp_path: Path, *, mounts: str = "", net: str = "", cards: tuple[str, ...] = ()) -> HostMeter:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/net").mkdir()
-    (tmp_path / "proc/self/mounts").write_text(mounts)
+    (tmp_path / "proc/self/mountinfo").write_text(mounts)
     (tmp_path / "proc/net/dev").write_text(net)
     for name in cards:
         (tmp_path / "sys/class/net" / name / "device").mkdir(parents=True)
@@ -27,20 +27,24 @@ def _meter(tmp_path: Path, *, mounts: str = "", net: str = "", cards: tuple[str,
     return HostMeter(tmp_path / "data", proc=tmp_path / "proc", sys=tmp_path / "sys")
 
 
+def _mount(source: str, point: Path | str, fstype: str = "ext4") -> str:
+    return f"30 24 0:26 / {point} rw - {fstype} {source} rw\n"
+
+
 def _of(meter: HostMeter, key: str) -> dict[str | None, Measurement]:
     return {m.device_id: m for m in meter.measure() if m.key == key}
 
 
 def test_a_file_system_counts_once_however_often_it_is_mounted(tmp_path: Path) -> None:
-    mounts = f"proc /proc proc rw 0 0\n/dev/vda1 {tmp_path} ext4 rw 0 0\n/dev/vdb1 /no/such ext4 rw 0 0\n"
-    disks = _of(_meter(tmp_path, mounts=mounts + f"/dev/vda2 {tmp_path}/data ext4 rw 0 0\n"), "disk")
+    mounts = _mount("proc", "/proc", "proc") + _mount("/dev/vda1", tmp_path) + _mount("/dev/vdb1", "/no/such")
+    disks = _of(_meter(tmp_path, mounts=mounts + _mount("/dev/vda2", tmp_path / "data")), "disk")
     assert list(disks) == ["vda1"]
     assert disks["vda1"].capacity is not None
     assert 0 < disks["vda1"].value <= disks["vda1"].capacity
 
 
 def test_the_file_system_of_the_data_directory_always_counts(tmp_path: Path) -> None:
-    assert list(_of(_meter(tmp_path, mounts="overlay / overlay rw 0 0\n"), "disk")) == ["data"]
+    assert list(_of(_meter(tmp_path, mounts=_mount("overlay", "/", "overlay")), "disk")) == ["data"]
 
 
 def test_cards_are_counted_and_nothing_behind_them_again(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ai.backend.plugin.node.cgroups import CgroupV1, CgroupV2, Limits, NoCgroups
-from ai.backend.runtime.process.cgroup_probe import CgroupMount, parse_mounts, parse_own
+from ai.backend.plugin.node.mountinfo import parse_mountinfo
+from ai.backend.runtime.process.cgroup_probe import CgroupMount, find_hierarchies, parse_own
 
 ROOT = Path("/sys/fs/cgroup")
 HYBRID = """\
@@ -19,7 +20,7 @@ LIMITS = Limits(cpu=1.5, memory_bytes=1 << 28, pids=100, cpuset=(0, 2), devices=
 
 
 def test_mounts_below_the_root_are_found() -> None:
-    assert parse_mounts(HYBRID, ROOT) == [
+    assert find_hierarchies(parse_mountinfo(HYBRID), ROOT) == [
         CgroupMount(ROOT / "unified", True),
         CgroupMount(ROOT / "cpu,cpuacct", False, ("cpu", "cpuacct")),
         CgroupMount(ROOT / "memory", False, ("memory",)),

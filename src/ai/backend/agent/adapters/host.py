@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement, MetricKind
+from ai.backend.plugin.node.mountinfo import read_mounts
 
 _DISK_STATS = frozenset({"max"})
 
@@ -47,8 +48,11 @@ class HostMeter:
         """Name -> mount point, each file system once however often it is mounted."""
         found: dict[str, str] = {}
         seen: set[int] = set()
-        mounts = [line.split() for line in _lines(self._proc / "self/mounts")]
-        local = [(fields[0][5:], _unescaped(fields[1])) for fields in mounts if fields[:1] and fields[0][:5] == "/dev/"]
+        try:
+            mounts = read_mounts(self._proc)
+        except OSError:
+            mounts = []
+        local = [(m.source.removeprefix("/dev/"), m.mount_point) for m in mounts if m.source.startswith("/dev/")]
         for name, point in [*local, ("data", str(self._data_dir))]:
             try:
                 number = Path(point).stat().st_dev
@@ -83,11 +87,6 @@ def read_interfaces(path: Path) -> dict[str, tuple[int, int]]:
         if colon and len(fields) >= 9 and name.strip() != "lo":
             found[name.strip()] = (int(fields[0]), int(fields[8]))
     return found
-
-
-def _unescaped(text: str) -> str:
-    """/proc/mounts writes blanks in octal."""
-    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 
 
 def _lines(path: Path) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ai.backend.plugin.node.cgroups import CgroupDriver, CgroupV1, CgroupV2, NoCgroups, remove_base
+from ai.backend.plugin.node.mountinfo import MountEntry
 
 WANTED_V1 = ("cpu", "cpuacct", "memory", "pids", "blkio", "devices", "cpuset")
 WANTED_V2 = ("cpu", "memory", "pids", "cpuset", "io")
@@ -32,20 +33,15 @@ class CgroupMount:
     controllers: tuple[str, ...] = ()
 
 
-def parse_mounts(mountinfo: str, root: Path) -> list[CgroupMount]:
-    """Hierarchies mounted at or below ``root``, from the text of /proc/self/mountinfo."""
-    found: list[CgroupMount] = []
-    for line in mountinfo.splitlines():
-        head, _, tail = line.partition(" - ")
-        fields, rest = head.split(), tail.split()
-        if len(fields) < 5 or len(rest) < 3 or rest[0] not in {"cgroup", "cgroup2"}:
-            continue
-        path = Path(fields[4])
-        if path != root and root not in path.parents:
-            continue
-        options = rest[2].split(",")
-        found.append(CgroupMount(path, rest[0] == "cgroup2", tuple(name for name in WANTED_V1 if name in options)))
-    return found
+def find_hierarchies(mounts: Iterable[MountEntry], root: Path) -> list[CgroupMount]:
+    """Return the hierarchies that are mounted at or below ``root``."""
+    hierarchies: list[CgroupMount] = []
+    for mount in mounts:
+        path = Path(mount.mount_point)
+        if mount.fstype in {"cgroup", "cgroup2"} and (path == root or root in path.parents):
+            controllers = tuple(name for name in WANTED_V1 if name in mount.super_options)
+            hierarchies.append(CgroupMount(path, mount.fstype == "cgroup2", controllers))
+    return hierarchies
 
 
 def parse_own(text: str) -> dict[str, str]:

@@ -22,9 +22,10 @@ from pathlib import Path
 from ai.backend.common.states import Enforcement
 from ai.backend.plugin.node import cgroupfs, runner_copy, seccomp
 from ai.backend.plugin.node.cgroups import CgroupDriver, Limits, NoCgroups
+from ai.backend.plugin.node.mountinfo import parse_mountinfo
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
-from ai.backend.runtime.process.cgroup_probe import find_driver, parse_mounts, parse_own
+from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own
 from ai.backend.runtime.process.networks import why_none, why_none_over_nodes
 from ai.backend.runtime.process.planning import Host
 from ai.backend.runtime.process.settings import MIB, ProcessRuntimeSettings
@@ -169,7 +170,7 @@ def _probe_cgroups(settings: ProcessRuntimeSettings, state: Path, notes: _Notes)
         notes.add("control groups are off by settings")
         return NoCgroups()
     instance = sha256(str(state).encode()).hexdigest()[:12]
-    mounts = parse_mounts(cgroupfs.read("/proc/self/mountinfo"), settings.cgroup_root)
+    mounts = find_hierarchies(parse_mountinfo(cgroupfs.read("/proc/self/mountinfo")), settings.cgroup_root)
     driver = find_driver(mounts, parse_own(cgroupfs.read("/proc/self/cgroup")), settings.cgroup_parent, instance)
     if isinstance(driver, NoCgroups):
         notes.add("no control group hierarchy is writable")

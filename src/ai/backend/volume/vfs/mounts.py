@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
+from ai.backend.plugin.node.mountinfo import MountEntry, read_mounts
 from ai.backend.plugin.volume import Mount, VolumeMetric
 
 _SECTOR = 512
-_ESCAPE = re.compile(r"\\([0-7]{3})")
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
 
 
 def mount_of(path: Path) -> Mount | None:
     """The mount that an existing path lies on; None: it cannot be told."""
     real = os.path.realpath(path)
-    found: Mount | None = None
-    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-        left, _, right = line.partition(" - ")
-        point, options = (_unescaped(text) for text in left.split()[4:6])
-        if real == point or real.startswith(point.rstrip("/") + "/"):
-            fstype, source, *more = right.split(" ")
-            both = dict.fromkeys([*options.split(","), *(more[0].split(",") if more else ())])
-            if found is None or len(point) >= len(found.mount_point):  # the last of equal ones is on top
-                found = Mount(point, _unescaped(source), fstype, tuple(both))
-    return found
+    top: MountEntry | None = None
+    for mount in read_mounts():
+        point = mount.mount_point
+        is_above = real == point or real.startswith(point.rstrip("/") + "/")
+        if is_above and (top is None or len(point) >= len(top.mount_point)):  # the last of equal ones is on top
+            top = mount
+    if top is None:
+        return None
+    options = dict.fromkeys([*top.options, *top.super_options])
+    return Mount(top.mount_point, top.source, top.fstype, tuple(options))
 
 
 def disk_of(path: Path) -> Path | None:
