@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from ai.backend.common.errors import InvalidInput, StorageFull, Unavailable
+from ai.backend.plugin.node.syscalls import has_openat2
 from ai.backend.plugin.testing.volume_contract import VolumeContract
 from ai.backend.plugin.testing.volume_driver import at, put, some_folder
 from ai.backend.plugin.volume import AbstractVolume, Progress, UploadRecord, VolumeContext
 from ai.backend.volume.vfs import VfsVolume, beneath, migration, uploads
-from ai.backend.volume.vfs.syscalls import has_openat2
 
 
 class TestVfs(VolumeContract):

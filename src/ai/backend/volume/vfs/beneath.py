@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,11 +24,11 @@ from ai.backend.common.errors import (
     WrongKindOfFile,
 )
 from ai.backend.common.volume_paths import FolderPath
-from ai.backend.volume.vfs.syscalls import has_openat2, openat2
+from ai.backend.plugin.node.beneath import WALK, open_through_no_link
+from ai.backend.plugin.node.syscalls import has_openat2, openat2
 
 READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO does not hold us up
-WALK = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _REFUSALS = {
     errno.ENOENT: (NoSuchFile, ""),
     errno.ENOTDIR: (WrongKindOfFile, "A part of the path is not a directory."),
@@ -89,19 +88,7 @@ class Beneath:
         """
         if self._use_openat2:
             return openat2(self.fd, os.fsencode(str(path)), flags, mode)
-        *above, name = path.parts or (".",)
-        fd = os.dup(self.fd)
-        try:
-            for part in above:
-                fd, last = _into(fd, part), fd
-                os.close(last)
-            found = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=fd)
-        finally:
-            os.close(fd)
-        if flags & os.O_PATH and stat.S_ISLNK(os.fstat(found).st_mode):
-            os.close(found)
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
-        return found
+        return open_through_no_link(self.fd, path.parts or (".",), flags, mode)
 
     @contextmanager
     def opened(self, path: FolderPath, flags: int, mode: int = 0) -> Iterator[int]:
@@ -133,12 +120,3 @@ class Beneath:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _into(fd: int, part: str) -> int:
-    try:
-        return os.open(part, WALK | os.O_NOFOLLOW, dir_fd=fd)
-    except NotADirectoryError:
-        if os.path.islink(f"/proc/self/fd/{fd}/{part}"):  # noqa: PTH114  # only for the message
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), part) from None
-        raise

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ai.backend.common.errors import InvalidInput, WrongKindOfFile
 from ai.backend.common.volume_paths import FolderPath
+from ai.backend.plugin.node.syscalls import read_directory
 from ai.backend.plugin.volume import (
     ArchiveEntry,
     FileEntry,
@@ -19,7 +20,6 @@ from ai.backend.plugin.volume import (
 )
 from ai.backend.volume.vfs import trees
 from ai.backend.volume.vfs.beneath import READ_DIRECTORY, READ_FILE, Beneath, refusals
-from ai.backend.volume.vfs.syscalls import read_directory
 
 _KINDS = {stat.S_IFREG: FileKind.FILE, stat.S_IFDIR: FileKind.DIRECTORY, stat.S_IFLNK: FileKind.SYMBOLIC_LINK}
 

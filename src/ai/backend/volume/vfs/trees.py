@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ai.backend.common.errors import Conflict
+from ai.backend.plugin.node.syscalls import unlock
 from ai.backend.plugin.volume import FolderUsage, Progress
 from ai.backend.volume.vfs.beneath import READ_DIRECTORY, READ_FILE
-from ai.backend.volume.vfs.syscalls import unlock
 
 MAX_DEPTH = 256
 _BLOCK = 512

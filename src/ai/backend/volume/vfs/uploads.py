@@ -22,10 +22,11 @@ import msgspec
 
 from ai.backend.common.errors import FolderNotFound, UploadIsBeingWritten, UploadNotFound, WrongKindOfFile
 from ai.backend.common.volume_paths import FolderPath, VFolderId
+from ai.backend.plugin.node.beneath import WALK
+from ai.backend.plugin.node.syscalls import start_writeback
 from ai.backend.plugin.volume import Upload, UploadRecord, UploadState
-from ai.backend.volume.vfs.beneath import READ_DIRECTORY, WALK, Beneath, refusals
+from ai.backend.volume.vfs.beneath import READ_DIRECTORY, Beneath, refusals
 from ai.backend.volume.vfs.layout import Layout
-from ai.backend.volume.vfs.syscalls import start_writeback
 
 _WRITEBACK_BYTES = 1 << 25
 """So much is given to the disk at a time while more comes: the fsync at the end finds little to do."""

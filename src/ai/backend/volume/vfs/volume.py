@@ -19,6 +19,8 @@ from uuid import uuid4
 
 from ai.backend.common.errors import FileAlreadyExists, FolderNotFound, InvalidInput, NoSuchFile, WrongKindOfFile
 from ai.backend.common.volume_paths import FolderPath, QuotaScopeId, VFolderId
+from ai.backend.plugin.node.beneath import WALK
+from ai.backend.plugin.node.syscalls import rename_noreplace
 from ai.backend.plugin.volume import (
     AbstractVolume,
     ArchiveEntry,
@@ -37,10 +39,9 @@ from ai.backend.plugin.volume import (
     VolumeUsage,
 )
 from ai.backend.volume.vfs import clones, entries, migration, trees, uploads
-from ai.backend.volume.vfs.beneath import WALK, Beneath, refusals
+from ai.backend.volume.vfs.beneath import Beneath, refusals
 from ai.backend.volume.vfs.layout import Layout
 from ai.backend.volume.vfs.mounts import disk_metric, disk_of, mount_of
-from ai.backend.volume.vfs.syscalls import rename_noreplace
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
