@@ -28,7 +28,6 @@ from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.node import overlay
 from ai.backend.plugin.node.netlink import Route, mac_of
 from ai.backend.plugin.node import overlay, syscalls
-from ai.backend.plugin.node.crash_points import reach
 from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.node.state import write_json
 from ai.backend.plugin.node.subnets import addresses_of, mac_of, prefix_for
