@@ -267,7 +267,7 @@ def test_interrupted_transfers_go_on_with_the_same_command(
     assert (back / "tree/big").read_bytes() == content
     assert [p.name for p in (back / "tree").iterdir()] == ["big"]
     cluster.run("vfolder", "delete", name, check=True)
-    cluster.run("vfolder", "purge", name, check=True)
+    cluster.run("vfolder", "purge", "-y", name, check=True)
 
 
 def _while_stopped(

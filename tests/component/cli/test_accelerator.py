@@ -190,7 +190,7 @@ def test_list_tells_what_each_plugin_finds_and_what_is_wrong(node: Path) -> None
     assert not found["gaudi3"]["allowed"]
     assert "the driver is gone" in found["bad"]["reason"]
     assert "No module named 'no'" in found["no.such.package"]["reason"]
-    listed = cli("list", cwd=node)
+    listed = cli("list", "--wide", cwd=node)
     assert "5 (1 unhealthy)" in listed.stdout
     assert "allow-compute-plugins" in listed.stderr
     (line,) = [line for line in listed.stdout.splitlines() if line.startswith("gaudi3 ")]
@@ -214,8 +214,8 @@ def test_show_prints_a_tree(node: Path) -> None:
     assert lines[0] == "NUMA node 0"
     switch = next(n for n, line in enumerate(lines) if line.endswith("PCIe switch of g-2"))
     assert lines[switch - 1].endswith("PCIe root of g-0")
-    assert "mock g-2: Mock GPU, 40g, gpu.device 1, healthy" in lines[switch + 1]
-    assert lines[-1] == "└─ mock sick: Mock GPU, 40g, gpu.device 1, unhealthy: declared as not healthy"
+    assert "mock g-2: Mock GPU, 40.0 GiB, gpu.device 1, healthy" in lines[switch + 1]
+    assert lines[-1] == "└── mock sick: Mock GPU, 40.0 GiB, gpu.device 1, unhealthy: declared as not healthy"
 
 
 # ---- new

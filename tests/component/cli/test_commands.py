@@ -157,7 +157,7 @@ async def test_the_life_of_a_session(shell: Shell, api: FakeApi) -> None:
     assert (shell.folder / "a.txt").read_text() == "content"
     await shell("run", "-q", "-t", "mine", "-c", 'print("x")', "python")
     assert (await shell("logs", "mine")).out == 'ran print("x")\n'
-    assert (await shell("top", "mine")).out.splitlines()[-1].split() == ["main1", "7", "12.5%", "3", "MiB", "a", "b"]
+    assert (await shell("top", "mine")).out.splitlines()[-1].split() == ["main1", "7", "12.5%", "3.0", "MiB", "a", "b"]
     assert (await shell("complete", "mine", "pri")).out == "print\nprintf\n"
     assert (await shell("restart", "mine")).out == "mine: restarted\n"
     assert (await shell("interrupt", "mine")).code == 0
@@ -176,7 +176,7 @@ async def test_the_published_tree_has_the_same_commands(shell: Shell) -> None:
     assert json.loads((await shell("admin", "session", "list", "-f", "id,status", "--output=json")).out)["count"] == 1
     assert "cpu 1/4" in (await shell("admin", "agent", "list")).out
     assert ACCESS_KEY in (await shell("admin", "keypair", "info")).out
-    assert (await shell("session", "destroy", "mine", "-s")).out == "mine: cpu_used 12 msec\nmine: terminated\n"
+    assert (await shell("session", "destroy", "mine", "-s")).out == "mine: cpu_used 12 ms\nmine: terminated\n"
 
 
 async def test_json_everywhere(shell: Shell) -> None:

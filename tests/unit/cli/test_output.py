@@ -1,39 +1,20 @@
+import contextlib
+import io
 import json
+import re
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from rich.cells import cell_len
+from rich.text import Text
 
+from ai.backend.cli.framework.terminal import make_panel
+from ai.backend.cli.framework.values import describe_slots, relative_time, short_id
 from ai.backend.cli.lifecycle import describe_devices
-from ai.backend.cli.output import (
-    MutedScreen,
-    OutputMode,
-    Screen,
-    SlotDisplays,
-    cell,
-    decoded,
-    describe_slots,
-    readable_amount,
-    table,
-)
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "-"),
-        ("", "-"),
-        ([], "-"),
-        ({}, "-"),
-        (0, "0"),
-        (False, "no"),
-        (True, "yes"),
-        ("a\n b", "a b"),
-        ("\x1b[31mred\x07 \u202e", "\\x1b[31mred\\x07 \\u202e"),
-        ([1, "x"], "1, x"),
-        ({"a": 1, "b": None}, "a=1, b=-"),
-    ],
-)
-def test_cells(value: object, text: str) -> None:
-    assert cell(value) == text
+from ai.backend.cli.list_command import _image_name
+from ai.backend.cli.output import Column, MutedScreen, OutputMode, Screen
+from ai.backend.cli.transfer_bar import TransferBar
 
 
 def test_no_terminal_obeys_what_others_wrote(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,74 +32,6 @@ def test_devices_are_told_on_one_line() -> None:
     devices = json.dumps({"npu": [{"device_id": "n\nname  forged", "model_name": "\x1b[31mN"}]})
     assert describe_devices([{"attached_devices": devices}]) == "npu: \\x1b[31mN (n name forged)"
     assert describe_slots({"npu.device": "1"}, {"npu.device": {"display_unit": "U\nx\x07"}}) == "npu.device=1 U x\\x07"
-
-
-def test_columns_are_aligned_also_for_wide_characters() -> None:
-    lines = table(["Name", "N"], [["한국", "1"], ["abcdefgh", "2"]]).splitlines()
-    assert lines == ["Name      N", "────────  ─", "한국      1", "abcdefgh  2"]
-
-
-@pytest.mark.parametrize(
-    ("slot", "amount", "text"),
-    [
-        ("mem", "268435456", "256m"),
-        ("mem", 1024, "1k"),
-        ("mem", "1000", "1000"),
-        ("mem", "0", "0"),
-        ("mem", "25275916288", "23.5g"),
-        ("mem", "1234567890", "1.1g"),
-        ("mem", "Infinity", "Infinity"),
-        ("cpu", "4", "4"),
-        ("cuda.shares", "0.5", "0.5"),
-    ],
-)
-def test_amounts(slot: str, amount: object, text: str) -> None:
-    assert readable_amount(slot, amount) == text
-
-
-def test_slots_in_words() -> None:
-    assert describe_slots({"cpu": "1", "mem": "134217728"}) == "cpu=1, mem=128m"
-
-
-@pytest.mark.parametrize(
-    ("slot", "amount", "text"),
-    [
-        ("cuda.shares", "0.5", "cuda.shares=0.50 FGPU"),
-        ("cuda.shares", "4", "cuda.shares=4.00 FGPU"),
-        ("cuda.shares", "Infinity", "cuda.shares=Infinity FGPU"),
-        ("cuda.shares", "a lot", "cuda.shares=a lot FGPU"),
-        ("cuda.device", "0.125", "cuda.device=0.125 GPU"),
-        ("tpu.hbm", "34359738368", "tpu.hbm=32g"),
-        ("mem", "134217728", "mem=128m"),
-        ("new.slot", "7", "new.slot=7"),
-    ],
-)
-def test_slots_in_the_words_of_their_plugins(slot: str, amount: str, text: str) -> None:
-    displays: SlotDisplays = {
-        "cuda.shares": {"display_unit": "FGPU", "number_format": {"binary": False, "round_length": 2}},
-        "cuda.device": {"display_unit": "GPU", "number_format": {"binary": False, "round_length": 0}},
-        "tpu.hbm": {"display_unit": "GiB", "number_format": {"binary": True, "round_length": 0}},
-    }
-    assert describe_slots({slot: amount}, displays) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("2026-11-21T18:33:27.875362+09:00", "2026-11-21 09:33:27Z"),
-        ("v7.20230615", "v7.20230615"),
-        ("20260101", "20260101"),
-        ({"mock": {"version": 1, "healthy": True}, "cpu": {}}, "mock (version=1, healthy=yes), cpu=-"),
-    ],
-)
-def test_cells_for_people(value: object, text: str) -> None:
-    assert cell(value) == text
-
-
-def test_encoded_values() -> None:
-    assert decoded('{"a": 1}') == {"a": 1}
-    assert decoded("not json") == "not json"
-    assert decoded(None) is None
 
 
 def test_people_and_programs_get_different_things(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,39 +62,152 @@ def test_a_muted_screen_still_tells_results(capsys: pytest.CaptureFixture[str]) 
     assert screen.is_quiet
 
 
-ROWS = [["first", "8c8c9921-10a9-4c94-a57c-f27e9a75b735", "cpu, memory, pids, cpuset"], ["b", "x", "-"]]
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        with contextlib.redirect_stdout(self), contextlib.redirect_stderr(self):
+            yield
 
 
-def test_a_table_that_is_too_wide_folds_its_widest_columns() -> None:
-    assert table(["Name", "ID", "Enforced"], ROWS, room=70) == table(["Name", "ID", "Enforced"], ROWS)
-    assert table(["Name", "ID", "Enforced"], ROWS, room=41).splitlines() == [
-        "Name   ID                Enforced",
-        "─────  ────────────────  ────────────────",
-        "first  8c8c9921-10a9-4c  cpu, memory,",
-        "       94-a57c-f27e9a75  pids, cpuset",
-        "       b735",
-        "b      x                 -",
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """A terminal of 80 columns, for stdout and stderr."""
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    return terminal
+
+
+COLUMNS = [
+    Column("name", "Name"),
+    Column("id", "ID", short_id),
+    Column("size", "Size", is_number=True),
+    Column("enforced", "Enforced", is_wide=True),
+]
+ROWS: list[dict[str, Any]] = [
+    {"name": "한국", "id": "8c8c9921-10a9-4c94-a57c-f27e9a75b735", "size": "1.0 KiB", "enforced": "cpu, memory"},
+    {"name": "abcdefgh", "id": None, "size": "12 B", "enforced": None},
+]
+HOSTILE = "\x1b]0;owned\x07[red]a[/red] [link=http://x]b :boom: \x1b[2J\r\n\u202e\x9b1m[/]"
+
+
+def test_a_table_shows_the_main_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen().table(ROWS, COLUMNS)
+    assert capsys.readouterr().out.splitlines() == [
+        "Name      ID           Size",
+        "한국      8c8c9921  1.0 KiB",
+        "abcdefgh  -            12 B",
     ]
 
 
-def test_a_cell_is_folded_to_a_few_lines() -> None:
-    lines = table(["Command"], [["word " * 30]], room=20).splitlines()
-    assert lines[2:] == ["word word word word"] * 3 + ["word word word word…"]
-    assert table(["N"], [["한국" * 4]], room=12).splitlines() == ["N", "─" * 12, "한국한국한국", "한국"]
-
-
-def test_where_columns_would_be_too_narrow_each_row_is_a_block() -> None:
-    assert table(["Name", "ID", "Enforced"], ROWS, room=30).splitlines() == [
-        "Name      first",
-        "ID        8c8c9921-10a9-4c94-a57c-f27e9a75b735",
-        "Enforced  cpu, memory, pids, cpuset",
-        "",
-        "Name      b",
-        "ID        x",
-        "Enforced  -",
+def test_a_wide_table_shows_all_of_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen(is_wide=True).table(ROWS, COLUMNS)
+    assert capsys.readouterr().out.splitlines() == [
+        "Name      ID                                       Size  Enforced",
+        "한국      8c8c9921-10a9-4c94-a57c-f27e9a75b735  1.0 KiB  cpu, memory",
+        "abcdefgh  -                                        12 B  -",
     ]
 
 
-def test_what_is_no_terminal_gets_whole_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    Screen().table([{"a": "x" * 500}], [("a", "A")])
-    assert "x" * 500 in capsys.readouterr().out
+def test_what_is_no_terminal_gets_each_row_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen().table([{"name": "word " * 500}] * 3, COLUMNS)
+    Screen().facts([("name", "word " * 500)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert all(line.count("word") == 500 for line in lines[1:])
+
+
+def test_a_terminal_gets_lines_that_fit(terminal: Terminal) -> None:
+    with terminal.in_use():
+        Screen().table([{"name": "word " * 40}, *ROWS], COLUMNS)
+    lines = Text.from_ansi(terminal.getvalue()).plain.splitlines()
+    assert all(cell_len(line) <= 80 for line in lines)
+    assert sum("8c8c9921" in line for line in lines) == 1
+
+
+def test_a_wide_table_is_not_folded(terminal: Terminal) -> None:
+    with terminal.in_use():
+        Screen(is_wide=True).table([{"name": "word " * 40}, *ROWS], COLUMNS)
+    assert len(terminal.getvalue().splitlines()) == 4
+
+
+def test_colours_are_for_terminals_that_want_them(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = [Column("status", "Status")]
+    with terminal.in_use():
+        Screen().table([{"status": "RUNNING"}], columns)
+        assert "\x1b[32m" in terminal.getvalue()
+        terminal.truncate(0)
+        monkeypatch.setenv("NO_COLOR", "1")
+        Screen().table([{"status": "RUNNING"}], columns)
+    assert "\x1b[3" not in terminal.getvalue()
+    assert "RUNNING" in terminal.getvalue()
+
+
+def test_pipes_get_no_colours_even_if_a_variable_forces_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    Screen().table([{"status": "RUNNING"}], [Column("status", "Status")])
+    assert capsys.readouterr().out == "Status\nRUNNING\n"
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_texts_of_users_are_printed_literally_on_a_terminal(terminal: Terminal, is_wide: bool) -> None:
+    screen = Screen(is_wide=is_wide)
+    keys = ("name", "image", "tag", "description")
+    briefs = (None, _image_name, short_id, relative_time)
+    with terminal.in_use():
+        screen.table(
+            [dict.fromkeys(keys, HOSTILE)], [Column(key, key, brief) for key, brief in zip(keys, briefs, strict=True)]
+        )
+        screen.facts([(HOSTILE, HOSTILE), ("lines", f"{HOSTILE}\n{HOSTILE}")])
+        screen.render(make_panel("Announcement", HOSTILE))
+        screen.say(HOSTILE)
+        screen.note(HOSTILE)
+        screen.error(HOSTILE)
+    printed = terminal.getvalue()
+    styles = re.compile(r"\x1b\[[0-9;]*m")
+    assert all(char.isprintable() or char == "\n" for char in styles.sub("", printed))
+    assert set(styles.findall(printed)) <= {"\x1b[0m", "\x1b[1m", "\x1b[1;31m"}  # bold headings and our own name
+    text = "".join(styles.sub("", printed).split())
+    literals = (
+        "[red]a[/red]",
+        "[link=http://x]b",
+        ":boom:",
+        "\\x1b]0;owned\\x07",
+        "\\x1b[2J",
+        "\\u202e",
+        "\\x9b1m[/]",
+    )
+    assert [literal for literal in literals if literal not in text] == []
+
+
+def test_a_terminal_without_styles_gets_none(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    with terminal.in_use():
+        Screen().table(ROWS, COLUMNS)
+    assert "8c8c9921" in terminal.getvalue()
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_a_transfer_shows_its_bytes_and_leaves_nothing(terminal: Terminal) -> None:
+    with terminal.in_use(), TransferBar(Screen()) as bar:
+        bar.update("a", 512, 1024)
+        bar.update(f"b{HOSTILE}", 0, 1024)
+        bar.close()
+        assert "512 B of 2.0 KiB" in Text.from_ansi(terminal.getvalue()).plain
+        assert "owned\x07" not in terminal.getvalue()
+        bar.update("a", 1024, 1024)
+    assert "1.0 KiB of 2.0 KiB" in Text.from_ansi(terminal.getvalue()).plain
+    assert terminal.getvalue().endswith("\x1b[2K")
+
+
+def test_a_transfer_is_silent_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    with TransferBar(Screen()) as bar:
+        bar.update("a", 1, 2)
+    assert capsys.readouterr() == ("", "")

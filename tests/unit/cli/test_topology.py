@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+
+from rich.tree import Tree
 
 from ai.backend.accelerator.rocm import RocmPlugin
 from ai.backend.accelerator.rocm.plugin import RocmSettings
+from ai.backend.cli.framework.terminal import write
 from ai.backend.cli.topology import tree_of
 from ai.backend.common.devices import ComputeDevice, DeviceLink, LinkKind
 from ai.backend.common.ids import DeviceId, DeviceName
-from ai.backend.plugin.sysfs.tree import Tree
+from ai.backend.plugin.sysfs.tree import Tree as Sysfs
 from tests.support.trees import roots
 
 
@@ -24,6 +28,12 @@ def device(name: str, node: int | None = 0, **links: LinkKind) -> ComputeDevice:
     )
 
 
+def drawn(tree: Tree) -> list[str]:
+    stream = io.StringIO()
+    write(tree, stream)
+    return stream.getvalue().splitlines()
+
+
 def named(device: ComputeDevice) -> str:
     return f"{device.device_name} {device.device_id}: a model"
 
@@ -33,8 +43,7 @@ async def test_a_recorded_machine_shows_its_roots(tmp_path: Path) -> None:
     plugin = RocmPlugin(RocmSettings(**place))
     await plugin.init()
     devices = await plugin.list_devices()
-    text = tree_of(devices, named, Tree(place["sysfs_root"], place["dev_root"]))
-    lines = text.splitlines()
+    lines = drawn(tree_of(devices, named, Sysfs(place["sysfs_root"], place["dev_root"])))
     assert [line for line in lines if line.startswith("NUMA")] == sorted({f"NUMA node {d.numa_node}" for d in devices})
     assert sum("PCIe root" in line for line in lines) >= 1
     for one in devices:
@@ -52,22 +61,27 @@ def test_links_place_what_has_no_address() -> None:
         device("e", node=1, d=direct),
         device("f", node=None),
     ]
-    assert tree_of(devices, named).splitlines() == [
+    assert drawn(tree_of(devices, named)) == [
         "NUMA node 0",
-        "└─ PCIe root of a",
-        "   ├─ PCIe switch of a",
-        "   │  ├─ gpu a: a model",
-        "   │  └─ gpu b: a model",
-        "   └─ gpu c: a model",
+        "└── PCIe root of a",
+        "    ├── PCIe switch of a",
+        "    │   ├── gpu a: a model",
+        "    │   └── gpu b: a model",
+        "    └── gpu c: a model",
         "NUMA node 1",
-        "├─ gpu d: a model",
-        "└─ gpu e: a model",
+        "├── gpu d: a model",
+        "└── gpu e: a model",
         "no NUMA node",
-        "└─ gpu f: a model",
+        "└── gpu f: a model",
     ]
 
 
 def test_cores_are_one_line() -> None:
     devices = [device(str(number)) for number in range(16)]
-    assert tree_of(devices, named) == "NUMA node 0\n└─ gpu 0 to 15, each: a model"
-    assert len(tree_of(devices[:2], named).splitlines()) == 3
+    assert drawn(tree_of(devices, named)) == ["NUMA node 0", "└── gpu 0 to 15, each: a model"]
+    assert len(drawn(tree_of(devices[:2], named))) == 3
+
+
+def test_names_of_vendors_are_drawn_literally() -> None:
+    (_, line) = drawn(tree_of([device("a\x1b[31m[red]")], named))
+    assert line == "└── gpu a\\x1b[31m[red]: a model"

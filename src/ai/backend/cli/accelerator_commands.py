@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.framework.values import cell
 from ai.backend.cli.lazy import Entry, LazyGroup, Leaf, screen_of
-from ai.backend.cli.output import cell
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
     from ai.backend.plugin.testing.outside import Report
 
 _SHOW = "ai.backend.cli.accelerator_listing:"
-_CHECK_COLUMNS = (("check", "Check"), ("result", "Result"), ("reason", "Reason"))
+_CHECK_COLUMNS = (Column("check", "Check"), Column("result", "Result"), Column("reason", "Reason"))
 
 accelerator = LazyGroup(
     "accelerator",
@@ -57,13 +58,13 @@ def check(
     from ai.backend.plugin.testing.outside import check_outside
 
     screen = screen_of()
-    reference, path = _found(plugin)
-    given = _settings(settings)
-    plugins = given.pop("plugins", {}) if isinstance(given.get("plugins"), dict) else {}
+    reference, path = _locate(plugin)
+    values = _settings(settings)
+    plugins = values.pop("plugins", {}) if isinstance(values.get("plugins"), dict) else {}
     job = Job(
         reference=reference,
         path=(*path, *sys.path),
-        settings={} if plugins else given,
+        settings={} if plugins else values,
         plugins=plugins,
         deadline_s=deadline,
         may_alter=alter_devices,
@@ -73,15 +74,15 @@ def check(
     if screen.is_json:
         screen.json(_document(plugin, report))
     else:
-        told = [outcome for outcome in report.outcomes if outcome.result is not Result.NOT_RUN]
-        rows = [{"check": o.check.replace("_", " "), "result": o.result, "reason": o.reason} for o in told]
+        outcomes = [outcome for outcome in report.outcomes if outcome.result is not Result.NOT_RUN]
+        rows = [{"check": o.check.replace("_", " "), "result": o.result, "reason": o.reason} for o in outcomes]
         screen.table(rows, _CHECK_COLUMNS)
         screen.say(f"\n{_summary(plugin, report)}")
     sys.exit(0 if report.is_good else 1)
 
 
-def _found(plugin: str) -> tuple[str, tuple[str, ...]]:
-    """What to import, and where it is found besides the usual places."""
+def _locate(plugin: str) -> tuple[str, tuple[str, ...]]:
+    """Return the module to import, and the directories to add to the import path."""
     if plugin.endswith(".py"):
         file = Path(plugin).resolve()
         if not file.is_file():
@@ -96,20 +97,20 @@ def _found(plugin: str) -> tuple[str, tuple[str, ...]]:
     return source.reference or plugin, ()
 
 
-def _settings(given: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for text in given:
+def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for text in texts:
         key, mark, value = text.partition("=")
         try:
             if mark:
-                found[key.strip()] = _value(value.strip())
+                values[key.strip()] = _value(value.strip())
             else:
-                found |= tomllib.loads(Path(text).read_text(encoding="utf-8"))
+                values |= tomllib.loads(Path(text).read_text(encoding="utf-8"))
         except OSError as e:
             raise click.ClickException(f"cannot read {text}: {e.strerror}") from None
         except ValueError as e:
             raise click.ClickException(f"{text} is no TOML: {e}") from None
-    return found
+    return values
 
 
 def _value(text: str) -> Any:

@@ -9,20 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import SlotDisplays, cell, readable_amount, table
+from ai.backend.cli.framework.values import SlotDisplays, cell, readable_amount, readable_size
+from ai.backend.cli.lazy import ListCommand, screen_of
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
     from ai.backend.agent.main import SurveyedPlugin
+    from ai.backend.cli.output import Screen
     from ai.backend.common.devices import ComputeDevice
 
 _PLUGIN_COLUMNS = (
-    ("name", "Plugin"), ("slots", "Slots"), ("devices", "Devices"), ("state", "State"), ("verified_on", "Verified On"),
-)  # fmt: skip
+    Column("name", "Plugin"),
+    Column("slots", "Slots"),
+    Column("devices", "Devices"),
+    Column("state", "State"),
+    Column("verified_on", "Verified On", is_wide=True),
+)
 _DEVICE_COLUMNS = (
-    ("plugin", "Plugin"), ("device", "Device"), ("model", "Model"), ("memory", "Memory"), ("numa_node", "NUMA"),
-    ("location", "Location"), ("slots", "Slots"), ("state", "Health"),
-)  # fmt: skip
+    Column("plugin", "Plugin"),
+    Column("device", "Device"),
+    Column("model", "Model"),
+    Column("memory", "Memory"),
+    Column("numa_node", "NUMA", is_wide=True),
+    Column("location", "Location", is_wide=True),
+    Column("slots", "Slots"),
+    Column("state", "Health"),
+)
 _UNVERIFIED = "unverified on hardware"
 _CONFIG = click.Option(
     ["-f", "--config", "config"], type=click.Path(path_type=Path), help="agent.toml; searched if it is not given."
@@ -79,20 +91,20 @@ def _row(plugin: SurveyedPlugin, displays: SlotDisplays) -> dict[str, Any]:
     }
 
 
-@click.command("list", cls=Leaf, params=[_CONFIG])
+@click.command("list", cls=ListCommand, params=[_CONFIG])
 def accelerator_list(config: Path | None) -> None:
     """List the plugins that are installed on this node, or that its agent.toml names, with what they find.
 
     They are loaded and judged as an agent does it.
     """
     screen = screen_of()
-    found = _survey(config, None)
-    displays = _displays(found)
+    surveyed = _survey(config, None)
+    displays = _displays(surveyed)
     if screen.is_json:
-        screen.json([_plugin_document(plugin) for plugin in found])
+        screen.json([_plugin_document(plugin) for plugin in surveyed])
     else:
-        screen.table([_row(plugin, displays) for plugin in found], _PLUGIN_COLUMNS)
-        if not all(plugin.is_allowed for plugin in found):
+        screen.table([_row(plugin, displays) for plugin in surveyed], _PLUGIN_COLUMNS)
+        if not all(plugin.is_allowed for plugin in surveyed):
             screen.note("Plugins that are not allowed are used once agent.toml names them in `allow-compute-plugins`.")
 
 
@@ -117,21 +129,21 @@ def _plugin_document(plugin: SurveyedPlugin) -> dict[str, Any]:
     }
 
 
-@click.command("show", cls=Leaf, params=[_CONFIG])
+@click.command("show", cls=ListCommand, params=[_CONFIG])
 @click.argument("name", required=False)
 @click.option("--tree", is_flag=True, help="NUMA nodes, PCIe roots and switches, and the devices below them.")
 def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
     """Show the devices of this node, or of the plugin NAME, as a table with a matrix of their links, or as a tree."""
     screen = screen_of()
-    found = _survey(config, name)
-    if name is not None and not found:
+    surveyed = _survey(config, name)
+    if name is not None and not surveyed:
         screen.fail(f"no plugin {name} is installed; `backend.ai accelerator list` names those that are")
     if screen.is_json:
-        screen.json([_plugin_document(plugin) for plugin in found])
+        screen.json([_plugin_document(plugin) for plugin in surveyed])
         return
-    displays = _displays(found)
-    devices = [device for plugin in found for device in _devices(plugin)]
-    for plugin in found:
+    displays = _displays(surveyed)
+    devices = [device for plugin in surveyed for device in _devices(plugin)]
+    for plugin in surveyed:
         if name is not None:
             package = plugin.package or plugin.reference
             screen.note(cell(f"{plugin.name} {plugin.version} of {package}, {_verified(plugin)}"))
@@ -142,12 +154,13 @@ def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
     elif tree:
         from ai.backend.cli.topology import tree_of
 
-        screen.say(tree_of(devices, lambda device: _line(device, displays)))
+        screen.render(tree_of(devices, lambda device: _line(device, displays)))
     else:
         screen.table([_device_row(device, displays) for device in devices], _DEVICE_COLUMNS)
         linked = [device for device in devices if device.links]
         if linked:
-            screen.say(f"\n{_matrix(linked)}")
+            screen.say("")
+            _print_matrix(screen, linked)
 
 
 def _slots(device: ComputeDevice, displays: SlotDisplays) -> str:
@@ -163,7 +176,7 @@ def _device_row(device: ComputeDevice, displays: SlotDisplays) -> Mapping[str, A
         "plugin": device.device_name,
         "device": device.device_id,
         "model": device.model_name,
-        "memory": readable_amount("mem", device.memory_size) if device.memory_size else None,
+        "memory": readable_size(device.memory_size) if device.memory_size else None,
         "numa_node": device.numa_node,
         "location": device.hw_location,
         "slots": _slots(device, displays),
@@ -177,15 +190,17 @@ def _line(device: ComputeDevice, displays: SlotDisplays) -> str:
     return cell(f"{device.device_name} {device.device_id}: " + ", ".join(str(fact) for fact in facts if fact))
 
 
-def _matrix(devices: list[ComputeDevice]) -> str:
-    """How each device reaches each other, with GiB/s where that is known."""
+def _print_matrix(screen: Screen, devices: list[ComputeDevice]) -> None:
+    """Print how each device reaches each other, with GiB/s where that is known."""
     numbers = {device.device_id: f"[{number}]" for number, device in enumerate(devices)}
     rows = []
     for device in devices:
         links = {link.peer: link for link in device.links}
-        cells = ["x" if peer == device.device_id else _link(links.get(peer)) for peer in numbers]
-        rows.append([f"{numbers[device.device_id]} {cell(device.device_id)}", *cells])
-    return table(["Links", *numbers.values()], rows)
+        cells = {
+            number: "x" if peer == device.device_id else _link(links.get(peer)) for peer, number in numbers.items()
+        }
+        rows.append({"device": f"{numbers[device.device_id]} {device.device_id}", **cells})
+    screen.table(rows, [Column("device", "Links"), *(Column(number, number) for number in numbers.values())])
 
 
 def _link(link: Any) -> str:

@@ -65,11 +65,11 @@ def show() -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Auth.ssh_public_key()
+        public_key = await api.Auth.ssh_public_key()
         if screen.is_json:
-            screen.json({"ssh_public_key": found})
-        elif found:
-            screen.say(found)
+            screen.json({"ssh_public_key": public_key})
+        elif public_key:
+            screen.say(public_key)
         else:
             screen.note("there is none; make one with `backend.ai keypair ssh-key generate`")
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from ai.backend.cli.calling import call, slot_displays
-from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.lazy import Leaf, ListCommand, screen_of
+from ai.backend.cli.limit_commands import PRESET_COLUMNS, preset_row
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -19,11 +21,11 @@ def keypair_info() -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.KeyPair.info()
+        keypair = await api.KeyPair.info()
         if screen.is_json:
-            screen.json(found)
+            screen.json(keypair)
         else:
-            screen.facts((name.replace("_", " "), value) for name, value in found.items())
+            screen.facts((name.replace("_", " "), value) for name, value in keypair.items())
 
     call(screen, work)
 
@@ -34,16 +36,16 @@ def manager_status() -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Manager.status()
+        status = await api.Manager.status()
         if screen.is_json:
-            screen.json(found)
+            screen.json(status)
         else:
-            screen.facts((name.replace("_", " "), value) for name, value in found.items())
+            screen.facts((name.replace("_", " "), value) for name, value in status.items())
 
     call(screen, work)
 
 
-@click.command("query-slots", cls=Leaf)
+@click.command("query-slots", cls=ListCommand)
 def query_slots() -> None:
     """List the resource slots of the cluster."""
     screen = screen_of()
@@ -54,9 +56,12 @@ def query_slots() -> None:
             screen.json(slots)
         else:
             columns = (
-                ("slot", "Slot"), ("type", "Type"), ("human_readable_name", "Name"), ("display_unit", "Unit"),
-                ("description", "Description"),
-            )  # fmt: skip
+                Column("slot", "Slot"),
+                Column("type", "Type"),
+                Column("human_readable_name", "Name"),
+                Column("display_unit", "Unit"),
+                Column("description", "Description", is_wide=True),
+            )
             screen.table(
                 [{**displays.get(slot, {}), "slot": slot, "type": kind} for slot, kind in slots.items()], columns
             )
@@ -64,23 +69,25 @@ def query_slots() -> None:
     call(screen, work)
 
 
-@click.command("variants", cls=Leaf)
+@click.command("variants", cls=ListCommand)
 @click.option("--resource-group", "--scaling-group", "resource_group", help="Only devices of this resource group.")
 def variants(resource_group: str | None) -> None:
     """List what a session may require of its devices (--variant of `run` and `start`), and how many there are."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Resource.variant_properties(resource_group)
+        properties = await api.Resource.variant_properties(resource_group)
         if screen.is_json:
-            screen.json(found)
-        elif found:
+            screen.json(properties)
+        elif properties:
             meets = {"exact": "this value", "minimum": "this or an older one", "compatible": "this or a part of it"}
-            rows = [{**one, "meets": meets.get(one["match_mode"])} for one in found]
+            rows = [{**one, "meets": meets.get(one["match_mode"])} for one in properties]
             columns = (
-                ("property", "Property"), ("meets", "Meets a Requirement of"), ("device_names", "Devices"),
-                ("devices", "Healthy, by Resource Group"),
-            )  # fmt: skip
+                Column("property", "Property"),
+                Column("meets", "Meets a Requirement of"),
+                Column("device_names", "Devices"),
+                Column("devices", "Healthy, by Resource Group"),
+            )
             screen.table(rows, columns)
         else:
             screen.say("No device here states anything that a session could require.")
@@ -88,17 +95,17 @@ def variants(resource_group: str | None) -> None:
     call(screen, work)
 
 
-@click.command("presets", cls=Leaf)
+@click.command("presets", cls=ListCommand)
 def presets() -> None:
     """List resource presets."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = (await api.Resource.list_presets()).get("presets") or []
+        items = (await api.Resource.list_presets()).get("presets") or []
         if screen.is_json:
-            screen.json(found)
-        elif found:
-            screen.table(found, [("name", "Name"), ("resource_slots", "Resources"), ("shared_memory", "Shared Memory")])
+            screen.json(items)
+        elif items:
+            screen.table(map(preset_row, items), PRESET_COLUMNS)
         else:
             screen.say("There are no presets.")
 

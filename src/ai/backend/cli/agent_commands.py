@@ -7,23 +7,35 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.administering import change, given
+from ai.backend.cli.administering import change, some_changes
 from ai.backend.cli.calling import call, slot_displays
-from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import SlotDisplays, cell, decoded, readable_amount, unit_of
+from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, readable_amount, unit_of
+from ai.backend.cli.lazy import Leaf, ListCommand, screen_of
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 _AGENT_COLUMNS = (
-    ("id", "Agent"), ("status", "Status"), ("scaling_group", "Resource Group"), ("used", "Used / Available"),
-    ("accelerators", "Accelerators"), ("plugins", "Plugins"), ("runtime", "Runtime"), ("enforced", "Enforced"),
-    ("watched", "Watched Only"), ("none", "Not Limited"),
-)  # fmt: skip
+    Column("id", "Agent"),
+    Column("status", "Status"),
+    Column("scaling_group", "Resource Group"),
+    Column("used", "Used / Available"),
+    Column("accelerators", "Accelerators", is_wide=True),
+    Column("plugins", "Plugins", is_wide=True),
+    Column("runtime", "Runtime", is_wide=True),
+    Column("enforced", "Enforced", is_wide=True),
+    Column("watched", "Watched Only", is_wide=True),
+    Column("none", "Not Limited", is_wide=True),
+)
 _DEVICE_COLUMNS = (
-    ("device_name", "Plugin"), ("device_id", "Device"), ("model_name", "Model"), ("numa_node", "NUMA"),
-    ("health", "Health"), ("used", "Used / Offered"),
-)  # fmt: skip
+    Column("device_name", "Plugin"),
+    Column("device_id", "Device"),
+    Column("model_name", "Model"),
+    Column("numa_node", "NUMA"),
+    Column("health", "Health"),
+    Column("used", "Used / Offered"),
+)
 _ENCODED = frozenset(
     {
         "available_slots",
@@ -36,24 +48,28 @@ _ENCODED = frozenset(
         "live_stat",
     }
 )
-_TOLD_IN_WORDS = frozenset(
+_SHOWN_ELSEWHERE = frozenset(
     {"available_slots", "occupied_slots", "enforcement", "plugins", "tier", "devices", "hardware_metadata", "live_stat"}
 )
 """Fields of GraphQL that `info` shows in other lines, or in its table."""
 _LABELS = {
-    "scaling_group": "resource group", "compute_plugins": "plugins", "used": "used / available",
-    "watched": "watched only", "none": "not limited", "overlay": "networks over nodes",
-}  # fmt: skip
+    "scaling_group": "resource group",
+    "compute_plugins": "plugins",
+    "used": "used / available",
+    "watched": "watched only",
+    "none": "not limited",
+    "overlay": "networks over nodes",
+}
 _INTRINSIC = frozenset({"cpu", "mem"})
 
 
 def read_agent(agent: Mapping[str, Any]) -> dict[str, Any]:
-    """An agent with its JSON texts read."""
+    """Parse the JSON texts of an agent."""
     return {name: decoded(value) if name in _ENCODED else value for name, value in agent.items()}
 
 
 def _shares(used: Mapping[str, Any], offered: Mapping[str, Any], displays: SlotDisplays) -> str:
-    """``cpu 1/4 Core, mem 256m/8g``."""
+    """Return used and offered amounts: ``cpu 1/4 Core, mem 256m/8g``."""
     return ", ".join(
         f"{slot} {readable_amount(slot, used.get(slot, 0), displays)}/{readable_amount(slot, total, displays)}"
         f"{unit_of(slot, displays)}"
@@ -66,27 +82,27 @@ def _offered(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _accelerators(devices: list[Mapping[str, Any]]) -> list[str]:
-    """``mock 2, cuda 8 (1 unhealthy)``: how many devices there are besides cores and memory."""
-    told = []
+    """Return how many devices there are besides cores and memory: ``mock 2``, ``cuda 8 (1 unhealthy)``."""
+    texts = []
     for name in sorted({str(d["device_name"]) for d in devices} - _INTRINSIC):
         health = [d.get("health") for d in devices if d["device_name"] == name]
         sick = len(health) - health.count("healthy")
-        told.append(f"{name} {len(health)}" + (f" ({sick} unhealthy)" if sick else ""))
-    return told
+        texts.append(f"{name} {len(health)}" + (f" ({sick} unhealthy)" if sick else ""))
+    return texts
 
 
-def _overlay(told: Mapping[str, Any] | None) -> str:
-    """``10.0.3.17:4789, plain only: ...``: how it takes part in networks over several agents, or why not."""
-    if told is None:
-        return "not told"
-    if told.get("why_not"):
-        return f"none: {told['why_not']}"
-    plain = f", plain only: {told['why_plain']}" if told.get("why_plain") else ", also encrypted"
-    return f"{told.get('address')}:{told.get('port')}{plain}"
+def _describe_overlay(overlay: Mapping[str, Any] | None) -> str:
+    """Return how the agent takes part in networks over several agents (``10.0.3.17:4789, plain only: ...``)."""
+    if overlay is None:
+        return "not reported"
+    if overlay.get("why_not"):
+        return f"none: {overlay['why_not']}"
+    plain = f", plain only: {overlay['why_plain']}" if overlay.get("why_plain") else ", also encrypted"
+    return f"{overlay.get('address')}:{overlay.get('port')}{plain}"
 
 
 def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str, Any]:
-    """An agent, read, with its slots, plugins, devices and the enforcement of its limits in words."""
+    """Return a parsed agent with its slots, plugins, devices and the enforcement of its limits in words."""
     enforcement: Mapping[str, str] = agent.get("enforcement") or {}
     plugins: Mapping[str, Any] = agent.get("compute_plugins") or {}
     levels = {level: [limit for limit, how in enforcement.items() if how == level] for level in ("enforced", "watched")}
@@ -97,13 +113,13 @@ def describe_agent(agent: Mapping[str, Any], displays: SlotDisplays) -> dict[str
         "used": _shares(agent.get("occupied_slots") or {}, agent.get("available_slots") or {}, displays),
         "accelerators": _accelerators(agent.get("devices") or []),
         "plugins": [name if one.get("healthy", True) else f"{name} (failed)" for name, one in plugins.items()],
-        "overlay": _overlay(agent.get("overlay")),
+        "overlay": _describe_overlay(agent.get("overlay")),
         "runtime": " ".join(str(agent[key]) for key in ("runtime", "tier") if agent.get(key)),
     }
 
 
 def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
-    """One line for every plugin and device of an agent, read, that is not as it should be."""
+    """Yield a line for every plugin and device of a parsed agent that is not healthy."""
     for name, plugin in (agent.get("compute_plugins") or {}).items():
         reason = plugin.get("reason")
         if not plugin.get("healthy", True):
@@ -116,7 +132,7 @@ def troubles(agent: Mapping[str, Any]) -> Iterator[str]:
             yield f"{agent['id']}: the device {device['device_name']} {device['device_id']} is unhealthy: {why}"
 
 
-@click.command("list", cls=Leaf)
+@click.command("list", cls=ListCommand)
 @click.option("-s", "--status", default="ALIVE", show_default=True, help="Only agents of this status.")
 @click.option("--scaling-group", "--resource-group", "scaling_group", help="Only agents of this resource group.")
 def agent_list(status: str, scaling_group: str | None) -> None:
@@ -153,19 +169,19 @@ def agent_info(agent_id: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> int:
-        found = await api.Agent.detail(agent_id)
-        if found is None:
+        detail = await api.Agent.detail(agent_id)
+        if detail is None:
             screen.error(f"there is no agent {agent_id}; `backend.ai admin agent list` names them", code="not-found")
             return 1
-        agent = read_agent(found)
+        agent = read_agent(detail)
         if screen.is_json:
             screen.json(agent)
             return 0
         displays = await slot_displays(api)
-        told = {name: value for name, value in describe_agent(agent, displays).items() if name not in _TOLD_IN_WORDS}
+        facts = {name: value for name, value in describe_agent(agent, displays).items() if name not in _SHOWN_ELSEWHERE}
         screen.facts(
             (_LABELS.get(name, name.replace("_", " ")), value)
-            for name, value in told.items()
+            for name, value in facts.items()
             if value not in (None, "", [], {})
         )
         rows = [
@@ -190,20 +206,20 @@ def agent_operations(agent_id: str, device_name: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Agent.device_options(agent_id, device_name)
+        options = await api.Agent.device_options(agent_id, device_name)
         if screen.is_json:
-            screen.json(found)
+            screen.json(options)
             return
-        screen.facts([("actions", found["actions"] or "none"), ("attachable", found["attachable"] or None)])
+        screen.facts([("actions", options["actions"] or "none"), ("attachable", options["attachable"] or None)])
         rows = [
             {
                 "device": device,
-                "profiles": [f"{p['name']} ({p['available']} more)" for p in found["profiles"].get(device, ())],
-                "image": found["images"].get(device),
+                "profiles": [f"{p['name']} ({p['available']} more)" for p in options["profiles"].get(device, ())],
+                "image": options["images"].get(device),
             }
-            for device in found["devices"]
+            for device in options["devices"]
         ]
-        screen.table(rows, (("device", "Device"), ("profiles", "Profiles"), ("image", "Image")))
+        screen.table(rows, (Column("device", "Device"), Column("profiles", "Profiles"), Column("image", "Image")))
 
     call(screen, work)
 
@@ -238,7 +254,5 @@ def agent_operate(agent_id: str, device_name: str, action: str, device_id: str, 
 @click.option("--scaling-group", "--resource-group", help="Another resource group; its sessions go on.")
 def agent_update(agent_id: str, schedulable: bool | None, scaling_group: str | None) -> None:
     """Let an agent take sessions or not, or move it to another resource group."""
-    props = given(schedulable=schedulable, scaling_group=scaling_group)
-    if not props:
-        raise click.UsageError("name --schedulable or --scaling-group")
+    props = some_changes({"schedulable": schedulable, "scaling_group": scaling_group}, "--schedulable")
     change(lambda api: api.Agent.update(agent_id, **props), {"updated": agent_id}, f"updated {agent_id}")

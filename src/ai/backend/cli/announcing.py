@@ -1,6 +1,6 @@
-"""What administrators want everybody to read, shown beside the results of commands (client wire contract 1.4).
+"""Shows the announcement of administrators beside the results of commands (client wire contract 1.4).
 
-Only people at a terminal see it. What was dismissed is remembered by its hash, in the file of the published client.
+Only people at a terminal see it. A dismissed one is remembered by its hash, in the file of the published client.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ai.backend.cli.output import Screen, harmless
+from ai.backend.cli.output import Screen
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 _PATIENCE_S = 0.5
-"""How long a command that has ended waits for it."""
+"""How long a command that has ended waits for the announcement."""
 
 
 def state_file() -> Path:
@@ -31,54 +31,56 @@ def state_file() -> Path:
 
 def _state() -> dict[str, Any]:
     try:
-        found = json.loads(state_file().read_text())
+        state = json.loads(state_file().read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return state if isinstance(state, dict) else {}
 
 
-def _keep(state: dict[str, Any]) -> None:
+def _write_state(state: dict[str, Any]) -> None:
     path = state_file()
-    with contextlib.suppress(OSError):  # where nothing can be kept, it is shown again
+    with contextlib.suppress(OSError):  # an announcement that cannot be remembered is shown again
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(state))
 
 
-def tell(message: str) -> None:
-    """Show it on stderr, unless it was dismissed."""
-    digest, known = hashlib.sha256(message.encode()).hexdigest(), _state()
-    if known.get("hash") != digest:
-        known = {"hash": digest, "dismissed": False}
-        _keep(known)
-    if not known.get("dismissed"):
-        lines = "\n".join(f"│ {line}" for line in harmless(message).splitlines())
-        print(f"│ Announcement of the server:\n{lines}", file=sys.stderr, flush=True)
+def show_announcement(message: str) -> None:
+    """Print an announcement to stderr, unless it was dismissed."""
+    digest, state = hashlib.sha256(message.encode()).hexdigest(), _state()
+    if state.get("hash") != digest:
+        state = {"hash": digest, "dismissed": False}
+        _write_state(state)
+    if not state.get("dismissed"):
+        from ai.backend.cli.framework.terminal import make_panel, write
+
+        write(make_panel("Announcement", message), sys.stderr)
 
 
 def dismiss() -> bool:
-    """Show the last one no more. False where none was seen yet."""
-    known = _state()
-    if "hash" not in known:
+    """Do not show the last announcement again. Return False where none was shown yet."""
+    state = _state()
+    if "hash" not in state:
         return False
-    _keep({**known, "dismissed": True})
+    _write_state({**state, "dismissed": True})
     return True
 
 
-def is_wanted(screen: Screen) -> bool:
+def is_visible(screen: Screen) -> bool:
+    """Return whether a person would see an announcement."""
     return not screen.is_quiet and sys.stderr.isatty()
 
 
 @contextlib.asynccontextmanager
 async def announcing(api: AsyncSession) -> AsyncIterator[None]:
-    """Ask for it while a command works, and show it at the end; no trouble with it is one of the command."""
+    """Fetch the announcement while a command works, and show it at the end. A failure of it never fails the command."""
     from ai.backend.client.exceptions import BackendError
 
-    asking = asyncio.create_task(api.Manager.get_announcement())
+    request = asyncio.create_task(api.Manager.get_announcement())
     try:
         yield
     finally:
         with contextlib.suppress(BackendError, TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
-                found = await asking
-            if found.get("enabled") and found.get("message"):
-                tell(str(found["message"]))
+                reply = await request
+            if reply.get("enabled") and reply.get("message"):
+                show_announcement(str(reply["message"]))

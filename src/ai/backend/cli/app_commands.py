@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.calling import call
-from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.lazy import Leaf, ListCommand, screen_of
+from ai.backend.cli.output import Column
 from ai.backend.cli.session_commands import owner_option
 
 if TYPE_CHECKING:
@@ -51,17 +52,17 @@ def arguments_of(texts: tuple[str, ...]) -> dict[str, str | list[str] | None]:
 
     Raises ValueError for quotes that do not end.
     """
-    found: dict[str, str | list[str] | None] = {}
+    values_by_name: dict[str, str | list[str] | None] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if equals and name.split() == [name]:
             values = [value]
         else:
             name, *values = shlex.split(text) or [""]
-        before = found.get(name)
+        before = values_by_name.get(name)
         values = [*([before] if isinstance(before, str) else before or []), *values]
-        found[name] = values if values[1:] else values[0] if values else None
-    return found
+        values_by_name[name] = values if values[1:] else values[0] if values else None
+    return values_by_name
 
 
 @click.command(cls=Leaf)
@@ -100,9 +101,9 @@ def app(
 
     async def work(api: AsyncSession) -> int:
         handle = api.ComputeSession(session, owner)
-        known = {str(one["name"]): one for one in await handle.stream_app_info()}
-        if name not in known:
-            screen.error(f"{session} has no service {name!r}; it has: {', '.join(known) or 'none'}")
+        services = {str(one["name"]): one for one in await handle.stream_app_info()}
+        if name not in services:
+            screen.error(f"{session} has no service {name!r}; it has: {', '.join(services) or 'none'}")
             return 1
         async with handle.forward_app(
             name,
@@ -113,7 +114,7 @@ def app(
             report=lambda error: screen.error(str(error)),
         ) as local:
             address = f"{f'[{local.host}]' if ':' in local.host else local.host}:{local.port}"
-            url = _url(known[name], local.host, local.port)
+            url = _url(services[name], local.host, local.port)
             if screen.is_json:
                 screen.json({"app": name, "address": address, "url": url})
             screen.say(f"{name} of {session} is at {url or address} until you press Ctrl-C")
@@ -136,7 +137,7 @@ def _url(service: dict[str, Any], host: str, port: int) -> str | None:
     return text
 
 
-@click.command(cls=Leaf)
+@click.command(cls=ListCommand)
 @click.argument("session")
 @click.argument("names", nargs=-1, metavar="[APP]...")
 @click.option("-l", "--list-names", is_flag=True, help="Only the names.")
@@ -146,30 +147,33 @@ def apps(session: str, names: tuple[str, ...], list_names: bool, owner: str | No
     screen = screen_of()
 
     async def work(api: AsyncSession) -> int:
-        found = await api.ComputeSession(session, owner).stream_app_info()
-        known = [str(one.get("name")) for one in found]
-        if missing := [name for name in names if name not in known]:
-            screen.error(f"{session} has no service {missing[0]!r}; it has: {', '.join(known) or 'none'}")
+        services = await api.ComputeSession(session, owner).stream_app_info()
+        existing = [str(one.get("name")) for one in services]
+        if missing := [name for name in names if name not in existing]:
+            screen.error(f"{session} has no service {missing[0]!r}; it has: {', '.join(existing) or 'none'}")
             return 1
-        found = [one for one in found if not names or one.get("name") in names]
+        services = [one for one in services if not names or one.get("name") in names]
         if screen.is_json:
-            screen.json(found)
+            screen.json(services)
         elif list_names:
-            for one in found:
+            for one in services:
                 screen.say(str(one["name"]))
-        elif not found:
+        elif not services:
             screen.note(f"{session} has no services")
         else:
-            screen.table([_row(one) for one in found], _COLUMNS)
+            screen.table([_row(one) for one in services], _COLUMNS)
         return 0
 
     call(screen, work)
 
 
 _COLUMNS = [
-    ("name", "Name"), ("protocol", "Protocol"), ("ports", "Ports"), ("allowed_arguments", "Arguments"),
-    ("allowed_envs", "Variables"),
-]  # fmt: skip
+    Column("name", "Name"),
+    Column("protocol", "Protocol"),
+    Column("ports", "Ports"),
+    Column("allowed_arguments", "Arguments"),
+    Column("allowed_envs", "Variables"),
+]
 
 
 def _row(service: dict[str, Any]) -> dict[str, Any]:

@@ -9,30 +9,39 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.artifact_group import TYPE, admin_artifact, command, follow_task, said, tell
+from ai.backend.cli.artifact_group import TYPE, admin_artifact, command, format_revisions, list_command
 from ai.backend.cli.calling import call
 from ai.backend.cli.creation import pair
+from ai.backend.cli.framework.printing import follow_task, print_result, print_rows
 from ai.backend.cli.lazy import LazyGroup, screen_of
-from ai.backend.cli.output import Screen
+from ai.backend.cli.output import Column, Screen
 from ai.backend.cli.transfer_bar import TransferBar
 
 if TYPE_CHECKING:
+    from ai.backend.client.func.bgtask import Progress
     from ai.backend.client.session import AsyncSession
 
 __all__ = ["admin_artifact"]
 registry = LazyGroup("registry", help="Where artifacts come from: hubs, other installations, uploads.")
 
 _REGISTRY_COLUMNS = [
-    ("name", "Name"),
-    ("type", "Type"),
-    ("url", "URL"),
-    ("credentials", "Credentials"),
-    ("storages", "Storages"),
+    Column("name", "Name"),
+    Column("type", "Type"),
+    Column("url", "URL"),
+    Column("credentials", "Credentials", is_wide=True),
+    Column("storages", "Storages"),
+]
+
+_STORAGE_COLUMNS = [
+    Column("host", "Storage"),
+    Column("backend", "Backend"),
+    Column("capabilities", "Can"),
+    Column("stages", "Default for"),
 ]
 
 
 def _credentials(token_file: str | None, access_key: str | None) -> dict[str, str] | None:
-    """From a file or the environment: what is typed on a command line can be seen by others."""
+    """Read credentials from a file or the environment, since other users can see the arguments of a command."""
     if token_file is not None:
         with click.open_file(token_file) as file:
             return {"token": file.read().strip()}
@@ -51,31 +60,24 @@ _access_key = click.option(
     "--access-key", metavar="KEY", help="The keypair at another installation; the secret key is REGISTRY_SECRET_KEY."
 )
 _storage = click.option(
-    "--storage", "storages", type=pair, multiple=True, metavar="STAGE=PROXY:STORAGE",
+    "--storage",
+    "storages",
+    type=pair,
+    multiple=True,
+    metavar="STAGE=PROXY:STORAGE",
     help="Where the stage download, verify or archive has its files. Repeat for more.",
-)  # fmt: skip
+)
 
 
-@command("list", of=registry)
+@list_command("list", of=registry)
 def list_registries() -> None:
     """List registries."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Artifact.registries()
-        if screen.is_json:
-            screen.json(found)
-        elif found:
-            shown = [{**one, "storages": _listed(one["storages"])} for one in found]
-            screen.table([{**one, "credentials": ", ".join(one["credentials"])} for one in shown], _REGISTRY_COLUMNS)
-        else:
-            screen.note("there are no registries")
+        print_rows(screen, await api.Artifact.registries(), _REGISTRY_COLUMNS, "there are no registries")
 
     call(screen, work)
-
-
-def _listed(storages: Mapping[str, str]) -> str:
-    return ", ".join(f"{stage}={host}" for stage, host in storages.items())
 
 
 @command("add", of=registry)
@@ -99,7 +101,7 @@ def add(
 
     async def work(api: AsyncSession) -> None:
         made = await api.Artifact.add_registry(name, type_, url, credentials=credentials, storages=dict(storages))
-        tell(screen, made, f"added {name}")
+        print_result(screen, made, f"added {name}")
 
     call(screen, work)
 
@@ -121,7 +123,7 @@ def change(
         changed = await api.Artifact.change_registry(
             name, url=url, credentials=credentials, storages=dict(storages) or None
         )
-        tell(screen, changed, f"changed {name}")
+        print_result(screen, changed, f"changed {name}")
 
     call(screen, work)
 
@@ -134,26 +136,18 @@ def remove(name: str) -> None:
 
     async def work(api: AsyncSession) -> None:
         await api.Artifact.remove_registry(name)
-        tell(screen, {"removed": name}, f"removed {name}")
+        print_result(screen, {"removed": name}, f"removed {name}")
 
     call(screen, work)
 
 
-@command("storages", of=admin_artifact)
+@list_command("storages", of=admin_artifact)
 def storages() -> None:
     """List the storages that artifacts can lie in."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Artifact.storages()
-        if screen.is_json:
-            screen.json(found)
-            return
-        rows = [{**one, **{key: ", ".join(one[key]) for key in ("capabilities", "stages")}} for one in found]
-        columns = [
-            ("host", "Storage"), ("backend", "Backend"), ("capabilities", "Can"), ("stages", "Default for"),
-        ]  # fmt: skip
-        screen.table(rows, columns)
+        print_rows(screen, await api.Artifact.storages(), _STORAGE_COLUMNS, "there are no storages")
 
     call(screen, work)
 
@@ -175,18 +169,22 @@ def scan(registry_name: str, names: tuple[str, ...], quick: bool, **options: Any
 
     async def work(api: AsyncSession) -> None:
         task = await api.Artifact.scan(registry_name, names=names, closely=not quick, **options)
-        message = await follow_task(api, screen, task)
-        tell(screen, {"bgtask_id": task, "message": message}, message)
+        message = await follow_task(api, screen, task, name="the scan", describe=_describe_scan)
+        print_result(screen, {"bgtask_id": task, "message": message}, message)
 
     call(screen, work)
+
+
+def _describe_scan(step: Progress) -> str:
+    return f"{step.message}: {int(step.current)} artifacts"
 
 
 def _act(method: str, revisions: tuple[str, ...]) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await getattr(api.Artifact, method)(revisions)
-        tell(screen, found, said(found))
+        changed = await getattr(api.Artifact, method)(revisions)
+        print_result(screen, changed, format_revisions(changed))
 
     call(screen, work)
 
@@ -200,23 +198,23 @@ def import_(revisions: tuple[str, ...], delegate: bool, no_wait: bool) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Artifact.import_revisions(revisions, delegate=delegate)
+        imported = await api.Artifact.import_revisions(revisions, delegate=delegate)
         if not no_wait:
-            found = await _wait(api, screen, [one["id"] for one in found])
-        tell(screen, found, said(found))
+            imported = await _wait(api, screen, [revision["id"] for revision in imported])
+        print_result(screen, imported, format_revisions(imported))
 
     call(screen, work)
 
 
 async def _wait(api: AsyncSession, screen: Screen, ids: list[str], *, with_notes: bool = True) -> Any:
-    """Until all are available; ``with_notes`` tells what an import waits for."""
-    told: dict[str, str] = {}
+    """Wait until all revisions are available; ``with_notes`` prints what an import waits for."""
+    printed: dict[str, str] = {}
     with TransferBar(screen) as bar:
 
         def step(revision: Mapping[str, Any]) -> None:
             name, note = f"{revision['artifact']}@{revision['version']}", revision["status_info"]
-            if with_notes and note and note != told.get(name) and revision["status"] in ("PULLING", "PULLED"):
-                told[name] = note
+            if with_notes and note and note != printed.get(name) and revision["status"] in ("PULLING", "PULLED"):
+                printed[name] = note
                 bar.close()
                 screen.note(f"{name}: {note}")
             progress = revision["progress"] or {"current": 0, "total": revision["size"] or 0}
@@ -246,8 +244,8 @@ def upload(
             made = await api.Artifact.upload(
                 registry_name, name, version, paths, basedir=base_dir, progress=bar.update, **options
             )
-        found = await _wait(api, screen, [made["id"]], with_notes=False)
-        tell(screen, found, said(found))
+        uploaded = await _wait(api, screen, [made["id"]], with_notes=False)
+        print_result(screen, uploaded, format_revisions(uploaded))
 
     call(screen, work)
 
@@ -274,6 +272,6 @@ def delete(name: str) -> None:
 
     async def work(api: AsyncSession) -> None:
         await api.Artifact.delete(name)
-        tell(screen, {"deleted": name}, f"deleted {name}")
+        print_result(screen, {"deleted": name}, f"deleted {name}")
 
     call(screen, work)

@@ -6,38 +6,41 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.artifact_group import STATUS, TYPE, artifact, command, size_of, tell
+from ai.backend.cli.artifact_group import STATUS, TYPE, artifact, command, list_command, size_of
 from ai.backend.cli.calling import call
+from ai.backend.cli.framework.printing import print_result
+from ai.backend.cli.framework.values import readable_size, short_id
 from ai.backend.cli.lazy import screen_of
-from ai.backend.cli.transfer_bar import TransferBar, readable_size
+from ai.backend.cli.output import Column
+from ai.backend.cli.transfer_bar import TransferBar
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 __all__ = ["artifact"]
 _COLUMNS = [
-    ("name", "Name"),
-    ("version", "Version"),
-    ("type", "Type"),
-    ("registry", "Registry"),
-    ("status", "Status"),
-    ("size", "Size"),
+    Column("name", "Name"),
+    Column("version", "Version"),
+    Column("type", "Type"),
+    Column("registry", "Registry"),
+    Column("status", "Status"),
+    Column("size", "Size", is_number=True),
 ]
 
 
-@command("list")
+@list_command("list")
 @click.option("-t", "--type", "artifact_type", type=TYPE, help="Only this type.")
 @click.option("-r", "--registry", metavar="NAME", help="Only what comes from this registry.")
 @click.option("-s", "--status", type=STATUS, help="Only artifacts with a revision in this status.")
 @click.option("--search", metavar="TEXT", help="Only names with this in them.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Artifacts on a page.")
 @click.option("--offset", type=click.IntRange(0), default=0, show_default=True, help="Where the page begins.")
-def list_(**wanted: Any) -> None:
+def list_(**query: Any) -> None:
     """List artifacts with their revisions. Most users see what is available only."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        page = await api.Artifact.list(**wanted)
+        page = await api.Artifact.list(**query)
         if screen.is_json:
             screen.json(page)
             return
@@ -49,13 +52,13 @@ def list_(**wanted: Any) -> None:
         shown = len(page["items"])
         if not shown:
             screen.note("there are no such artifacts")
-        elif wanted["offset"] + shown < page["total_count"]:
-            screen.note(f"{shown} of {page['total_count']} artifacts; go on with --offset {wanted['offset'] + shown}")
+        elif query["offset"] + shown < page["total_count"]:
+            screen.note(f"{shown} of {page['total_count']} artifacts; go on with --offset {query['offset'] + shown}")
 
     call(screen, work)
 
 
-@command("info")
+@list_command("info")
 @click.argument("name")
 @click.option("--readme", is_flag=True, help="Print its README only.")
 def info(name: str, readme: bool) -> None:
@@ -63,47 +66,55 @@ def info(name: str, readme: bool) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Artifact.info(name)
+        detail = await api.Artifact.info(name)
         if screen.is_json:
-            screen.json(found)
+            screen.json(detail)
             return
         if readme:
-            tell(screen, None, (found["readme"] or "").rstrip())
+            print_result(screen, None, (detail["readme"] or "").rstrip())
             return
         screen.facts(
             [
-                ("Name", found["name"]),
-                ("Type", found["type"]),
-                ("Registry", f"{found['registry']} ({found['registry_type']})"),
-                ("Description", found["description"]),
-                ("ID", found["id"]),
-                ("Scanned", found["scanned_at"]),
+                ("Name", detail["name"]),
+                ("Type", detail["type"]),
+                ("Registry", f"{detail['registry']} ({detail['registry_type']})"),
+                ("Description", detail["description"]),
+                ("ID", detail["id"]),
+                ("Scanned", detail["scanned_at"]),
             ]
         )
-        rows = [{**revision, "size": size_of(revision)} for revision in found["revisions"]]
+        rows = [{**revision, "size": size_of(revision)} for revision in detail["revisions"]]
         columns = [
-            ("version", "Version"), ("status", "Status"), ("size", "Size"), ("file_count", "Files"),
-            ("is_outdated", "Outdated"), ("status_info", "Note"), ("id", "ID"),
-        ]  # fmt: skip
+            Column("version", "Version"),
+            Column("status", "Status"),
+            Column("size", "Size", is_number=True),
+            Column("file_count", "Files", is_number=True),
+            Column("is_outdated", "Outdated", is_wide=True),
+            Column("status_info", "Note"),
+            Column("id", "ID", is_wide=True),
+        ]
         if rows:
             screen.table(rows, columns)
 
     call(screen, work)
 
 
-@command("files")
+@list_command("files")
 @click.argument("revision")
 def files(revision: str) -> None:
     """List the files of an available REVISION, written NAME[@VERSION]."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Artifact.files(revision)
+        items = await api.Artifact.files(revision)
         if screen.is_json:
-            screen.json(found)
+            screen.json(items)
             return
-        rows = [{**file, "size": readable_size(file["size"])} for file in found]
-        screen.table(rows, [("size", "Size"), ("sha256", "SHA-256"), ("path", "Path")])
+        rows = [{**file, "size": readable_size(file["size"])} for file in items]
+        screen.table(
+            rows,
+            [Column("size", "Size", is_number=True), Column("sha256", "SHA-256", short_id), Column("path", "Path")],
+        )
 
     call(screen, work)
 
@@ -124,8 +135,8 @@ def download(revision: str, paths: tuple[str, ...], base_dir: str, parallel: int
             written = await api.Artifact.download(
                 revision, paths, basedir=base_dir, parallel=parallel, progress=bar.update
             )
-        told = [str(path) for path in written]
-        tell(screen, {"downloaded": told}, "\n".join(f"downloaded {path}" for path in told))
+        names = [str(path) for path in written]
+        print_result(screen, {"downloaded": names}, "\n".join(f"downloaded {name}" for name in names))
 
     call(screen, work)
 
@@ -138,7 +149,7 @@ def presign(revision: str, paths: tuple[str, ...]) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Artifact.presign(revision, paths)
-        tell(screen, found, "\n".join(str(file["url"]) for file in found))
+        links = await api.Artifact.presign(revision, paths)
+        print_result(screen, links, "\n".join(str(link["url"]) for link in links))
 
     call(screen, work)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ai.backend.cli.lazy import Entry, LazyGroup, Leaf
-from ai.backend.cli.output import Screen
-from ai.backend.cli.transfer_bar import readable_size
-
-if TYPE_CHECKING:
-    from ai.backend.client.session import AsyncSession
+from ai.backend.cli.framework.values import readable_size
+from ai.backend.cli.lazy import Entry, LazyGroup, Leaf, ListCommand
 
 TYPE = click.Choice(["MODEL", "PACKAGE", "IMAGE"], case_sensitive=False)
 STATUS = click.Choice(["SCANNED", "PULLING", "PULLED", "AVAILABLE"], case_sensitive=False)
@@ -30,37 +26,18 @@ def command(name: str, *, of: LazyGroup = artifact) -> Callable[[Callable[..., N
     return of.command(name, cls=Leaf)
 
 
-def tell(screen: Screen, value: Any, text: str) -> None:
-    """A result: a document or lines."""
-    if screen.is_json:
-        screen.json(value)
-    elif text:
-        screen.say(text)
+def list_command(name: str, *, of: LazyGroup = artifact) -> Callable[[Callable[..., None]], click.Command]:
+    """Declare a command of a group that prints a list."""
+    return of.command(name, cls=ListCommand)
 
 
 def size_of(revision: Mapping[str, Any]) -> str | None:
     return readable_size(revision["size"]) if revision["size"] is not None else None
 
 
-def said(revisions: Sequence[Mapping[str, Any]]) -> str:
-    """A line for each."""
+def format_revisions(revisions: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line with the status of each revision."""
     return "\n".join(
         f"{r['artifact']}@{r['version']} is {r['status']}" + (f": {r['status_info']}" if r["status_info"] else "")
         for r in revisions
     )
-
-
-async def follow_task(api: AsyncSession, screen: Screen, task_id: str) -> str:
-    """Tell the steps of a background task; its last message. Fails the command as the task failed."""
-    last = ""
-    async for step in api.BackgroundTask(task_id).progress():
-        if step.is_final:
-            if step.state != "done":
-                ended = "failed" if step.state == "failed" else f"was {step.state}"
-                screen.fail(f"the scan {ended}: {step.message}")
-            return step.message or ""
-        told = f"{step.message}: {int(step.current)} artifacts"
-        if step.message and told != last:
-            screen.note(told)
-            last = told
-    return ""

@@ -12,14 +12,16 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from ai.backend.cli.output import Screen, SlotDisplays
+from ai.backend.cli.framework.values import SlotDisplays
+from ai.backend.cli.output import Screen
 
 if TYPE_CHECKING:
+    from ai.backend.client.exceptions import BackendAPIError
     from ai.backend.client.session import AsyncSession
 
 
 def env_file_hint() -> str:
-    """How to get credentials, as precisely as can be said here."""
+    """Return how to get credentials."""
     base = os.environ.get("XDG_DATA_HOME")
     path = (Path(base) if base else Path.home() / ".local" / "share") / "backend.ai" / "env.sh"
     if path.is_file():
@@ -30,8 +32,18 @@ def env_file_hint() -> str:
     )
 
 
+def describe_api_error(error: BackendAPIError) -> str:
+    """Return what the server said, with the remedy or the sessions that a reference may mean."""
+    if error.status == 401:
+        return f"{error}; {env_file_hint()}"
+    if error.code == "too-many-sessions-matched":
+        matches = (error.data.get("data") or {}).get("matches") or []
+        return f"{error}; matching: " + ", ".join(f"{match.get('name')} ({match.get('id')})" for match in matches)
+    return str(error)
+
+
 def report(screen: Screen, error: Exception) -> None:
-    """Print what a person can do about ``error``."""
+    """Print an error and what a person can do about it."""
     from ai.backend.client.exceptions import BackendAPIError, EndpointUnreachable, MissingCredentials
 
     if isinstance(error, MissingCredentials):
@@ -39,17 +51,13 @@ def report(screen: Screen, error: Exception) -> None:
     elif isinstance(error, EndpointUnreachable):
         screen.error(f"{error}; is the cluster up (`backend.ai up`), and BACKEND_ENDPOINT right?", code="unreachable")
     elif isinstance(error, BackendAPIError):
-        hint = f"; {env_file_hint()}" if error.status == 401 else ""
-        if error.code == "too-many-sessions-matched":
-            matches = (error.data.get("data") or {}).get("matches") or []
-            hint = "; matching: " + ", ".join(f"{one.get('name')} ({one.get('id')})" for one in matches)
-        screen.error(f"{error}{hint}", code=error.code, status=error.status)
+        screen.error(describe_api_error(error), code=error.code, status=error.status)
     else:
         screen.error(str(error) or type(error).__name__)
 
 
 async def slot_displays(api: AsyncSession) -> SlotDisplays:
-    """How quantities of slots are shown; nothing where the server does not tell."""
+    """Return how quantities of slots are displayed; nothing where the server has no such call."""
     from ai.backend.client.exceptions import BackendError
 
     try:
@@ -64,7 +72,7 @@ def call(
     """Run ``work`` with an open session and exit: with its result, or with ``failure`` where it fails."""
     import asyncio
 
-    from ai.backend.cli.announcing import announcing, is_wanted
+    from ai.backend.cli.announcing import announcing, is_visible
     from ai.backend.client.config import get_config
     from ai.backend.client.exceptions import BackendError
     from ai.backend.client.session import AsyncSession
@@ -74,7 +82,7 @@ def call(
         if needs_keys and not config.is_anonymous:
             _ = config.access_key, config.secret_key
         async with AsyncSession(config=config) as api:
-            if config.is_anonymous or not needs_keys or not is_wanted(screen):
+            if config.is_anonymous or not needs_keys or not is_visible(screen):
                 return await work(api)
             async with announcing(api):
                 return await work(api)
@@ -85,7 +93,7 @@ def call(
         report(screen, error)
         code = failure
     except BrokenPipeError:
-        # The reader of our output has gone: there is nobody to tell.
+        # The reader of our output has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except KeyboardInterrupt:

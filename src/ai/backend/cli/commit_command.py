@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from ai.backend.cli.calling import call
+from ai.backend.cli.framework.printing import follow_task, print_result
 from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.vfolder_group import tell
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -23,13 +23,12 @@ def commit(session: str, name: str | None, no_wait: bool) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        from ai.backend.cli.image_admin import follow
-
         kernel = api.ComputeSession(session)
         begun = await (kernel.imagify(name) if name else kernel.commit())
         if no_wait:
-            tell(screen, begun, f"{session} becomes {begun['path']} (background task {begun['bgtask_id']})")
+            print_result(screen, begun, f"{session} becomes {begun['path']} (background task {begun['bgtask_id']})")
         else:
-            await follow(api, screen, begun["bgtask_id"])
+            message = await follow_task(api, screen, begun["bgtask_id"], name="the commit")
+            print_result(screen, {"task_id": str(begun["bgtask_id"]), "message": message}, message or "done")
 
     call(screen, work)

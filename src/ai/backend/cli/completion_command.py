@@ -21,7 +21,7 @@ def completion(shell: str) -> None:
 
     from ai.backend.cli.main import COMPLETION_VARIABLE, PROGRAM, root
 
-    found = get_completion_class(shell)
-    if found is None:
+    completer = get_completion_class(shell)
+    if completer is None:
         raise click.ClickException(f"there is no completion for {shell}")
-    click.echo(found(root, {}, PROGRAM, COMPLETION_VARIABLE).source())
+    click.echo(completer(root, {}, PROGRAM, COMPLETION_VARIABLE).source())

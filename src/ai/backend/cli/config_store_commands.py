@@ -24,13 +24,13 @@ def get(key: str, prefix: bool) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.EtcdConfig.get(key, prefix=prefix)
+        value = await api.EtcdConfig.get(key, prefix=prefix)
         if screen.is_json:
-            screen.json(found)
-        elif found is None or found == {}:
+            screen.json(value)
+        elif value is None or value == {}:
             screen.say(f"{key} is not set.")
         else:
-            screen.say(found if isinstance(found, str) else json.dumps(found, indent=2))
+            screen.say(value if isinstance(value, str) else json.dumps(value, indent=2))
 
     call(screen, work)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ai.backend.cli.calling import call
-from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.framework.values import iso_time, readable_size, relative_time
+from ai.backend.cli.lazy import Leaf, ListCommand, screen_of
+from ai.backend.cli.output import Column
 from ai.backend.cli.session_commands import owner_option
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def download(session: str, files: tuple[str, ...], dest: str, owner: str | None)
     call(screen, work)
 
 
-@click.command(cls=Leaf)
+@click.command(cls=ListCommand)
 @click.argument("session")
 @click.argument("path", default=".")
 @owner_option
@@ -68,10 +69,14 @@ def ls(session: str, path: str, owner: str | None) -> None:
             screen.json(files)
             return
         rows: list[dict[str, Any]] = [
-            {**file, "mtime": f"{datetime.fromtimestamp(float(file['mtime']), UTC):%Y-%m-%d %H:%M:%S}Z"}
-            for file in files
+            {**file, "size": readable_size(int(file["size"])), "mtime": iso_time(file["mtime"])} for file in files
         ]
-        columns = [("mode", "Mode"), ("size", "Size"), ("mtime", "Modified"), ("filename", "Name")]
+        columns = [
+            Column("mode", "Mode"),
+            Column("size", "Size", is_number=True),
+            Column("mtime", "Modified", relative_time),
+            Column("filename", "Name"),
+        ]
         if rows:
             screen.table(rows, columns)
         else:

@@ -34,7 +34,7 @@ admin = LazyGroup(
         "image": Entry("ai.backend.cli.image_admin:admin_image", "Images of container registries."),
         "artifact": Entry("ai.backend.cli.artifact_admin:admin_artifact", "Where artifacts come from."),
         "manager": Entry("ai.backend.cli.groups:admin_manager", "The manager."),
-        "announcement": Entry(_OPERATIONS + "announcement", "What everybody is told."),
+        "announcement": Entry(_OPERATIONS + "announcement", "The announcement for all users."),
         "watcher": Entry(_OPERATIONS + "watcher", "Start and stop agents by their watchers."),
         "resource": Entry("ai.backend.cli.groups:admin_resource", "What there is, and what was used."),
         "etcd": Entry("ai.backend.cli.groups:admin_etcd", "The shared configuration."),

@@ -19,7 +19,7 @@ _RIVAL = re.compile(
 
 def find_rivals(folders: Iterable[str]) -> list[str]:
     """Names and versions of published packages that are installed in these folders."""
-    found: set[str] = set()
+    packages: set[str] = set()
     for folder in folders:
         try:
             entries = os.scandir(folder or ".")
@@ -30,8 +30,8 @@ def find_rivals(folders: Iterable[str]) -> list[str]:
                 match = _RIVAL.fullmatch(entry.name) if entry.name[:7].lower() == "backend" else None
                 if match:
                     name = re.sub(r"[._-]+", "-", match[1].lower()).replace("backend-ai", "backend.ai", 1)
-                    found.add(f"{name} {match[2]}")
-    return sorted(found)
+                    packages.add(f"{name} {match[2]}")
+    return sorted(packages)
 
 
 def refusal() -> str | None:

@@ -8,30 +8,40 @@ from uuid import UUID
 
 import click
 
+from ai.backend.cli.administering import change
 from ai.backend.cli.calling import call
-from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
-from ai.backend.cli.transfer_bar import readable_size
-from ai.backend.cli.vfolder_group import show, tell
+from ai.backend.cli.framework.printing import follow_task, print_result, print_rows
+from ai.backend.cli.framework.values import readable_size
+from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand, screen_of
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
-    from ai.backend.cli.output import Screen
     from ai.backend.client.session import AsyncSession
 
 admin_image = LazyGroup("image", help="Images of container registries.")
 _arch = click.option("--arch", default=None, help="The processor architecture; whichever there is if not given.")
 _COLUMNS = (
-    ("name", "Name"),
-    ("registry", "Registry"),
-    ("architecture", "Architecture"),
-    ("tag", "Tag"),
-    ("digest", "Digest"),
-    ("size", "Size"),
-    ("aliases", "Aliases"),
-    ("agents", "Agents"),
+    Column("name", "Name"),
+    Column("registry", "Registry", is_wide=True),
+    Column("architecture", "Arch"),
+    Column("tag", "Tag"),
+    Column("digest", "Digest", is_wide=True),
+    Column("size", "Size", is_number=True),
+    Column("aliases", "Aliases"),
+    Column("agents", "Agents", is_number=True),
 )
 
 
-@admin_image.command("list", cls=Leaf)
+def _describe(image: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **image,
+        "digest": (image["digest"] or "").removeprefix("sha256:"),
+        "size": readable_size(image["size_bytes"] or 0),
+        "agents": len(image["installed_agents"] or ()),
+    }
+
+
+@admin_image.command("list", cls=ListCommand)
 @click.option("--operation", is_flag=True, help="Only those for the platform's own work.")
 @click.option("--installed", is_flag=True, help="Only those that agents have.")
 def list_(operation: bool, installed: bool) -> None:
@@ -39,55 +49,19 @@ def list_(operation: bool, installed: bool) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Image.list(operation=operation, installed=True if installed else None)
-        if screen.is_json:
-            screen.json(found)
-            return
-        rows = [
-            {
-                **one,
-                "digest": (one["digest"] or "").removeprefix("sha256:")[:12],
-                "size": readable_size(one["size_bytes"] or 0),
-                "aliases": ", ".join(one["aliases"]),
-                "agents": len(one["installed_agents"] or ()),
-            }
-            for one in found
-        ]
-        show(screen, rows, _COLUMNS, "There are no images.")
+        images = await api.Image.list(operation=operation, installed=True if installed else None)
+        print_rows(screen, images, _COLUMNS, "there are no images", describe=_describe)
 
     call(screen, work)
-
-
-async def follow(api: AsyncSession, screen: Screen, task_id: UUID | str) -> None:
-    """Tell the steps of a background task, and fail as it does."""
-    last = ""
-    async for step in api.BackgroundTask(task_id).progress():
-        if step.is_final:
-            if step.state != "done":
-                screen.fail(f"it {'failed' if step.state == 'failed' else 'was ' + step.state}: {step.message}")
-            tell(screen, {"task_id": str(task_id), "message": step.message}, step.message or "done")
-            return
-        told = f"{int(step.current)}/{int(step.total)} {step.message or ''}".strip()
-        if told != last:
-            screen.note(told)
-            last = told
 
 
 def _task(begin: Callable[[AsyncSession], Awaitable[UUID]]) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await follow(api, screen, await begin(api))
-
-    call(screen, work)
-
-
-def _change(change: Callable[[AsyncSession], Awaitable[None]], told: dict[str, Any], text: str) -> None:
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await change(api)
-        tell(screen, told, text)
+        task_id = await begin(api)
+        message = await follow_task(api, screen, task_id, name="the task")
+        print_result(screen, {"task_id": str(task_id), "message": message}, message or "done")
 
     call(screen, work)
 
@@ -121,15 +95,15 @@ def unload(reference: str, agents: str) -> None:
 @_arch
 def alias(alias: str, target: str, arch: str | None) -> None:
     """Let ALIAS stand for the image TARGET."""
-    told = {"alias": alias, "target": target}
-    _change(lambda api: api.Image.alias_image(alias, target, arch), told, f"{alias} stands for {target}")
+    document = {"alias": alias, "target": target}
+    change(lambda api: api.Image.alias_image(alias, target, arch), document, f"{alias} stands for {target}")
 
 
 @admin_image.command("dealias", cls=Leaf)
 @click.argument("alias")
 def dealias(alias: str) -> None:
     """Let ALIAS stand for nothing any more."""
-    _change(lambda api: api.Image.dealias_image(alias), {"alias": alias}, f"{alias} stands for nothing any more")
+    change(lambda api: api.Image.dealias_image(alias), {"alias": alias}, f"{alias} stands for nothing any more")
 
 
 @admin_image.command("forget", cls=Leaf)
@@ -137,26 +111,32 @@ def dealias(alias: str) -> None:
 @_arch
 def forget(reference: str, arch: str | None) -> None:
     """Let the image REFERENCE of a registry be unknown until the next rescan."""
-    _change(lambda api: api.Image.forget_image(reference, arch), {"image": reference}, f"{reference} is forgotten")
+    change(lambda api: api.Image.forget_image(reference, arch), {"image": reference}, f"{reference} is forgotten")
 
 
 @admin_image.command("clear", cls=Leaf)
 @click.argument("registry")
 def clear(registry: str) -> None:
     """Forget all images of REGISTRY until the next rescan."""
-    _change(
+    change(
         lambda api: api.Image.clear_images(registry), {"registry": registry}, f"the images of {registry} are forgotten"
     )
 
 
-@admin_image.command("registries", cls=Leaf)
+@admin_image.command("registries", cls=ListCommand)
 def registries() -> None:
     """List the configured registries (`admin etcd set config/docker/registry/NAME URL` makes one)."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = [{**one, "project": ", ".join(one["project"])} for one in await api.Image.list_registries()]
-        columns = (("name", "Name"), ("url", "URL"), ("type", "Type"), ("project", "Project"), ("username", "User"))
-        show(screen, found, columns, "There are no registries.")
+        items = await api.Image.list_registries()
+        columns = (
+            Column("name", "Name"),
+            Column("url", "URL"),
+            Column("type", "Type"),
+            Column("project", "Project"),
+            Column("username", "User", is_wide=True),
+        )
+        print_rows(screen, items, columns, "there are no registries")
 
     call(screen, work)

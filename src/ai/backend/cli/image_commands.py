@@ -10,7 +10,8 @@ from typing import NoReturn
 
 import click
 
-from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
+from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand, screen_of
+from ai.backend.cli.output import Column
 
 
 def _folders(data_dir: Path | None, images: Path | None) -> list[Path]:
@@ -68,7 +69,7 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
     screen.note("agents that run have it within a second or two")
 
 
-@click.command("list", cls=Leaf)
+@click.command("list", cls=ListCommand)
 @data_dir_option
 @images_option
 def list_(data_dir: Path | None, images: Path | None) -> None:
@@ -76,15 +77,15 @@ def list_(data_dir: Path | None, images: Path | None) -> None:
     from ai.backend.runtime.process.rootfs import list_images
 
     screen = screen_of()
-    found = [
+    rows = [
         {"name": image.name, "directory": str(folder)}
         for folder in _folders(data_dir, images)
         for image in list_images(folder)
     ]
     if screen.is_json:
-        screen.json(found)
-    elif found:
-        screen.table(found, [("name", "Image"), ("directory", "Directory")])
+        screen.json(rows)
+    elif rows:
+        screen.table(rows, [Column("name", "Image"), Column("directory", "Directory")])
     else:
         screen.say("There are no imported images.")
 

@@ -28,15 +28,15 @@ class Entry:
     def load(self) -> click.Command:
         module_name, _, attribute = self.target.partition(":")
         try:
-            found = getattr(importlib.import_module(module_name), attribute)
+            command = getattr(importlib.import_module(module_name), attribute)
         except ImportError as error:
             what = self.room or module_name
             raise click.ClickException(f"the {what} cannot be loaded: {error}") from error
         except AttributeError as error:
             raise click.ClickException(f"the {self.room or module_name} has no command {attribute!r}") from error
-        if not isinstance(found, click.Command):
+        if not isinstance(command, click.Command):
             raise click.ClickException(f"{self.target} is not a command")
-        return found
+        return command
 
 
 class LazyGroup(click.Group):
@@ -100,6 +100,21 @@ class Leaf(click.Command):
         kwargs["context_settings"] = {**CONTEXT_SETTINGS, **(kwargs.get("context_settings") or {})}
         super().__init__(*args, **kwargs)
         self.params.append(output_option())
+
+
+def _show_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    screen_of(ctx).is_wide = value
+
+
+class ListCommand(Leaf):
+    """A command that prints a list; takes ``--wide`` too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        help_ = "Print all columns, whole ids and exact times, however wide that is."
+        self.params.append(
+            click.Option(["-w", "--wide"], is_flag=True, expose_value=False, callback=_show_wide, help=help_)
+        )
 
 
 def screen_of(ctx: click.Context | None = None) -> Screen:

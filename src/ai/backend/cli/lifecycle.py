@@ -1,4 +1,4 @@
-"""A session's way to RUNNING, told to a person."""
+"""Creates a session and prints its progress until it runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from ai.backend.cli.output import cell, decoded, describe_slots
+from ai.backend.cli.framework.values import cell, decoded, describe_slots
 from ai.backend.client.config import get_config
 from ai.backend.client.early import EarlyReply, send_early
 from ai.backend.client.exceptions import BackendError
@@ -41,14 +41,14 @@ class NotStarted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EarlyCreation:
-    """A creation that is under way before there is an API session; ``reply`` is None where it could not be sent."""
+    """A creation that was sent before there is an API session; ``reply`` is None where it could not be sent."""
 
     call: Call
     reply: EarlyReply | None
 
 
 def first_call(config: APIConfig, image: str, creation: Creation, max_wait: int) -> Call:
-    """The creation as it is asked for first: the server's answer comes soon, running or not."""
+    """Return the first request of a creation, which the server answers soon, whether the session runs or not."""
     first = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
     return creation_call(config, image, **creation.options(max_wait=first))
 
@@ -91,19 +91,19 @@ async def create_running(
 
 
 async def _wait(session: AsyncComputeSession, screen: Screen, deadline: float | None, label: str) -> None:
-    told = ""
+    printed = ""
     while True:
-        found = await session.detail(_FIELDS) or {}
-        status = str(found.get("status"))
+        detail = await session.detail(_FIELDS) or {}
+        status = str(detail.get("status"))
         session.status = status
         if status in LIVE:
             return
         if status in FINAL:
-            raise NotStarted(f"the session {session.name} is {status}: {reason(found) or 'no reason is known'}")
-        text = f"{status}{': ' + why if (why := reason(found)) else ''}"
-        if text != told:
+            raise NotStarted(f"the session {session.name} is {status}: {reason(detail) or 'no reason is known'}")
+        text = f"{status}{': ' + why if (why := reason(detail)) else ''}"
+        if text != printed:
             screen.note(f"{label}  {text}")
-            told = text
+            printed = text
         if deadline is not None and time.monotonic() >= deadline:
             raise NotStarted(
                 f"the session {session.name} is still {text}; it stays in the queue, `backend.ai rm {session.name}` "
@@ -113,9 +113,9 @@ async def _wait(session: AsyncComputeSession, screen: Screen, deadline: float | 
         await asyncio.sleep(_POLL_S)
 
 
-def reason(found: Mapping[str, Any]) -> str:
-    """Why a session is in its status: the scheduler's explanation or the error where there is one."""
-    data = decoded(found.get("status_data"))
+def reason(detail: Mapping[str, Any]) -> str:
+    """Return why a session is in its status: the scheduler's explanation or the error where there is one."""
+    data = decoded(detail.get("status_data"))
     texts: list[str] = []
     if isinstance(data, Mapping):
         for part in ("error", "scheduler"):
@@ -128,14 +128,14 @@ def reason(found: Mapping[str, Any]) -> str:
                 continue
             failed = inner.get("failed_predicates") or ()
             texts += [str(one.get("msg") or one.get("name")) for one in failed if isinstance(one, Mapping)]
-    info = found.get("status_info")
+    info = detail.get("status_info")
     if info and info not in texts:
         texts.insert(0, str(info))
     return "; ".join(texts)
 
 
 def describe_failures(status_data: Any) -> str:
-    """``mock big-0: it fell off the bus; ...`` for every device of a session that has failed."""
+    """Return the failed devices of a session: ``mock big-0: it fell off the bus; ...``."""
     data = decoded(status_data)
     failed = data.get("unhealthy_devices") if isinstance(data, Mapping) else None
     return "; ".join(
@@ -146,28 +146,28 @@ def describe_failures(status_data: Any) -> str:
 
 
 def describe_troubles(containers: Iterable[Mapping[str, Any]]) -> str:
-    """``cuda.post_terminate given-up: in use; ...`` for what plugins did not do for the kernels in their time."""
-    found = []
+    """Return the plugin calls that failed for the kernels: ``cuda.post_terminate given-up: in use; ...``."""
+    texts = []
     for container in containers:
         data = decoded(container.get("status_data"))
         hooks = data.get("hooks") if isinstance(data, Mapping) else None
-        found += [cell(f"{call} {t.get('state')}: {t.get('message')}") for call, t in sorted((hooks or {}).items())]
-    return "; ".join(found)
+        texts += [cell(f"{call} {t.get('state')}: {t.get('message')}") for call, t in sorted((hooks or {}).items())]
+    return "; ".join(texts)
 
 
 def describe_history(history: Mapping[str, str | None]) -> str:
-    """``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``, from the times of the statuses."""
-    known = sorted((datetime.fromisoformat(when), name.upper()) for name, when in history.items() if when)
-    if not known:
+    """Return the times of the statuses: ``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``."""
+    times = sorted((datetime.fromisoformat(when), name.upper()) for name, when in history.items() if when)
+    if not times:
         return ""
-    start = known[0][0]
-    parts = [known[0][1]]
-    parts += [f"{name} +{(when - start).total_seconds() * 1000:.0f} ms" for when, name in known[1:]]
+    start = times[0][0]
+    parts = [times[0][1]]
+    parts += [f"{name} +{(when - start).total_seconds() * 1000:.0f} ms" for when, name in times[1:]]
     return " → ".join(parts)
 
 
 def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
-    """``mock: Mock Device (id); Mock Device (id)`` for every kind of device but cpu and memory."""
+    """Return the devices by kind, without cpu and memory: ``mock: Mock Device (id), Mock Device (id)``."""
     bound: dict[str, list[str]] = {}
     for container in containers:
         for kind, devices in (decoded(container.get("attached_devices")) or {}).items():
@@ -179,22 +179,22 @@ def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
     return "; ".join(f"{kind}: {', '.join(devices)}" for kind, devices in sorted(bound.items()))
 
 
-async def tell_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
-    """Say on stderr how the session came to run, where, and with what; its status may have gone on meanwhile."""
+async def print_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
+    """Print to stderr how the session was started, where, and with what. Its status may have changed meanwhile."""
     if screen.is_quiet:
         return
     try:
-        found = await session.detail(_START_FIELDS) or {}
+        detail = await session.detail(_START_FIELDS) or {}
     except BackendError:
-        return  # it may have ended meanwhile; what follows will say so
-    session.status = str(found.get("status") or session.status)
+        return  # the session may have ended meanwhile; the next call reports it
+    session.status = str(detail.get("status") or session.status)
     verb = "started" if session.created else "was running already"
     screen.note(f"{label}session {session.name} ({session.id}) {verb}")
-    if session.created and (text := describe_history(decoded(found.get("status_history")) or {})):
+    if session.created and (text := describe_history(decoded(detail.get("status_history")) or {})):
         screen.note(f"{label}  life cycle  {text}")
-    if agents := found.get("agent_ids"):
+    if agents := detail.get("agent_ids"):
         screen.note(f"{label}  agent       {', '.join(agents)}")
-    if slots := decoded(found.get("occupying_slots")):
+    if slots := decoded(detail.get("occupying_slots")):
         screen.note(f"{label}  resources   {describe_slots(slots)}")
-    if devices := describe_devices(found.get("containers") or ()):
+    if devices := describe_devices(detail.get("containers") or ()):
         screen.note(f"{label}  devices     {devices}")

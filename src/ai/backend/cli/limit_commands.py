@@ -6,26 +6,38 @@ from typing import Any
 
 import click
 
-from ai.backend.cli.administering import change, given, json_option, list_them, show_one
+from ai.backend.cli.administering import NamedObjects, add_object_commands, json_option, readable, show_one
+from ai.backend.cli.framework.values import describe_slots, readable_size
 from ai.backend.cli.lazy import LazyGroup, Leaf
+from ai.backend.cli.output import Column
 from ai.backend.cli.tenant_commands import HOST_PERMISSIONS
 
 keypair_policy = LazyGroup("keypair-resource-policy", help="What keypairs may have.")
 preset = LazyGroup("resource-preset", help="Named sets of resources that users choose from.")
-_NAME = click.argument("name")
 _COLUMNS = [
-    ("name", "Name"),
-    ("total_resource_slots", "Resource Slots"),
-    ("default_for_unspecified", "Others"),
-    ("max_concurrent_sessions", "Sessions"),
-    ("max_containers_per_session", "Containers"),
-    ("max_session_lifetime", "Lifetime"),
-    ("idle_timeout", "Idle"),
+    Column("name", "Name"),
+    Column("slots", "Resource Slots"),
+    Column("default_for_unspecified", "Others"),
+    Column("max_concurrent_sessions", "Sessions", is_number=True),
+    Column("max_containers_per_session", "Containers", is_wide=True, is_number=True),
+    Column("max_session_lifetime", "Lifetime (s)", is_wide=True, is_number=True),
+    Column("idle_timeout", "Idle (s)", is_number=True),
 ]
+PRESET_COLUMNS = [Column("name", "Name"), Column("slots", "Resources"), Column("shared", "Shared Memory")]
 
 
-def _limits(command: Any) -> Any:
-    """Options of `add` and `update`."""
+def preset_row(preset: dict[str, Any]) -> dict[str, Any]:
+    """Return a preset with its amounts in human units."""
+    shared = preset.get("shared_memory")
+    slots = readable(preset).get("resource_slots")
+    return {**preset, "slots": describe_slots(slots), "shared": None if shared is None else readable_size(int(shared))}
+
+
+def _policy_row(policy: dict[str, Any]) -> dict[str, Any]:
+    return {**policy, "slots": describe_slots(readable(policy).get("total_resource_slots"))}
+
+
+def _policy_options(command: Any) -> Any:
     count = click.IntRange(0)
     for option in (
         HOST_PERMISSIONS,
@@ -47,49 +59,6 @@ def _limits(command: Any) -> Any:
     return command
 
 
-@keypair_policy.command("list", cls=Leaf)
-def policy_list() -> None:
-    """List the policies."""
-    list_them(lambda api: api.KeypairResourcePolicy.list(), _COLUMNS, "there are no policies")
-
-
-@keypair_policy.command("info", cls=Leaf)
-@_NAME
-def policy_info(name: str) -> None:
-    """Show the policy NAME."""
-    show_one(lambda api: api.KeypairResourcePolicy.detail(name), f"there is no policy {name}")
-
-
-@keypair_policy.command("add", cls=Leaf)
-@_NAME
-@_limits
-def policy_add(name: str, **props: Any) -> None:
-    """Make the policy NAME."""
-    values = given(**props)
-    change(lambda api: api.KeypairResourcePolicy.create(name, **values), {"added": name}, f"added {name}")
-
-
-@keypair_policy.command("update", cls=Leaf)
-@_NAME
-@_limits
-def policy_update(name: str, **props: Any) -> None:
-    """Change the policy NAME; what is not named stays as it is."""
-    values = given(**props)
-    if not values:
-        raise click.UsageError("name something to change, such as --max-concurrent-sessions")
-    change(lambda api: api.KeypairResourcePolicy.update(name, **values), {"updated": name}, f"updated {name}")
-
-
-@keypair_policy.command("delete", cls=Leaf)
-@_NAME
-def policy_delete(name: str) -> None:
-    """Remove the policy NAME, which no keypair may have."""
-    change(lambda api: api.KeypairResourcePolicy.delete(name), {"deleted": name}, f"deleted {name}")
-
-
-# ---- presets ----
-
-
 def _preset_options(command: Any) -> Any:
     for option in (
         click.option("--shared-memory", metavar="SIZE", help="Such as 64m."),
@@ -99,33 +68,33 @@ def _preset_options(command: Any) -> Any:
     return command
 
 
-@preset.command("list", cls=Leaf)
-def preset_list() -> None:
-    """List the presets."""
-    columns = [("name", "Name"), ("resource_slots", "Resources"), ("shared_memory", "Shared Memory")]
-    list_them(lambda api: api.ResourcePreset.list(), columns, "there are no presets")
+@keypair_policy.command("info", cls=Leaf)
+@click.argument("name")
+def policy_info(name: str) -> None:
+    """Show the policy NAME."""
+    show_one(lambda api: api.KeypairResourcePolicy.detail(name), f"there is no policy {name}")
 
 
-@preset.command("add", cls=Leaf)
-@_NAME
-@_preset_options
-def preset_add(name: str, **props: Any) -> None:
-    """Make the preset NAME."""
-    values = given(**props)
-    change(lambda api: api.ResourcePreset.create(name, **values), {"added": name}, f"added {name}")
-
-
-@preset.command("update", cls=Leaf)
-@_NAME
-@_preset_options
-def preset_update(name: str, **props: Any) -> None:
-    """Change the preset NAME."""
-    values = given(**props)
-    change(lambda api: api.ResourcePreset.update(name, **values), {"updated": name}, f"updated {name}")
-
-
-@preset.command("delete", cls=Leaf)
-@_NAME
-def preset_delete(name: str) -> None:
-    """Remove the preset NAME."""
-    change(lambda api: api.ResourcePreset.delete(name), {"deleted": name}, f"deleted {name}")
+add_object_commands(
+    keypair_policy,
+    NamedObjects(
+        area="KeypairResourcePolicy",
+        noun=("policy", "policies"),
+        columns=_COLUMNS,
+        options=_policy_options,
+        example="--max-concurrent-sessions",
+        describe=_policy_row,
+        delete_help="Remove the policy NAME, which no keypair may have.",
+    ),
+)
+add_object_commands(
+    preset,
+    NamedObjects(
+        area="ResourcePreset",
+        noun=("preset", "presets"),
+        columns=PRESET_COLUMNS,
+        options=_preset_options,
+        example="--resource-slots",
+        describe=preset_row,
+    ),
+)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.calling import call, slot_displays
-from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import SlotDisplays, decoded, describe_slots
+from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, describe_slots, relative_time, short_id
+from ai.backend.cli.lazy import ListCommand, screen_of
+from ai.backend.cli.output import Column, Screen
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -66,7 +67,8 @@ DEFAULT_FIELDS = (
     "name", "access_key", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info",
     "status_changed", "result",
 )  # fmt: skip
-CONSOLE_FIELDS = ("name", "id", "image", "type", "status", "status_info", "status_changed", "result")
+CONSOLE_FIELDS = ("name", "id", "image", "status", "status_info", "status_changed")
+DEAD_FIELDS = ("name", "id", "image", "status", "result", "status_changed")
 DETAIL_FIELDS = (
     "name", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info", "status_changed", "result",
     "tag", "created_at", "occupying_slots",
@@ -75,17 +77,38 @@ PAGE = 20
 FIRST = 10
 
 
+def _image_name(image: Any) -> str:
+    """Return an image without its registry and project."""
+    return cell(image).rpartition("/")[2]
+
+
+_BRIEF = {
+    **dict.fromkeys(("id", "main_kernel_id", "group_id", "user_id"), short_id),
+    **dict.fromkeys(("status_changed", "created_at", "terminated_at", "starts_at", "scheduled_at"), relative_time),
+    "image": _image_name,
+}
+
+
+_BRIEF_HEADINGS = {"id": "ID", "status_info": "Reason", "status_changed": "Changed"}
+
+
+def columns_of(fields: Sequence[str], *, is_wide: bool) -> list[Column]:
+    """Return the columns of these fields of sessions."""
+    headings = FIELDS if is_wide else {**FIELDS, **_BRIEF_HEADINGS}
+    return [Column(name, headings[name], _BRIEF.get(name)) for name in fields]
+
+
 def parse_format(text: str) -> tuple[str, ...]:
-    """The fields of ``--format``.
+    """Parse the fields of ``--format``.
 
     Raises:
-        click.BadParameter: one is unknown; the message names those that are known.
+        click.BadParameter: one is unknown; the message names those that exist.
     """
     names = tuple(_ALIASES.get(name.strip(), name.strip()) for name in text.split(",") if name.strip())
     for name in names:
         if name not in FIELDS:
             raise click.BadParameter(
-                f"there is no field {name!r}; known are {', '.join(FIELDS)}", param_hint="--format"
+                f"there is no field {name!r}; there are {', '.join(FIELDS)}", param_hint="--format"
             )
     if not names:
         raise click.BadParameter("name at least one field", param_hint="--format")
@@ -101,7 +124,7 @@ async def fetch(
     offset: int,
     **narrowed: Any,
 ) -> tuple[list[dict[str, Any]], int]:
-    """Sessions from ``offset`` on, ``limit`` of them or all; and how many there are."""
+    """Return the sessions from ``offset`` on, ``limit`` of them or all, and the number of all."""
     items: list[dict[str, Any]] = []
     selected = [_SELECTIONS.get(name, name) for name in fields]
     while True:
@@ -115,13 +138,25 @@ async def fetch(
 
 
 def described_slots(item: Mapping[str, Any], displays: SlotDisplays) -> dict[str, str]:
-    """The fields that are JSON texts of amounts, in words."""
-    found = {name: decoded(item.get(name)) for name in ("occupying_slots", "resource_opts")}
-    return {name: describe_slots(slots, displays) for name, slots in found.items() if isinstance(slots, Mapping)}
+    """Return the fields that are JSON texts of amounts, in human units."""
+    amounts = {name: decoded(item.get(name)) for name in ("occupying_slots", "resource_opts")}
+    return {name: describe_slots(slots, displays) for name, slots in amounts.items() if isinstance(slots, Mapping)}
+
+
+def _fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_dead: bool) -> Sequence[str]:
+    """Return the fields to show, if not only names are; ``--format`` shows them whole."""
+    if format_:
+        screen.is_wide = True
+        return parse_format(format_)
+    if is_detailed:
+        return DETAIL_FIELDS
+    if screen.is_json or screen.is_wide:
+        return DEFAULT_FIELDS
+    return DEAD_FIELDS if is_dead else CONSOLE_FIELDS
 
 
 def _list(name: str) -> click.Command:
-    @click.command(name, cls=Leaf)
+    @click.command(name, cls=ListCommand)
     @click.option("-s", "--status", metavar="STATUSES", help="Statuses, separated by commas.  [default: all but dead]")
     @click.option("--running", is_flag=True, help="Only CREATING, PULLING and RUNNING.")
     @click.option("--dead", is_flag=True, help="Only CANCELLED and TERMINATED.")
@@ -140,7 +175,8 @@ def _list(name: str) -> click.Command:
     ) -> None:  # fmt: skip
         """List sessions, those whose status changed last first.
 
-        Without options all but the dead: PENDING to TERMINATING, and ERROR.
+        Without options all but the dead: PENDING to TERMINATING, and ERROR. Every command takes an ID as it is shown,
+        or any other beginning that no other session has.
         """
         if sum((bool(status), running, dead)) > 1:
             raise click.UsageError("give one of --status, --running and --dead")
@@ -150,13 +186,7 @@ def _list(name: str) -> click.Command:
         statuses: Sequence[str] = RUNNING if running else DEAD if dead else ACTIVE
         if status:
             statuses = [part.strip().upper() for part in status.split(",") if part.strip()]
-        fields: Sequence[str] = CONSOLE_FIELDS if not screen.is_json else DEFAULT_FIELDS
-        if name_only:
-            fields = ("name",)
-        elif detail:
-            fields = DETAIL_FIELDS
-        elif format_:
-            fields = parse_format(format_)
+        fields = ("name",) if name_only else _fields(screen, format_=format_, is_detailed=detail, is_dead=dead)
 
         async def work(api: AsyncSession) -> None:
             items, total = await fetch(
@@ -173,7 +203,7 @@ def _list(name: str) -> click.Command:
             else:
                 displays = await slot_displays(api) if "occupying_slots" in fields else {}
                 rows = [{**item, **described_slots(item, displays)} for item in items]
-                screen.table(rows, [(name, FIELDS[name]) for name in fields])
+                screen.table(rows, columns_of(fields, is_wide=screen.is_wide))
                 if total > offset + len(items):
                     screen.note(f"{total - offset - len(items)} more: use --all")
 

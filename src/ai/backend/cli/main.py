@@ -23,7 +23,7 @@ SESSION_COMMANDS = {
     "run": Entry("ai.backend.cli.run_command:run", "Run code in a session: one call from code to output."),
     "start": Entry("ai.backend.cli.start_command:start", "Start a session and leave it running."),
     "ps": Entry("ai.backend.cli.list_command:ps", "List sessions."),
-    "info": Entry(_SESSION + "info", "Show what is known about a session."),
+    "info": Entry(_SESSION + "info", "Show the details of a session."),
     "logs": Entry(_SESSION + "logs", "Print the console log of a session."),
     "top": Entry("ai.backend.cli.top_command:top", "Show what the processes of a session use."),
     "rm": Entry(_SESSION + "rm", "Terminate sessions, or cancel pending ones."),

@@ -8,20 +8,21 @@ import click
 
 from ai.backend.cli.administering import change, show_one
 from ai.backend.cli.calling import call
+from ai.backend.cli.framework.confirmation import confirm, yes_option
+from ai.backend.cli.framework.printing import print_result
+from ai.backend.cli.framework.values import iso_time, readable_time
 from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
-from ai.backend.cli.output import readable_time
-from ai.backend.cli.vfolder_group import tell
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-announcement = LazyGroup("announcement", help="What everybody is told.")
+announcement = LazyGroup("announcement", help="The announcement for all users.")
 scheduler = LazyGroup("scheduler", help="Which agents take sessions.")
 server_logs = LazyGroup("server-logs", help="Errors that clients reported.")
 watcher = LazyGroup("watcher", help="Start and stop agents by their watchers.")
 _AGENT = click.argument("agent")
 _AGENTS = click.argument("agent_ids", nargs=-1, required=True)
-_LOOK_S = 3.0
+_POLL_S = 3.0
 
 
 @click.command("freeze", cls=Leaf)
@@ -38,7 +39,7 @@ def freeze(wait: bool, force_kill: bool) -> None:
 
         while wait and (left := int((await api.Manager.status())["active_sessions"])):
             screen.note(f"{left} sessions are left")
-            await asyncio.sleep(_LOOK_S)  # the server tells of no end of all sessions
+            await asyncio.sleep(_POLL_S)  # the server tells of no end of all sessions
         await api.Manager.freeze(force_kill=force_kill)
 
     change(work, {"status": "frozen"}, "frozen; sessions end" if force_kill else "frozen")
@@ -104,15 +105,15 @@ def watcher_restart(agent: str) -> None:
 
 @announcement.command("get", cls=Leaf)
 def announcement_get() -> None:
-    """Show what everybody is told."""
+    """Show the announcement."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Manager.get_announcement()
+        reply = await api.Manager.get_announcement()
         if screen.is_json:
-            screen.json(found)
-        elif found.get("enabled"):
-            screen.say(str(found.get("message") or ""))
+            screen.json(reply)
+        elif reply.get("enabled"):
+            screen.say(str(reply.get("message") or ""))
         else:
             screen.note("there is no announcement")
 
@@ -122,19 +123,18 @@ def announcement_get() -> None:
 @announcement.command("update", cls=Leaf)
 @click.option("-m", "--message", help="Markdown; an editor is opened without it.")
 def announcement_update(message: str | None) -> None:
-    """Tell everybody something."""
+    """Announce a message to all users."""
     text = message if message is not None else click.edit("")
     if text is None or not text.strip():
-        raise click.UsageError("there is nothing to tell")
+        raise click.UsageError("the announcement is empty")
     change(lambda api: api.Manager.update_announcement(True, text), {"enabled": True, "message": text}, "announced")
 
 
 @announcement.command("delete", cls=Leaf)
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def announcement_delete(yes: bool) -> None:
-    """Tell nothing any more."""
-    if not yes:
-        click.confirm("Remove the announcement?", abort=True, err=True)
+    """Remove the announcement."""
+    confirm("Remove the announcement", is_confirmed=yes)
     change(lambda api: api.Manager.update_announcement(False), {"enabled": False}, "removed")
 
 
@@ -146,7 +146,7 @@ def announcement_dismiss() -> None:
     screen = screen_of()
     if not dismiss():
         screen.fail("no announcement was seen yet")
-    tell(screen, {"dismissed": True}, "dismissed")
+    print_result(screen, {"dismissed": True}, "dismissed")
 
 
 # ---- reported errors ----
@@ -161,21 +161,19 @@ def server_logs_list(mark_read: bool, page_size: int, page_number: int) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.ServerLog.list(mark_read, page_size, page_number)
+        page = await api.ServerLog.list(mark_read, page_size, page_number)
         if screen.is_json:
-            screen.json(found)
-        elif found["logs"]:
-            screen.say("\n\n".join(_told(one) for one in found["logs"]))
+            screen.json(page)
+        elif page["logs"]:
+            screen.say("\n\n".join(map(_describe_error, page["logs"])))
         else:
             screen.note("no errors were reported")
 
     call(screen, work)
 
 
-def _told(error: dict[str, Any]) -> str:
-    from datetime import UTC, datetime
-
-    at = readable_time(datetime.fromtimestamp(error["created_at"], UTC).isoformat())
+def _describe_error(error: dict[str, Any]) -> str:
+    at = readable_time(iso_time(error["created_at"]))
     request = f"{error['request_status'] or ''} {error['request_url'] or ''}".strip()
     lines = [f"{at} {error['severity']} from {error['source']}, user {error['user']}", request, error["message"]]
     return "\n".join(line for line in [*lines, error["traceback"] or ""] if line)

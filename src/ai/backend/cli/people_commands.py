@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.administering import change, given, page_them, paging, show_one
-from ai.backend.cli.lazy import LazyGroup, Leaf
+from ai.backend.cli.administering import change, given, page_them, paging, show_one, some_changes
+from ai.backend.cli.framework.confirmation import confirm, yes_option
+from ai.backend.cli.framework.values import relative_time
+from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -16,24 +19,24 @@ user = LazyGroup("user", help="Users.")
 _EMAIL = click.argument("email")
 _STATUS = "active, inactive, deleted or before-verification."
 _USER_COLUMNS = [
-    ("email", "Email"),
-    ("username", "Username"),
-    ("full_name", "Full Name"),
-    ("role", "Role"),
-    ("status", "Status"),
-    ("domain_name", "Domain"),
-    ("groups", "Groups"),
-    ("uuid", "UUID"),
+    Column("email", "Email"),
+    Column("username", "Username", is_wide=True),
+    Column("full_name", "Full Name"),
+    Column("role", "Role"),
+    Column("status", "Status"),
+    Column("domain_name", "Domain"),
+    Column("groups", "Groups", is_wide=True),
+    Column("uuid", "UUID", is_wide=True),
 ]
 _KEYPAIR_COLUMNS = [
-    ("user_id", "User"),
-    ("access_key", "Access Key"),
-    ("is_active", "Active"),
-    ("is_admin", "Admin"),
-    ("resource_policy", "Resource Policy"),
-    ("rate_limit", "Rate Limit"),
-    ("concurrency_used", "Sessions"),
-    ("last_used", "Last Used"),
+    Column("user_id", "User"),
+    Column("access_key", "Access Key"),
+    Column("is_active", "Active"),
+    Column("is_admin", "Admin", is_wide=True),
+    Column("resource_policy", "Policy"),
+    Column("rate_limit", "Rate Limit", is_wide=True),
+    Column("concurrency_used", "Sessions", is_number=True),
+    Column("last_used", "Last Used", relative_time),
 ]
 
 
@@ -61,7 +64,7 @@ def _described(command: Any) -> Any:
     return command
 
 
-@user.command("list", cls=Leaf)
+@user.command("list", cls=ListCommand)
 @click.option("-s", "--status", help=f"Only those of one status: {_STATUS}")
 @click.option("-g", "--group", metavar="UUID", help="Only members of a group (project), by its id.")
 @paging
@@ -73,7 +76,11 @@ def user_list(
     def load(api: AsyncSession) -> Any:
         return api.User.paginated_list(status, group, page_offset=offset, page_size=limit, filter=filter_, order=order)
 
-    page_them(load, _USER_COLUMNS, "there are no such users")
+    page_them(load, _USER_COLUMNS, "there are no such users", describe=_describe_user)
+
+
+def _describe_user(user: dict[str, Any]) -> dict[str, Any]:
+    return {**user, "groups": [group.get("name") for group in user.get("groups") or ()]}
 
 
 @user.command("info", cls=Leaf)
@@ -107,9 +114,7 @@ def user_add(domain_name: str, email: str, password: str, group_ids: tuple[str, 
 @_described
 def user_update(email: str, **props: Any) -> None:
     """Change the user EMAIL; what is not named stays as it is."""
-    values = given(**props)
-    if not values:
-        raise click.UsageError("name something to change, such as --role")
+    values = some_changes(props, "--role")
     change(lambda api: api.User.update(email, **values), {"updated": email}, f"updated {email}")
 
 
@@ -123,19 +128,18 @@ def user_delete(email: str) -> None:
 @user.command("purge", cls=Leaf)
 @_EMAIL
 @click.option("--purge-shared-vfolders", is_flag=True, help="Remove folders that others share too.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def user_purge(email: str, purge_shared_vfolders: bool, yes: bool) -> None:
     """Remove the user EMAIL for good, with sessions and folders. Folders that others share become yours."""
-    if not yes:
-        click.confirm(f"Remove {email} with all sessions and folders for good?", abort=True, err=True)
-    work = {"purge_shared_vfolders": purge_shared_vfolders}
-    change(lambda api: api.User.purge(email, **work), {"purged": email}, f"purged {email}")
+    confirm(f"Remove {email} with all sessions and folders for good", is_confirmed=yes)
+    props = {"purge_shared_vfolders": purge_shared_vfolders}
+    change(lambda api: api.User.purge(email, **props), {"purged": email}, f"purged {email}")
 
 
 # ---- keypairs; the group is in groups.py, with the commands that everybody has ---------------------------
 
 
-@click.command("list", cls=Leaf)
+@click.command("list", cls=ListCommand)
 @click.option("-u", "--user-id", metavar="EMAIL", help="Only those of one user.")
 @click.option("--is-active", type=bool, help="Only active ones, or only others.")
 @paging
@@ -159,7 +163,7 @@ def keypair_list(
 @click.option("-i", "--inactive", is_flag=True, help="Make it inactive.")
 @click.option("-r", "--rate-limit", type=click.IntRange(0), help="Requests in 15 minutes; 0: any number.")
 def keypair_add(user_id: str, resource_policy: str, admin: bool | None, inactive: bool, rate_limit: int | None) -> None:
-    """Make a keypair of the user USER_ID (an e-mail address) and print it. The secret is told this once."""
+    """Make a keypair of the user USER_ID (an e-mail address) and print it. The secret key is never shown again."""
     props = given(is_admin=admin, is_active=not inactive, resource_policy=resource_policy, rate_limit=rate_limit)
     change(lambda api: api.KeyPair.create(user_id, **props), {"added": user_id}, "", lines=_new_keypair)
 
@@ -176,9 +180,7 @@ def _new_keypair(made: dict[str, Any]) -> str:
 @click.option("-r", "--rate-limit", type=click.IntRange(0), help="Requests in 15 minutes; 0: any number.")
 def keypair_update(access_key: str, **props: Any) -> None:
     """Change a keypair; what is not named stays as it is."""
-    values = given(**props)
-    if not values:
-        raise click.UsageError("name something to change, such as --resource-policy")
+    values = some_changes(props, "--resource-policy")
     change(lambda api: api.KeyPair.update(access_key, **values), {"updated": access_key}, f"updated {access_key}")
 
 
@@ -198,6 +200,8 @@ def keypair_deactivate(access_key: str) -> None:
 
 @click.command("delete", cls=Leaf)
 @click.argument("access_key")
-def keypair_delete(access_key: str) -> None:
+@yes_option
+def keypair_delete(access_key: str, yes: bool) -> None:
     """Remove a keypair for good; not the main one of its user."""
+    confirm(f"Remove the keypair {access_key} for good", is_confirmed=yes)
     change(lambda api: api.KeyPair.delete(access_key), {"deleted": access_key}, f"deleted {access_key}")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import click
 
+from ai.backend.cli.administering import NamedObjects, add_object_commands
 from ai.backend.cli.calling import call
-from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
-from ai.backend.cli.transfer_bar import readable_size
-from ai.backend.cli.vfolder_group import show, tell
+from ai.backend.cli.framework.printing import print_result, print_rows
+from ai.backend.cli.framework.values import readable_size
+from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand, screen_of
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -21,11 +22,11 @@ user_policy = LazyGroup("user-resource-policy", help="Storage limits of users.")
 project_policy = LazyGroup("project-resource-policy", help="Storage limits of groups.")
 
 _COLUMNS = [
-    ("host", "Host"),
-    ("scope", "Quota scope"),
-    ("used", "Used"),
-    ("limit", "Limit"),
-    ("enforcement", "Enforcement"),
+    Column("host", "Host"),
+    Column("scope", "Quota scope"),
+    Column("used", "Used", is_number=True),
+    Column("limit", "Limit", is_number=True),
+    Column("enforcement", "Enforcement"),
 ]
 
 
@@ -43,8 +44,8 @@ async def _scope_id(api: AsyncSession, scope: str) -> str:
     except ValueError:
         pass
     if kind == "user":
-        found = await api.Admin.query("query($who: String) { user(email: $who) { uuid } }", {"who": who})
-        return f"user:{found['user']['uuid']}"
+        reply = await api.Admin.query("query($who: String) { user(email: $who) { uuid } }", {"who": who})
+        return f"user:{reply['user']['uuid']}"
     groups = (await api.Admin.query("query($who: String!) { groups_by_name(name: $who) { id } }", {"who": who}))[
         "groups_by_name"
     ]
@@ -57,19 +58,19 @@ async def _scope_id(api: AsyncSession, scope: str) -> str:
 
 async def _usage(api: AsyncSession, host: str, scope: str, name: str) -> dict[str, Any]:
     """One row; ``name`` is the scope as people write it."""
-    found = await api.QuotaScope.get(host, scope)
-    limit = found["hard_limit_bytes"]
+    usage = await api.QuotaScope.get(host, scope)
+    limit = usage["hard_limit_bytes"]
     return {
         "host": host,
         "quota_scope_id": scope,
         "scope": name,
-        **found,
-        "used": readable_size(int(found["usage_bytes"])),
+        **usage,
+        "used": readable_size(int(usage["usage_bytes"])),
         "limit": "none" if limit is None else readable_size(int(limit)),
     }
 
 
-@click.command("quota", cls=Leaf)
+@click.command("quota", cls=ListCommand)
 def quota() -> None:
     """Show what you and your projects keep on each storage host, and may keep.
 
@@ -83,12 +84,12 @@ def quota() -> None:
         scopes |= {f"project:{group['id']}": f"project:{group['name']}" for group in user["groups"]}
         hosts = (await api.VFolder.list_hosts())["allowed"]
         rows = [await _usage(api, host, scope, name) for host in hosts for scope, name in scopes.items()]
-        show(screen, rows, _COLUMNS, "no storage host is open to you")
+        print_rows(screen, rows, _COLUMNS, "no storage host is open to you")
 
     call(screen, work)
 
 
-@quota_scope.command("get", cls=Leaf)
+@quota_scope.command("get", cls=ListCommand)
 @click.argument("host")
 @click.argument("scope")
 def get(host: str, scope: str) -> None:
@@ -96,7 +97,7 @@ def get(host: str, scope: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        show(screen, [await _usage(api, host, await _scope_id(api, scope), scope)], _COLUMNS, "")
+        print_rows(screen, [await _usage(api, host, await _scope_id(api, scope), scope)], _COLUMNS, "")
 
     call(screen, work)
 
@@ -113,8 +114,8 @@ def set_(host: str, scope: str, size: str) -> None:
     async def work(api: AsyncSession) -> None:
         scope_id = await _scope_id(api, scope)
         await api.QuotaScope.set(host, scope_id, limit)
-        told = {"host": host, "quota_scope_id": scope_id, "hard_limit_bytes": limit}
-        tell(screen, told, f"{scope} may keep {readable_size(limit)} on {host}")
+        document = {"host": host, "quota_scope_id": scope_id, "hard_limit_bytes": limit}
+        print_result(screen, document, f"{scope} may keep {readable_size(limit)} on {host}")
 
     call(screen, work)
 
@@ -129,7 +130,7 @@ def unset(host: str, scope: str) -> None:
     async def work(api: AsyncSession) -> None:
         scope_id = await _scope_id(api, scope)
         await api.QuotaScope.unset(host, scope_id)
-        tell(screen, {"host": host, "quota_scope_id": scope_id}, f"{scope} has no limit of its own on {host}")
+        print_result(screen, {"host": host, "quota_scope_id": scope_id}, f"{scope} has no limit of its own on {host}")
 
     call(screen, work)
 
@@ -147,73 +148,49 @@ def _bytes(size: str) -> int:
 # ---- storage policies ----
 
 
-def _area(api: AsyncSession, kind: str) -> Any:
-    return api.UserResourcePolicy if kind == "user" else api.ProjectResourcePolicy
+def _policy_size(_ctx: click.Context, _param: click.Parameter, value: str | None) -> int | None:
+    if value in ("none", "-1"):
+        return -1
+    return _bytes(value) if value else None
 
 
-def _put(kind: str, method: str, done: str, name: str, max_quota_scope_size: str | None, count: int | None) -> None:
-    screen = screen_of()
-    size = (
-        -1 if max_quota_scope_size in ("none", "-1") else _bytes(max_quota_scope_size) if max_quota_scope_size else None
+def _policy_options(command: Any) -> Any:
+    for option in (
+        click.option("--max-vfolder-count", type=click.IntRange(0), help="Folders; 0: any number."),
+        click.option(
+            "--max-quota-scope-size",
+            metavar="SIZE",
+            callback=_policy_size,
+            help="Such as 100g on each volume; none: no limit.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _policy_row(policy: dict[str, Any]) -> dict[str, Any]:
+    size = policy["max_quota_scope_size"]
+    return {
+        **policy,
+        "size": "any" if size is None or size < 0 else readable_size(size),
+        "count": str(policy["max_vfolder_count"] or "any"),
+    }
+
+
+for _group, _area in ((user_policy, "UserResourcePolicy"), (project_policy, "ProjectResourcePolicy")):
+    add_object_commands(
+        _group,
+        NamedObjects(
+            area=_area,
+            noun=("policy", "policies"),
+            columns=[
+                Column("name", "Name"),
+                Column("count", "Folders", is_number=True),
+                Column("size", "Size on each volume", is_number=True),
+            ],
+            options=_policy_options,
+            example="--max-quota-scope-size",
+            describe=_policy_row,
+            add_help="Make the policy NAME; that of the name `default` is in force for who has no other.",
+        ),
     )
-    given = {"max_quota_scope_size": size, "max_vfolder_count": count}
-    props = {key: value for key, value in given.items() if value is not None}
-
-    async def work(api: AsyncSession) -> None:
-        await getattr(_area(api, kind), method)(name, **props)
-        tell(screen, {done: name, **props}, f"{done} {name}")
-
-    call(screen, work)
-
-
-def _size(limit: int | None) -> str:
-    return "any" if limit is None or limit < 0 else readable_size(limit)
-
-
-def _count(policy: Mapping[str, Any]) -> str:
-    return str(policy["max_vfolder_count"] or "any")
-
-
-def _add_policy_commands(target: LazyGroup, kind: str) -> None:
-    size = click.option("--max-quota-scope-size", metavar="SIZE", help="Such as 100g on each volume; none: no limit.")
-    count = click.option("--max-vfolder-count", "count", type=click.IntRange(0), help="Folders; 0: any number.")
-
-    def list_policies() -> None:
-        """List the policies."""
-        screen = screen_of()
-
-        async def work(api: AsyncSession) -> None:
-            found = await _area(api, kind).list()
-            rows = [{**one, "size": _size(one["max_quota_scope_size"]), "count": _count(one)} for one in found]
-            columns = [("name", "Name"), ("count", "Folders"), ("size", "Size on each volume")]
-            show(screen, rows, columns, "there are no policies")
-
-        call(screen, work)
-
-    def add(name: str, max_quota_scope_size: str | None, count: int | None) -> None:
-        """Make the policy NAME; that of the name `default` is in force for who has no other."""
-        _put(kind, "create", "added", name, max_quota_scope_size, count)
-
-    def update(name: str, max_quota_scope_size: str | None, count: int | None) -> None:
-        """Change the policy NAME."""
-        _put(kind, "update", "updated", name, max_quota_scope_size, count)
-
-    def delete(name: str) -> None:
-        """Remove the policy NAME."""
-        screen = screen_of()
-
-        async def work(api: AsyncSession) -> None:
-            await _area(api, kind).delete(name)
-            tell(screen, {"deleted": name}, f"deleted {name}")
-
-        call(screen, work)
-
-    named = click.argument("name")
-    target.command("list", cls=Leaf)(list_policies)
-    target.command("add", cls=Leaf)(named(size(count(add))))
-    target.command("update", cls=Leaf)(named(size(count(update))))
-    target.command("delete", cls=Leaf)(named(delete))
-
-
-_add_policy_commands(user_policy, "user")
-_add_policy_commands(project_policy, "project")

@@ -79,10 +79,10 @@ def parse_range(expression: str) -> Range:
         raise RangeError(
             f"{expression!r}: write X=case:A,B,C or X=linspace:START,STOP,POINTS or X=range:START,STOP,STEP"
         )
-    known = {"case": (_case, None), "linspace": (_linspace, 3), "range": (_range, 3)}
-    if kind not in known:
+    kinds = {"case": (_case, None), "linspace": (_linspace, 3), "range": (_range, 3)}
+    if kind not in kinds:
         raise RangeError(f"{expression!r}: {kind!r} is not one of case, linspace and range")
-    make, arity = known[kind]
+    make, arity = kinds[kind]
     if arity is not None and len(parts) != arity:
         raise RangeError(f"{expression!r}: {kind} takes {arity} numbers")
     values = tuple(make(parts))

@@ -1,4 +1,4 @@
-"""Console items of a run (spec 03-08, "Handling Console Output") on a terminal."""
+"""Prints the console items of a run (spec 03-08, "Handling Console Output")."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUFFIXES = {
 
 
 def decode_media(mime: str, content: str) -> bytes:
-    """The bytes of a media item: a data URI for binary types, plain text otherwise."""
+    """Return the bytes of a media item: a data URI for binary types, plain text otherwise."""
     if not content.startswith("data:"):
         return content.encode()
     head, _, body = content.partition(",")
@@ -29,9 +29,9 @@ def decode_media(mime: str, content: str) -> bytes:
 
 
 class Renderer:
-    """Writes console items: text to stdout and stderr as it was, media and html into files that it names.
+    """Writes text of the user's program to stdout and stderr unchanged, and media and HTML to files that it names.
 
-    ``prefix`` starts every line; it is what tells parallel runs apart.
+    ``prefix`` starts every line, so that the lines of parallel runs can be told apart.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Renderer:
         self._out = out or sys.stdout
         self._err = err or sys.stderr
         self._folder = folder or Path.cwd()
-        self._rest = {"stdout": "", "stderr": ""}
+        self._unfinished = {"stdout": "", "stderr": ""}
         self._media = 0
 
     def show(self, items: Sequence[Sequence[Any]]) -> None:
@@ -60,11 +60,11 @@ class Renderer:
         self._err.flush()
 
     def finish(self) -> None:
-        """Write what still waits for the end of its line."""
-        for kind, rest in self._rest.items():
+        """Write the lines that have not ended yet."""
+        for kind, rest in self._unfinished.items():
             if rest:
                 self._stream(kind).write(f"{self._prefix}{rest}\n")
-                self._rest[kind] = ""
+                self._unfinished[kind] = ""
         self._out.flush()
         self._err.flush()
 
@@ -75,7 +75,7 @@ class Renderer:
         if not self._prefix:
             self._stream(kind).write(text)
             return
-        *whole, self._rest[kind] = (self._rest[kind] + text).split("\n")
+        *whole, self._unfinished[kind] = (self._unfinished[kind] + text).split("\n")
         for line in whole:
             self._stream(kind).write(f"{self._prefix}{line}\n")
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.administering import change, given, json_option, list_them, show_one
-from ai.backend.cli.lazy import LazyGroup, Leaf
+from ai.backend.cli.administering import change, given, json_option, list_them, show_one, some_changes
+from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 resource_group = LazyGroup("scaling-group", help="Resource groups: which agents are scheduled together, and how.")
 _NAME = click.argument("name")
 _COLUMNS = [
-    ("name", "Name"),
-    ("description", "Description"),
-    ("is_active", "Active"),
-    ("is_public", "Public"),
-    ("scheduler", "Scheduler"),
-    ("scheduler_opts", "Options"),
+    Column("name", "Name"),
+    Column("description", "Description"),
+    Column("is_active", "Active"),
+    Column("is_public", "Public"),
+    Column("scheduler", "Scheduler"),
+    Column("scheduler_opts", "Options", is_wide=True),
 ]
 
 
@@ -39,7 +40,7 @@ def _described(command: Any) -> Any:
     return command
 
 
-@resource_group.command("list", cls=Leaf)
+@resource_group.command("list", cls=ListCommand)
 def list_() -> None:
     """List the resource groups."""
     list_them(lambda api: api.ScalingGroup.list(), _COLUMNS, "there are no resource groups")
@@ -52,11 +53,11 @@ def info(name: str) -> None:
     show_one(lambda api: api.ScalingGroup.detail(name), f"there is no resource group {name}")
 
 
-@resource_group.command("get-available", cls=Leaf)
+@resource_group.command("get-available", cls=ListCommand)
 @click.argument("group")
 def get_available(group: str) -> None:
     """List the resource groups that sessions of GROUP (a project) may use."""
-    list_them(lambda api: api.ScalingGroup.list_available(group), [("name", "Name")], "none is open to it")
+    list_them(lambda api: api.ScalingGroup.list_available(group), [Column("name", "Name")], "none is open to it")
 
 
 @resource_group.command("add", cls=Leaf)
@@ -82,9 +83,8 @@ def update(name: str, active: bool | None, private: bool | None, **props: Any) -
 
     A change of the scheduler is in force from its next pass on.
     """
-    props = given(is_active=active, is_public=None if private is None else not private, **props)
-    if not props:
-        raise click.UsageError("name something to change, such as --scheduler")
+    is_public = None if private is None else not private
+    props = some_changes({"is_active": active, "is_public": is_public, **props}, "--scheduler")
     change(lambda api: api.ScalingGroup.update(name, **props), {"updated": name}, f"updated {name}")
 
 

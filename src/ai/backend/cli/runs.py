@@ -1,4 +1,4 @@
-"""What `run` does: one session for every case, all at once, each from its creation to its removal."""
+"""Runs the cases of `run`: one session for each, all at once, from its creation to its removal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any
 from ai.backend.cli.calling import report
 from ai.backend.cli.cases import Case, Plan
 from ai.backend.cli.creation import made_up_name
-from ai.backend.cli.lifecycle import EarlyCreation, NotStarted, create_running, tell_start
-from ai.backend.cli.output import MutedScreen, OutputMode, Screen, cell
+from ai.backend.cli.framework.values import cell, readable_metric
+from ai.backend.cli.lifecycle import EarlyCreation, NotStarted, create_running, print_start
+from ai.backend.cli.output import MutedScreen, OutputMode, Screen
 from ai.backend.cli.prompting import read_line
 from ai.backend.cli.rendering import Renderer
 from ai.backend.client.exceptions import BackendAPIError, BackendError
@@ -30,7 +31,7 @@ _ERRORS = Screen(OutputMode.CONSOLE)
 
 @dataclass(slots=True)
 class Outcome:
-    """How a case went; ``exit_code`` is what the command exits with if it is the only one."""
+    """How a case ended; ``exit_code`` is that of the command where it is the only case."""
 
     case: Case
     session: AsyncComputeSession | None = None
@@ -43,10 +44,10 @@ class Outcome:
 
     def document(self) -> dict[str, Any]:
         session = self.session
-        known = session is not None and session.id is not None
+        is_created = session is not None and session.id is not None
         return {
             "session": {"id": str(session.id), "name": session.name, "created": session.created}
-            if known and session
+            if is_created and session
             else None,
             "values": dict(self.case.values),
             "status": self.status,
@@ -60,8 +61,8 @@ class Outcome:
 
 async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCreation | None = None) -> int:
     """Run every case; the exit code is that of the first case that failed, or zero."""
-    told = MutedScreen(screen.mode) if plan.quiet else screen
-    runs = [CaseRun(api, told, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
+    notes = MutedScreen(screen.mode) if plan.quiet else screen
+    runs = [CaseRun(api, notes, plan, case, number=number) for number, case in enumerate(plan.cases, 1)]
     if early is not None:
         runs[0].begin_with(early)
     slots = asyncio.Semaphore(plan.max_parallel)
@@ -77,7 +78,7 @@ async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCr
         documents = [one.document() for one in outcomes]
         screen.json(documents[0] if len(documents) == 1 else documents)
     elif len(outcomes) > 1:
-        told.note(f"{len(outcomes) - len(failed)} of {len(outcomes)} cases succeeded")
+        notes.note(f"{len(outcomes) - len(failed)} of {len(outcomes)} cases succeeded")
     return failed[0].exit_code if failed else 0
 
 
@@ -121,12 +122,12 @@ class CaseRun:
         self._interrupting: asyncio.Task[None] | None = None
 
     def begin_with(self, early: EarlyCreation) -> None:
-        """The session of this case is being created already."""
+        """Take a session that is being created as that of this case."""
         self._early = early
         self._name = early.call.json["name"]
 
     async def run(self) -> Outcome:
-        """Never raises for what the platform or the user's program does: the outcome says it."""
+        """Run the case and return its outcome, which names a failure of the platform or the program; none is raised."""
         outcome = self._outcome
         if self._was_interrupted():
             outcome.status, outcome.exit_code = "interrupted", INTERRUPTED
@@ -148,14 +149,14 @@ class CaseRun:
         finally:
             self._renderer.finish()
             await self._clean_up()
-        self._tell_end()
+        self._print_end()
         return outcome
 
     def _was_interrupted(self) -> bool:
         return self._interrupts > 0
 
     def interrupt(self) -> None:
-        """What Ctrl-C does to this case."""
+        """Interrupt the program; at the second call, leave it and end this case."""
         self._interrupts += 1
         session = self._outcome.session
         if self._interrupts == 1 and self._is_executing and session is not None:
@@ -187,7 +188,7 @@ class CaseRun:
         outcome.session = session = await create_running(
             self._api, self._screen, plan.image, creation, max_wait=plan.max_wait, label=self._label, early=self._early
         )
-        await tell_start(session, self._screen, label=self._label)
+        await print_start(session, self._screen, label=self._label)
         if plan.files:
             await session.upload(plan.files, plan.basedir)
             self._screen.note(f"{self._label}  uploaded    {', '.join(plan.files)}")
@@ -239,7 +240,7 @@ class CaseRun:
         if self._interrupts:
             outcome.status, outcome.exit_code = "interrupted", INTERRUPTED
 
-    def _tell_end(self) -> None:
+    def _print_end(self) -> None:
         outcome = self._outcome
         for file in outcome.files:
             self._screen.note(f"{self._label}  output file {file.get('name')}")
@@ -249,7 +250,7 @@ class CaseRun:
             self._screen.note(f"{self._label}  used        {describe_stats(outcome.stats)}")
 
     async def _clean_up(self) -> None:
-        """With --rm, end the session; also one that was interrupted while it was made."""
+        """End the session with --rm, also one whose creation was interrupted."""
         if not self._plan.remove or self._plan.enqueue_only:
             return
         session = self._outcome.session or self._api.ComputeSession(self._name, self._plan.creation.owner)
@@ -267,11 +268,11 @@ class CaseRun:
 
 
 def describe_stats(stats: Mapping[str, Any]) -> str:
-    """``cpu_used 120 msec, mem 10485760 bytes``: the current value of every metric."""
+    """Return the current value of every metric: ``cpu_used 120 ms, mem 10.0 MiB``."""
     texts = []
     for name, metric in stats.items():
         if isinstance(metric, Mapping):
-            texts.append(f"{name} {cell(metric.get('current'))} {metric.get('unit_hint') or ''}".strip())
+            texts.append(f"{name} {readable_metric(metric)}")
         elif name not in {"status", "version"}:
             texts.append(f"{name} {cell(metric)}")
     return ", ".join(texts) or "not available"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ai.backend.cli.calling import call, slot_displays
+from ai.backend.cli.calling import call, describe_api_error, slot_displays
+from ai.backend.cli.framework.values import SlotDisplays, decoded, describe_slots, readable_time
 from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import SlotDisplays, decoded, describe_slots, readable_time
 
 if TYPE_CHECKING:
     from ai.backend.client.func.session import AsyncComputeSession
@@ -37,7 +37,7 @@ owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session
 @click.argument("session")
 @owner_option
 def info(session: str, owner: str | None) -> None:
-    """Show what is known about SESSION (a name or id)."""
+    """Show the details of SESSION: a name, an id, or a beginning of either."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
@@ -45,19 +45,19 @@ def info(session: str, owner: str | None) -> None:
 
         handle = api.ComputeSession(session, owner)
         await handle.resolve_id()
-        found = await handle.detail((*INFO_FIELDS, f"containers {{ {' '.join(CONTAINER_FIELDS)} }}"))
-        if found is None:
+        detail = await handle.detail((*INFO_FIELDS, f"containers {{ {' '.join(CONTAINER_FIELDS)} }}"))
+        if detail is None:
             raise BackendClientError(f"the session {session} is not visible in the list of sessions")
         if screen.is_json:
-            screen.json({name: decoded(value) for name, value in found.items()})
+            screen.json({name: decoded(value) for name, value in detail.items()})
         else:
-            screen.facts(describe_info(found, await slot_displays(api)))
+            screen.facts(describe_info(detail, await slot_displays(api)))
 
     call(screen, work)
 
 
-def describe_info(found: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, Any]]:
-    """A session's facts in the order of a person's interest; what is empty is left out."""
+def describe_info(session: Mapping[str, Any], displays: SlotDisplays) -> Iterator[tuple[str, Any]]:
+    """Yield the facts of a session that are not empty, the most interesting first."""
     from ai.backend.cli.lifecycle import (
         describe_devices,
         describe_failures,
@@ -68,7 +68,7 @@ def describe_info(found: Mapping[str, Any], displays: SlotDisplays) -> Iterator[
 
     titles = {"id": "session id", "agent_ids": "agents", "scaling_group": "resource group", "access_key": "owner"}
     for name in INFO_FIELDS:
-        value = decoded(found.get(name)) if name in _ENCODED else found.get(name)
+        value = decoded(session.get(name)) if name in _ENCODED else session.get(name)
         if name in {"status_data", "status_info", "status_history"} or value in (None, "", [], {}):
             continue
         if name in {"occupying_slots", "resource_opts"}:
@@ -76,13 +76,13 @@ def describe_info(found: Mapping[str, Any], displays: SlotDisplays) -> Iterator[
         elif name == "service_ports":
             value = [port.get("name") for port in value]
         yield titles.get(name, name.replace("_", " ")), value
-    containers = found.get("containers") or ()
+    containers = session.get("containers") or ()
     more = {
-        "why": reason(found),
+        "why": reason(session),
         "devices": describe_devices(containers),
-        "failed devices": describe_failures(found.get("status_data")),
+        "failed devices": describe_failures(session.get("status_data")),
         "plugins": describe_troubles(containers),
-        "life cycle": describe_history(decoded(found.get("status_history")) or {}),
+        "life cycle": describe_history(decoded(session.get("status_history")) or {}),
     }
     yield from ((name, text) for name, text in more.items() if text)
     if len(containers) > 1:
@@ -116,7 +116,7 @@ def _for_each(
     done: str,
     action: Callable[[AsyncComputeSession], Any],
 ) -> None:
-    """Do something with several sessions at once; each failure is told, and makes the exit code 1."""
+    """Do something with several sessions at once; each failure is printed, and makes the exit code 1."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> int:
@@ -128,12 +128,10 @@ def _for_each(
             try:
                 answer = await action(api.ComputeSession(name, owner))
             except BackendError as error:
+                text = describe_api_error(error) if isinstance(error, BackendAPIError) else str(error)
                 if not screen.is_json:
-                    hint = ""
-                    if isinstance(error, BackendAPIError) and error.status == 404 and owner is None:
-                        hint = " (another user's? administrators give --owner)"
-                    screen.error(f"{name}: {error}{hint}")
-                return {"session": name, "ok": False, "error": str(error)}
+                    screen.error(f"{name}: {text}")
+                return {"session": name, "ok": False, "error": text}
             ended = str(answer.get("status") or "").lower() if isinstance(answer, Mapping) else ""
             screen.say(f"{name}: {'cancelled' if ended == 'cancelled' else done}")
             return {"session": name, "ok": True, **({"result": answer} if answer else {})}
@@ -219,10 +217,10 @@ def status_history(session: str, owner: str | None) -> None:
 
     async def work(api: AsyncSession) -> None:
         history = await api.ComputeSession(session, owner).status_history()
-        known = sorted((when, name) for name, when in history.items() if when)
+        times = sorted((when, name) for name, when in history.items() if when)
         if screen.is_json:
-            screen.json({name: when for when, name in known})
+            screen.json({name: when for when, name in times})
         else:
-            screen.facts((name.upper(), readable_time(when, timespec="milliseconds")) for when, name in known)
+            screen.facts((name.upper(), readable_time(when, timespec="milliseconds")) for when, name in times)
 
     call(screen, work)

@@ -7,9 +7,10 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.administering import change, list_them
-from ai.backend.cli.calling import call
-from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
-from ai.backend.cli.vfolder_group import show
+from ai.backend.cli.framework.references import resolve
+from ai.backend.cli.framework.values import short_id
+from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -21,6 +22,13 @@ _TEMPLATE = click.argument("template_id")
 _PATH = click.argument("path")
 _CLUSTER = click.option("--cluster", "is_cluster", is_flag=True, help="A template of clusters, which have roles.")
 _PERMISSION = click.option("--perm", default="644", show_default=True, help="Permission in octal digits.")
+
+
+async def _template_id(api: AsyncSession, reference: str, is_cluster: bool) -> str:
+    async def load() -> Any:
+        return await api.SessionTemplate.paginated_list(everybodys=True, kind=_kind(is_cluster))
+
+    return await resolve(reference, load, kind="template")
 
 
 def _kind(is_cluster: bool) -> Any:
@@ -41,16 +49,21 @@ def template_create(source: IO[str], group: str | None, is_cluster: bool) -> Non
     change(work, {}, "", lines=lambda made: "\n".join(f"Template {one} is kept." for one in made["ids"]))
 
 
-@sesstpl.command("list", cls=Leaf)
+@sesstpl.command("list", cls=ListCommand)
 @click.option("-a", "--all", "everybodys", is_flag=True, help="Also those of others that you may see.")
 @_CLUSTER
 def template_list(everybodys: bool, is_cluster: bool) -> None:
     """List templates."""
-    columns = (("id", "ID"), ("name", "Name"), ("user_email", "User"), ("group_name", "Group"))
+    columns = (
+        Column("id", "ID", short_id),
+        Column("name", "Name"),
+        Column("user_email", "User"),
+        Column("group_name", "Group"),
+    )
     list_them(
         lambda api: api.SessionTemplate.paginated_list(everybodys=everybodys, kind=_kind(is_cluster)),
         columns,
-        "There are no templates.",
+        "there are no templates",
     )
 
 
@@ -62,9 +75,11 @@ def template_get(template_id: str, form: Any, is_cluster: bool) -> None:
     """Print a template."""
 
     async def work(api: AsyncSession) -> dict[str, Any]:
-        return {"text": await api.SessionTemplate.get(template_id, form=form, kind=_kind(is_cluster))}
+        full_id = await _template_id(api, template_id, is_cluster)
+        text = await api.SessionTemplate.get(full_id, form=form, kind=_kind(is_cluster))
+        return {"id": full_id, "text": text}
 
-    change(work, {"id": template_id}, "", lines=lambda made: made["text"].rstrip("\n"))
+    change(work, {}, "", lines=lambda made: made["text"].rstrip("\n"))
 
 
 @sesstpl.command("update", cls=Leaf)
@@ -74,11 +89,13 @@ def template_get(template_id: str, form: Any, is_cluster: bool) -> None:
 def template_update(template_id: str, source: IO[str], is_cluster: bool) -> None:
     """Replace what a template says."""
     payload = source.read()
-    change(
-        lambda api: api.SessionTemplate.update(template_id, payload, kind=_kind(is_cluster)),
-        {"id": template_id},
-        f"Template {template_id} is changed.",
-    )
+
+    async def work(api: AsyncSession) -> dict[str, Any]:
+        full_id = await _template_id(api, template_id, is_cluster)
+        await api.SessionTemplate.update(full_id, payload, kind=_kind(is_cluster))
+        return {"id": full_id}
+
+    change(work, {}, f"Template {template_id} is changed.")
 
 
 @sesstpl.command("delete", cls=Leaf)
@@ -86,11 +103,13 @@ def template_update(template_id: str, source: IO[str], is_cluster: bool) -> None
 @_CLUSTER
 def template_delete(template_id: str, is_cluster: bool) -> None:
     """Forget a template; its sessions stay."""
-    change(
-        lambda api: api.SessionTemplate.delete(template_id, kind=_kind(is_cluster)),
-        {"id": template_id},
-        f"Template {template_id} is gone.",
-    )
+
+    async def work(api: AsyncSession) -> dict[str, Any]:
+        full_id = await _template_id(api, template_id, is_cluster)
+        await api.SessionTemplate.delete(full_id, kind=_kind(is_cluster))
+        return {"id": full_id}
+
+    change(work, {}, f"Template {template_id} is removed.")
 
 
 @click.command("start-template", cls=Leaf)
@@ -101,11 +120,13 @@ def template_delete(template_id: str, is_cluster: bool) -> None:
 def start_template(template_id: str, name: str | None, enqueue_only: bool, is_cluster: bool) -> None:
     """Start a session as a template says."""
     fields: dict[str, Any] = {"enqueueOnly": enqueue_only, **({"name": name} if name else {})}
+
+    async def work(api: AsyncSession) -> Any:
+        full_id = await _template_id(api, template_id, is_cluster)
+        return await api.SessionTemplate.start(full_id, kind=_kind(is_cluster), **fields)
+
     change(
-        lambda api: api.SessionTemplate.start(template_id, kind=_kind(is_cluster), **fields),
-        {},
-        "",
-        lines=lambda made: f"Session {made.get('sessId', made.get('sessionId'))} is {made.get('status')}.",
+        work, {}, "", lines=lambda made: f"Session {made.get('sessId', made.get('sessionId'))} is {made.get('status')}."
     )
 
 
@@ -149,20 +170,15 @@ def dotfile_update(path: str, source: IO[str], perm: str, **owner: str | None) -
 @_owned
 def dotfile_get(path: str, **owner: str | None) -> None:
     """Print a dotfile."""
-    change(lambda api: api.Dotfile.get(path, **owner), {}, "", lines=lambda found: found["data"].rstrip("\n"))
+    change(lambda api: api.Dotfile.get(path, **owner), {}, "", lines=lambda dotfile: dotfile["data"].rstrip("\n"))
 
 
-@dotfile.command("list", cls=Leaf)
+@dotfile.command("list", cls=ListCommand)
 @_owned
 def dotfile_list(**owner: str | None) -> None:
     """List dotfiles."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        found = await api.Dotfile.paginated_list(**owner)
-        show(screen, found, (("path", "Path"), ("permission", "Permission")), "There are no dotfiles.")
-
-    call(screen, work)
+    columns = (Column("path", "Path"), Column("permission", "Permission"))
+    list_them(lambda api: api.Dotfile.paginated_list(**owner), columns, "there are no dotfiles")
 
 
 @dotfile.command("delete", cls=Leaf)

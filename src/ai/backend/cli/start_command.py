@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--batch-timeout", metavar="TIME", help="End the program of a batch session after seconds, or 30m, 2h, 1d."
 )
 @click.option("--enqueue-only", is_flag=True, help="Return once the session is queued.")
-@click.option("-q", "--quiet", is_flag=True, help="Do not tell how it goes.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
 @creation_options
 def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: Any) -> None:
@@ -42,7 +42,7 @@ def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: A
       backend.ai start -t mysession -r cpu=1 -r mem=256m python
     """
     screen = screen_of()
-    told = MutedScreen(screen.mode) if quiet else screen
+    notes = MutedScreen(screen.mode) if quiet else screen
     creation = take_creation(given)
     if creation.type_ == "batch" and not creation.startup_command:
         raise click.UsageError("a batch session needs --startup-command")
@@ -50,17 +50,17 @@ def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: A
         raise click.UsageError("--batch-timeout is for batch sessions (--type batch)")
 
     async def work(api: AsyncSession) -> int:
-        from ai.backend.cli.lifecycle import NotStarted, create_running, tell_start
+        from ai.backend.cli.lifecycle import NotStarted, create_running, print_start
 
         if enqueue_only:
             session = await api.ComputeSession.get_or_create(image, **creation.options(enqueue_only=True))
         else:
             try:
-                session = await create_running(api, told, image, creation, max_wait=max_wait)
+                session = await create_running(api, notes, image, creation, max_wait=max_wait)
             except NotStarted as error:
                 screen.error(str(error), code="not-started")
                 return 124 if error.is_timeout else 1
-            await tell_start(session, told)
+            await print_start(session, notes)
         if screen.is_json:
             document = {"id": session.id, "name": session.name, "status": session.status, "created": session.created}
             screen.json({**document, "service_ports": session.service_ports})
@@ -71,7 +71,7 @@ def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: A
             services = ", ".join(str(one.get("name")) for one in session.service_ports)
             if services:
                 screen.say(f"services: {services}")
-            told.note(f"next: backend.ai info {session.name} | backend.ai rm {session.name}")
+            notes.note(f"next: backend.ai info {session.name} | backend.ai rm {session.name}")
         return 0
 
     call(screen, work)

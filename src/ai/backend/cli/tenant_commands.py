@@ -7,8 +7,12 @@ from uuid import UUID
 
 import click
 
-from ai.backend.cli.administering import change, given, json_option, list_them, show_one
-from ai.backend.cli.lazy import LazyGroup, Leaf
+from ai.backend.cli.administering import change, given, json_option, list_them, show_one, some_changes
+from ai.backend.cli.framework.confirmation import confirm, yes_option
+from ai.backend.cli.framework.references import resolve
+from ai.backend.cli.framework.values import describe_slots, short_id
+from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand
+from ai.backend.cli.output import Column
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -17,13 +21,18 @@ domain = LazyGroup("domain", help="Domains.")
 group = LazyGroup("group", help="Groups, also called projects.")
 _NAME = click.argument("name")
 _COLUMNS = [
-    ("name", "Name"),
-    ("description", "Description"),
-    ("is_active", "Active"),
-    ("total_resource_slots", "Resource Slots"),
-    ("allowed_vfolder_hosts", "Storage Hosts"),
+    Column("name", "Name"),
+    Column("description", "Description"),
+    Column("is_active", "Active"),
+    Column("slots", "Resource Slots"),
+    Column("allowed_vfolder_hosts", "Storage Hosts", is_wide=True),
 ]
-_GROUP_COLUMNS = [("id", "Id"), ("name", "Name"), ("domain_name", "Domain"), *_COLUMNS[1:]]
+_GROUP_COLUMNS = [
+    Column("name", "Name"),
+    Column("id", "ID", short_id),
+    Column("domain_name", "Domain"),
+    *_COLUMNS[1:],
+]
 HOST_PERMISSIONS = json_option(
     "--vfolder-host-perms",
     "--vfolder-host-permissions",
@@ -45,13 +54,17 @@ def _bounds(command: Any) -> Any:
     return command
 
 
+def _describe(tenant: dict[str, Any]) -> dict[str, Any]:
+    return {**tenant, "slots": describe_slots(tenant.get("total_resource_slots"))}
+
+
 # ---- domains ----
 
 
-@domain.command("list", cls=Leaf)
+@domain.command("list", cls=ListCommand)
 def domain_list() -> None:
     """List domains."""
-    list_them(lambda api: api.Domain.list(), _COLUMNS, "there are no domains")
+    list_them(lambda api: api.Domain.list(), _COLUMNS, "there are no domains", describe=_describe)
 
 
 @domain.command("info", cls=Leaf)
@@ -77,7 +90,7 @@ def domain_add(name: str, inactive: bool, **props: Any) -> None:
 @_bounds
 def domain_update(name: str, **props: Any) -> None:
     """Change the domain NAME; what is not named stays as it is."""
-    values = _something(props)
+    values = some_changes(props, "--description")
     change(lambda api: api.Domain.update(name, **values), {"updated": name}, f"updated {name}")
 
 
@@ -90,22 +103,21 @@ def domain_delete(name: str) -> None:
 
 @domain.command("purge", cls=Leaf)
 @_NAME
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def domain_purge(name: str, yes: bool) -> None:
     """Remove the domain NAME for good; it must have neither users nor groups."""
-    if not yes:
-        click.confirm(f"Remove the domain {name} for good?", abort=True, err=True)
+    confirm(f"Remove the domain {name} for good", is_confirmed=yes)
     change(lambda api: api.Domain.purge(name), {"purged": name}, f"purged {name}")
 
 
 # ---- groups ----
 
 
-@group.command("list", cls=Leaf)
+@group.command("list", cls=ListCommand)
 @click.option("-d", "--domain-name", help="Only those of one domain.")
 def group_list(domain_name: str | None) -> None:
     """List groups."""
-    list_them(lambda api: api.Group.list(domain_name), _GROUP_COLUMNS, "there are no groups")
+    list_them(lambda api: api.Group.list(domain_name), _GROUP_COLUMNS, "there are no groups", describe=_describe)
 
 
 @group.command("info", cls=Leaf)
@@ -140,7 +152,7 @@ def group_add(domain_name: str, name: str, inactive: bool, type_: str | None, **
 @_bounds
 def group_update(group: str, **props: Any) -> None:
     """Change GROUP (an id or a name); what is not named stays as it is."""
-    values = _something(props)
+    values = some_changes(props, "--description")
 
     async def work(api: AsyncSession) -> None:
         await api.Group.update(await group_id(api, group), **values)
@@ -161,11 +173,10 @@ def group_delete(group: str) -> None:
 
 @group.command("purge", cls=Leaf)
 @click.argument("group")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def group_purge(group: str, yes: bool) -> None:
     """Remove GROUP (an id or a name) for good, with its folders; none of its sessions may live."""
-    if not yes:
-        click.confirm(f"Remove the group {group} with its folders for good?", abort=True, err=True)
+    confirm(f"Remove the group {group} with its folders for good", is_confirmed=yes)
 
     async def work(api: AsyncSession) -> None:
         await api.Group.purge(await group_id(api, group))
@@ -197,29 +208,23 @@ def remove_users(group: str, users: tuple[str, ...]) -> None:
     change(work, {"group": group, "removed": list(users)}, f"{', '.join(users)} left {group}")
 
 
-def _something(props: dict[str, Any]) -> dict[str, Any]:
-    values = given(**props)
-    if not values:
-        raise click.UsageError("name something to change, such as --description")
-    return values
-
-
 async def group_id(api: AsyncSession, ref: str) -> str:
-    """Of a group by its id or name.
+    """Return the id of a group by its name, its id or a beginning of its id.
 
     Raises:
-        click.ClickException: there is none of that name, or several.
+        click.ClickException: there is none, or several.
     """
+    ref = await resolve(ref, api.Group.list, kind="group")
     try:
         return str(UUID(ref))
     except ValueError:
         pass
-    found = await api.Group.from_name(ref, fields=["id"])
-    if not found:
+    groups = await api.Group.from_name(ref, fields=["id"])
+    if not groups:
         raise click.ClickException(f"there is no group {ref!r}")
-    if len(found) > 1:
-        raise click.ClickException(f"{len(found)} groups are called {ref!r}: use an id")
-    return str(found[0]["id"])
+    if len(groups) > 1:
+        raise click.ClickException(f"{len(groups)} groups are called {ref!r}: use an id")
+    return str(groups[0]["id"])
 
 
 async def _user_id(api: AsyncSession, ref: str) -> str:

@@ -1,60 +1,53 @@
-"""One line on a terminal that says how far transfers are."""
+"""A progress bar for transfers of files."""
 
 from __future__ import annotations
 
-import shutil
 import sys
-import time
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from ai.backend.cli.output import Screen, cell
+from ai.backend.cli.framework.values import cell
+from ai.backend.cli.output import Screen
 
-_EVERY_S = 0.1
-
-
-def readable_size(size: int) -> str:
-    """``1536`` as ``1.5 KiB``."""
-    amount, unit = float(size), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if amount < 1024 or unit == "PiB":
-            break
-        amount /= 1024
-    return f"{int(amount)} B" if unit == "B" else f"{amount:.1f} {unit}"
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 
 class TransferBar:
-    """Bytes of all files that are under way; shown only to a person who looks at a terminal."""
+    """Shows the bytes of all files that are under way, where stderr is a terminal."""
 
     def __init__(self, screen: Screen) -> None:
         self._is_shown = not screen.is_quiet and sys.stderr.isatty()
         self._files: dict[str, tuple[int, int]] = {}
-        self._began = time.monotonic()
-        self._last = 0.0
+        self._done = self._total = 0
+        self._bar: tuple[Progress, TaskID] | None = None
 
     def update(self, path: str, done: int, total: int) -> None:
-        """Note where one file is; the line is drawn now and then."""
+        """Record how much of one file is done."""
+        before = self._files.get(path, (0, 0))
         self._files[path] = done, total
-        now = time.monotonic()
-        if self._is_shown and now - self._last >= _EVERY_S:
-            self._last = now
-            self._draw(path)
+        self._done += done - before[0]
+        self._total += total - before[1]
+        if not self._is_shown:
+            return
+        if self._bar is None:
+            self._bar = self._start(path)
+        progress, task = self._bar
+        progress.update(task, completed=self._done, total=self._total, path=cell(path))
 
-    def _draw(self, path: str) -> None:
-        done = sum(done for done, _ in self._files.values())
-        total = sum(total for _, total in self._files.values())
-        rate = done / max(0.001, time.monotonic() - self._began)
-        width = shutil.get_terminal_size().columns
-        share = done / total if total else 0.0
-        numbers = f"{share:4.0%}  {readable_size(done)} of {readable_size(total)}  {readable_size(int(rate))}/s  "
-        bar = f"[{'#' * int(20 * share):<20}] "
-        print(f"\r\x1b[K{(bar + numbers + cell(path))[: width - 1]}", end="", file=sys.stderr, flush=True)
+    def _start(self, path: str) -> tuple[Progress, TaskID]:
+        from ai.backend.cli.framework.terminal import make_transfer_progress
+
+        progress = make_transfer_progress(sys.stderr)
+        task = progress.add_task("", completed=self._done, total=self._total, path=cell(path))
+        progress.start()
+        return progress, task
 
     def close(self) -> None:
-        """Take the line away."""
-        if self._is_shown and self._last:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-            self._last = 0.0
+        """Remove the bar from the terminal; the next update shows it again."""
+        if self._bar is not None:
+            self._bar[0].stop()
+            self._bar = None
 
     def __enter__(self) -> Self:
         return self

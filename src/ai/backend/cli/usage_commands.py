@@ -8,36 +8,44 @@ import click
 
 from ai.backend.cli.administering import list_them
 from ai.backend.cli.calling import call
-from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import Screen, readable_amount
+from ai.backend.cli.framework.values import describe_slots, readable_size, relative_time
+from ai.backend.cli.lazy import Leaf, ListCommand, screen_of
+from ai.backend.cli.output import Column, Screen
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 _CONTAINERS = (
-    ("name", "Session"), ("email", "User"), ("image_name", "Image"), ("smp", "Cores"), ("mem_allocated", "Memory"),
-    ("device_type", "Devices"), ("cpu_used", "CPU Used (s)"), ("started_at", "From"), ("terminated_at", "To"),
-)  # fmt: skip
+    Column("name", "Session"),
+    Column("email", "User", is_wide=True),
+    Column("image_name", "Image"),
+    Column("smp", "Cores"),
+    Column("mem_allocated", "Memory"),
+    Column("device_type", "Devices", is_wide=True),
+    Column("cpu_used", "CPU Used (s)"),
+    Column("started_at", "From", relative_time),
+    Column("terminated_at", "To", relative_time),
+)
 
 
-@click.command("vfolder-types", cls=Leaf)
+@click.command("vfolder-types", cls=ListCommand)
 def vfolder_types() -> None:
     """Show who may own virtual folders."""
 
     async def load(api: AsyncSession) -> list[dict[str, Any]]:
         return [{"type": name} for name in await api.Resource.get_vfolder_types()]
 
-    list_them(load, [("type", "Owner")], "no folders are kept here")
+    list_them(load, [Column("type", "Owner")], "no folders are kept here")
 
 
-@click.command("docker-registries", cls=Leaf)
+@click.command("docker-registries", cls=ListCommand)
 def docker_registries() -> None:
     """List registries of images."""
 
     async def load(api: AsyncSession) -> list[dict[str, Any]]:
         return [{"name": name, "url": url} for name, url in (await api.Resource.get_docker_registries()).items()]
 
-    list_them(load, [("name", "Name"), ("url", "URL")], "there are no registries")
+    list_them(load, [Column("name", "Name"), Column("url", "URL")], "there are no registries")
 
 
 @click.command("recalculate-usage", cls=Leaf)
@@ -46,14 +54,14 @@ def recalculate_usage() -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> int:
-        found = await api.Resource.recalculate_usage()
-        drift = found.get("drift") or {}
+        reply = await api.Resource.recalculate_usage()
+        drift = reply.get("drift") or {}
         if screen.is_json:
-            screen.json(found)
+            screen.json(reply)
         elif drift:
             screen.table(
-                [{"agent": agent, **told} for agent, told in drift.items()],
-                [("agent", "Agent"), ("recorded", "Recorded"), ("counted", "Counted")],
+                [{"agent": agent, **amounts} for agent, amounts in drift.items()],
+                [Column("agent", "Agent"), Column("recorded", "Recorded"), Column("counted", "Counted")],
             )
         else:
             screen.say("The records are right.")
@@ -62,7 +70,7 @@ def recalculate_usage() -> None:
     call(screen, work)
 
 
-@click.command("usage-per-month", cls=Leaf)
+@click.command("usage-per-month", cls=ListCommand)
 @click.argument("month", metavar="YYYYMM")
 @click.argument("groups", metavar="[GROUP_ID]...", nargs=-1)
 def usage_per_month(month: str, groups: tuple[str, ...]) -> None:
@@ -75,7 +83,7 @@ def usage_per_month(month: str, groups: tuple[str, ...]) -> None:
     call(screen, work)
 
 
-@click.command("usage-per-period", cls=Leaf)
+@click.command("usage-per-period", cls=ListCommand)
 @click.argument("group", metavar="GROUP_ID")
 @click.argument("start_date", metavar="YYYYMMDD")
 @click.argument("end_date", metavar="YYYYMMDD")
@@ -84,33 +92,35 @@ def usage_per_period(group: str, start_date: str, end_date: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Resource.usage_per_period(group, start_date, end_date)
-        _show(screen, [found] if found else [])
+        usage = await api.Resource.usage_per_period(group, start_date, end_date)
+        _show(screen, [usage] if usage else [])
 
     call(screen, work)
 
 
-def _show(screen: Screen, found: list[dict[str, Any]]) -> None:
+def _show(screen: Screen, usages: list[dict[str, Any]]) -> None:
     if screen.is_json:
-        screen.json(found)
+        screen.json(usages)
         return
-    if not found:
+    if not usages:
         screen.note("nothing was used")
-    for group in found:
-        moved = [readable_amount("mem", group[name]) for name in ("g_io_read", "g_io_write")]
-        held = {
-            name: f"{float(seconds) / 3600:.1f}" for name, seconds in group["g_slot_seconds"].items() if name != "mem"
-        }
+    for usage in usages:
+        hours = {slot: float(seconds) / 3600 for slot, seconds in usage["g_slot_seconds"].items() if slot != "mem"}
         screen.facts(
             {
-                "group": f"{group['g_name']} ({group['g_id']})",
-                "domain": group["domain_name"],
-                "containers": group["c_count"],
-                "given": ", ".join(f"{name}={readable_amount(name, text)}" for name, text in group["g_slots"].items()),
-                "held (hours)": held,
-                "CPU used (s)": group["g_cpu_used"],
-                "read, written": ", ".join(moved),
+                "group": f"{usage['g_name']} ({usage['g_id']})",
+                "domain": usage["domain_name"],
+                "containers": usage["c_count"],
+                "allocated": describe_slots(usage["g_slots"]),
+                "held (hours)": {slot: f"{number:.1f}" for slot, number in hours.items()},
+                "CPU used (s)": usage["g_cpu_used"],
+                "read": readable_size(int(usage["g_io_read"])),
+                "written": readable_size(int(usage["g_io_write"])),
             }.items()
         )
-        rows = [{**one, "mem_allocated": readable_amount("mem", one["mem_allocated"])} for one in group["c_infos"]]
-        screen.table(rows, _CONTAINERS)
+        screen.table([_describe(container) for container in usage["c_infos"]], _CONTAINERS)
+
+
+def _describe(container: dict[str, Any]) -> dict[str, Any]:
+    memory = container["mem_allocated"]
+    return {**container, "mem_allocated": None if memory is None else readable_size(int(memory))}

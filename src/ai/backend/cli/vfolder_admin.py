@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.calling import call
-from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
-from ai.backend.cli.transfer_bar import readable_size
+from ai.backend.cli.framework.printing import print_result, print_rows
+from ai.backend.cli.framework.values import readable_size
+from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand, screen_of
+from ai.backend.cli.output import Column
 from ai.backend.cli.vfolder_commands import list_folders
-from ai.backend.cli.vfolder_group import PERMISSION, show, tell
+from ai.backend.cli.vfolder_group import PERMISSION, folder_id
+from ai.backend.cli.vfolder_sharing import list_shares
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -22,7 +25,7 @@ storage = LazyGroup("storage", help="The volumes of the storage proxies.")
 permission = LazyGroup("permission", help="What may be done on a storage host.")
 
 
-@vfolder.command("list", cls=Leaf)
+@vfolder.command("list", cls=ListCommand)
 @click.option("-a", "--list-all", is_flag=True, hidden=True, help="As it is anyhow; the published command has it.")
 @click.option("--trash", is_flag=True, help="Those that were deleted and can be restored.")
 def list_all_folders(list_all: bool, trash: bool) -> None:
@@ -37,7 +40,7 @@ def list_hosts() -> None:
 
     async def work(api: AsyncSession) -> None:
         hosts = await api.VFolder.list_all_hosts()
-        tell(screen, hosts, "\n".join(hosts["allowed"]))
+        print_result(screen, hosts, "\n".join(hosts["allowed"]))
 
     call(screen, work)
 
@@ -50,8 +53,9 @@ def change_ownership(vfolder_id: str, user_email: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder.change_ownership(vfolder_id, user_email)
-        tell(screen, {"vfolder": vfolder_id, "owner": user_email}, f"{vfolder_id} is now of {user_email}")
+        full_id = await folder_id(api, vfolder_id, is_of_anybody=True)
+        await api.VFolder.change_ownership(full_id, user_email)
+        print_result(screen, {"vfolder": full_id, "owner": user_email}, f"{vfolder_id} is now of {user_email}")
 
     call(screen, work)
 
@@ -78,9 +82,9 @@ def list_mounts() -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        told = await api.Storage.list_mounts()
-        lines = [f"{proxy}: {line}" for proxy, node in told["storage_proxy"].items() for line in node["mounts"]]
-        tell(screen, told, "\n".join(lines))
+        mounts = await api.Storage.list_mounts()
+        lines = [f"{proxy}: {line}" for proxy, node in mounts["storage_proxy"].items() for line in node["mounts"]]
+        print_result(screen, mounts, "\n".join(lines))
 
     call(screen, work)
 
@@ -106,39 +110,28 @@ def _set_share(vfolder_id: str, user_id: str, perm: str | None) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder.update_shared(vfolder_id, user_id, perm)
+        full_id = await folder_id(api, vfolder_id, is_of_anybody=True)
+        await api.VFolder.update_shared(full_id, user_id, perm)
         done = "changed" if perm is not None else "ended"
-        tell(screen, {"vfolder": vfolder_id, "user": user_id, "perm": perm}, f"the share is {done}")
+        print_result(screen, {"vfolder": full_id, "user": user_id, "perm": perm}, f"the share is {done}")
 
     call(screen, work)
 
 
-@vfolder.command("shared-vfolder-info", cls=Leaf)
+@vfolder.command("shared-vfolder-info", cls=ListCommand)
 @click.argument("vfolder_id")
 def shared_info(vfolder_id: str) -> None:
     """Show who shares the folder VFOLDER_ID."""
-    _show_shares(vfolder_id)
+    list_shares(vfolder_id)
 
 
-@vfolder.command("list-shared-vfolders", cls=Leaf)
+@vfolder.command("list-shared-vfolders", cls=ListCommand)
 def list_shared() -> None:
     """List who shares your folders."""
-    _show_shares(None)
+    list_shares(None)
 
 
-def _show_shares(vfolder_id: str | None) -> None:
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        found = await api.VFolder.list_shared(vfolder_id)
-        rows = [{**one, "email": one["shared_to"]["email"], "user": one["shared_to"]["uuid"]} for one in found]
-        columns = [("vfolder_name", "Folder"), ("email", "Shared with"), ("perm", "Permission"), ("user", "User ID")]
-        show(screen, rows, columns, "nobody shares them")
-
-    call(screen, work)
-
-
-@storage.command("list", cls=Leaf)
+@storage.command("list", cls=ListCommand)
 @click.option("--filter", "filter_", help="Such as 'backend == \"xfs\"'.")
 @click.option("--order", help="Such as id or -id.")
 def storage_list(filter_: str | None, order: str | None) -> None:
@@ -146,10 +139,14 @@ def storage_list(filter_: str | None, order: str | None) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Storage.paginated_list(page_size=100, filter=filter_, order=order)
-        rows = [{**one, "capabilities": ", ".join(one["capabilities"])} for one in found.items]
-        columns = [("id", "Host"), ("backend", "Backend"), ("path", "Path"), ("capabilities", "Capabilities")]
-        show(screen, rows, columns, "there are no volumes")
+        page = await api.Storage.paginated_list(page_size=100, filter=filter_, order=order)
+        columns = [
+            Column("id", "Host"),
+            Column("backend", "Backend"),
+            Column("path", "Path"),
+            Column("capabilities", "Capabilities", is_wide=True),
+        ]
+        print_rows(screen, page.items, columns, "there are no volumes")
 
     call(screen, work)
 
@@ -161,23 +158,23 @@ def storage_info(vfolder_host: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found: dict[str, Any] | None = await api.Storage.detail(vfolder_host)
-        if found is None:
+        volume: dict[str, Any] | None = await api.Storage.detail(vfolder_host)
+        if volume is None:
             screen.fail(f"there is no volume {vfolder_host}")
         elif screen.is_json:
-            screen.json(found)
+            screen.json(volume)
         else:
-            screen.facts(_spread(found))
+            screen.facts(_flatten(volume))
 
     call(screen, work)
 
 
-def _spread(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """A line for each fact, also for those of the documents among them; bytes as people read them."""
-    for name, value in found.items():
+def _flatten(volume: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each fact, also those of documents inside; bytes in human units."""
+    for name, value in volume.items():
         inner = json.loads(value) if isinstance(value, str) and value.startswith("{") else value
         if isinstance(inner, dict):
-            yield from _spread(inner)
+            yield from _flatten(inner)
         elif "bytes" in name and isinstance(inner, int):
             yield name.replace("_bytes", "").replace("_", " "), readable_size(inner)
         else:
@@ -190,8 +187,8 @@ def permission_list() -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.Admin.query("{ vfolder_host_permissions { vfolder_host_permission_list } }")
-        words = list(found["vfolder_host_permissions"]["vfolder_host_permission_list"])
-        tell(screen, {"vfolder_host_permission_list": words}, "\n".join(words))
+        reply = await api.Admin.query("{ vfolder_host_permissions { vfolder_host_permission_list } }")
+        words = list(reply["vfolder_host_permissions"]["vfolder_host_permission_list"])
+        print_result(screen, {"vfolder_host_permission_list": words}, "\n".join(words))
 
     call(screen, work)

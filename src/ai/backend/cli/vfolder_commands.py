@@ -9,29 +9,33 @@ import click
 
 from ai.backend.cli import vfolder_files, vfolder_sharing
 from ai.backend.cli.calling import call
+from ai.backend.cli.framework.confirmation import confirm, yes_option
+from ai.backend.cli.framework.printing import follow_task, print_result, print_rows
+from ai.backend.cli.framework.values import readable_size, relative_time, short_id
 from ai.backend.cli.lazy import screen_of
-from ai.backend.cli.transfer_bar import TransferBar, readable_size
-from ai.backend.cli.vfolder_group import PERMISSION, command, show, tell, vfolder
+from ai.backend.cli.output import Column
+from ai.backend.cli.transfer_bar import TransferBar
+from ai.backend.cli.vfolder_group import PERMISSION, command, list_command, open_folder, vfolder
 
 if TYPE_CHECKING:
+    from ai.backend.client.func.bgtask import Progress
     from ai.backend.client.session import AsyncSession
 
 __all__ = ["vfolder", "vfolder_files", "vfolder_sharing"]
 _USAGE = click.Choice(["general", "data", "model"])
 _COLUMNS = [
-    ("name", "Name"),
-    ("host", "Host"),
-    ("ownership_type", "Owner type"),
-    ("user_email", "Owner"),
-    ("group_name", "Group"),
-    ("permission", "Permission"),
-    ("usage_mode", "Usage"),
-    ("created_at", "Created"),
-    ("id", "ID"),
+    Column("name", "Name"),
+    Column("id", "ID", short_id),
+    Column("host", "Host"),
+    Column("ownership_type", "Owner Type", is_wide=True),
+    Column("owner", "Owner"),
+    Column("permission", "Access"),
+    Column("usage_mode", "Usage", is_wide=True),
+    Column("created_at", "Created", relative_time),
 ]
 
 
-@command("list")
+@list_command("list")
 @click.option("-a", "--list-all", is_flag=True, help="Those of all users; for superadmins.")
 @click.option("--trash", is_flag=True, help="Those that were deleted and can be restored.")
 def list_(list_all: bool, trash: bool) -> None:
@@ -39,13 +43,18 @@ def list_(list_all: bool, trash: bool) -> None:
     list_folders(list_all, trash)
 
 
+def _describe(folder: dict[str, Any]) -> dict[str, Any]:
+    return {**folder, "owner": folder.get("user_email") or folder.get("group_name")}
+
+
 def list_folders(list_all: bool, trash: bool) -> None:
-    """Those that the caller may use, or with ``list_all`` those of all users."""
+    """Print the folders that the caller may use, or with ``list_all`` those of all users."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.VFolder.list(list_all, trash=trash)
-        show(screen, found, _COLUMNS, "the trash is empty" if trash else "there are no folders")
+        folders = await api.VFolder.list(list_all, trash=trash)
+        empty = "the trash is empty" if trash else "there are no folders"
+        print_rows(screen, folders, _COLUMNS, empty, describe=_describe)
 
     call(screen, work)
 
@@ -55,22 +64,22 @@ def _add_list(kind: str, what: str) -> None:
         screen = screen_of()
 
         async def work(api: AsyncSession) -> None:
-            found: list[dict[str, Any]] = []
+            folders: list[dict[str, Any]] = []
             total = 1
-            while len(found) < total:
+            while len(folders) < total:
                 page = await api.VFolder.paginated_list(
-                    root=f"vfolder_{kind}_list", page_offset=len(found), page_size=100, filter=filter_, order=order
+                    root=f"vfolder_{kind}_list", page_offset=len(folders), page_size=100, filter=filter_, order=order
                 )
                 total = page.total_count if page.items else 0
-                found += page.items
-            columns = [pair for pair in _COLUMNS if pair[0] not in ("user_email", "group_name")]
-            show(screen, found, columns, "there are no folders")
+                folders += page.items
+            columns = [column for column in _COLUMNS if column.key != "owner"]
+            print_rows(screen, folders, columns, "there are no folders")
 
         call(screen, work)
 
     list_some.__doc__ = f"List {what}."
     option = click.option("--filter", "filter_", help="Such as 'name ilike \"data%\"'.")
-    command(f"list-{kind}")(option(click.option("--order", help="Such as name or -created_at.")(list_some)))
+    list_command(f"list-{kind}")(option(click.option("--order", help="Such as name or -created_at.")(list_some)))
 
 
 _add_list("own", "your own folders")
@@ -102,7 +111,7 @@ def list_allowed_types() -> None:
 
     async def work(api: AsyncSession) -> None:
         types = list(await api.VFolder.list_allowed_types())
-        tell(screen, types, "\n".join(types))
+        print_result(screen, types, "\n".join(types))
 
     call(screen, work)
 
@@ -122,7 +131,7 @@ def create(name: str, host: str | None, **options: Any) -> None:
 
     async def work(api: AsyncSession) -> None:
         made = await api.VFolder.create(name, host, **options)
-        tell(screen, made, f"created {made['name']} on {made['host']} ({made['id']})")
+        print_result(screen, made, f"created {made['name']} on {made['host']} ({made['id']})")
 
     call(screen, work)
 
@@ -130,30 +139,30 @@ def create(name: str, host: str | None, **options: Any) -> None:
 @command("info")
 @click.argument("name")
 def info(name: str) -> None:
-    """Show what is known about a folder, and how much is in it."""
+    """Show the details of a folder, and how much is in it."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.VFolder(name).info()
+        folder = await (await open_folder(api, name)).info()
         if screen.is_json:
-            screen.json(found)
+            screen.json(folder)
             return
-        used = found.get("used_bytes")
+        used = folder.get("used_bytes")
         screen.facts(
             [
-                ("Name", found["name"]),
-                ("ID", found["id"]),
-                ("Host", found["host"]),
-                ("Status", found["status"]),
-                ("Owner", found.get("user_email") or found.get("group_name")),
-                ("You are the owner", found["is_owner"]),
-                ("Permission", found["permission"]),
-                ("Usage", found["usage_mode"]),
-                ("Cloneable", found["cloneable"]),
-                ("Files", found.get("num_files")),
+                ("Name", folder["name"]),
+                ("ID", folder["id"]),
+                ("Host", folder["host"]),
+                ("Status", folder["status"]),
+                ("Owner", folder.get("user_email") or folder.get("group_name")),
+                ("You are the owner", folder["is_owner"]),
+                ("Permission", folder["permission"]),
+                ("Usage", folder["usage_mode"]),
+                ("Cloneable", folder["cloneable"]),
+                ("Files", folder.get("num_files")),
                 ("Used", readable_size(used) if used is not None else None),
-                ("Created", found["created_at"]),
-                ("Last used", found.get("last_used")),
+                ("Created", folder["created_at"]),
+                ("Last used", folder.get("last_used")),
             ]
         )
 
@@ -168,8 +177,8 @@ def rename(old_name: str, new_name: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder(old_name).rename(new_name)
-        tell(screen, {"renamed": new_name}, f"renamed {old_name} to {new_name}")
+        await (await open_folder(api, old_name)).rename(new_name)
+        print_result(screen, {"renamed": new_name}, f"renamed {old_name} to {new_name}")
 
     call(screen, work)
 
@@ -184,8 +193,9 @@ def update_options(name: str, permission: str | None, usage_mode: str | None, se
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder(name).update_options(cloneable=set_cloneable, permission=permission, usage_mode=usage_mode)
-        tell(screen, {"updated": name}, f"updated {name}")
+        folder = await open_folder(api, name)
+        await folder.update_options(cloneable=set_cloneable, permission=permission, usage_mode=usage_mode)
+        print_result(screen, {"updated": name}, f"updated {name}")
 
     call(screen, work)
 
@@ -195,7 +205,7 @@ def _each(names: Sequence[str], done: str, method: str) -> None:
 
     async def work(api: AsyncSession) -> None:
         for name in names:
-            await getattr(api.VFolder(name), method)()
+            await getattr(await open_folder(api, name), method)()
             screen.say(f"{done} {name}")
         if screen.is_json:
             screen.json({done: list(names)})
@@ -206,7 +216,7 @@ def _each(names: Sequence[str], done: str, method: str) -> None:
 @command("delete")
 @click.argument("names", nargs=-1, required=True)
 def delete(names: tuple[str, ...]) -> None:
-    """Move folders into the trash. `restore` takes them out, `purge` removes them for ever."""
+    """Move folders into the trash. `restore` takes them out, `purge` removes them for good."""
     _each(names, "deleted", "delete")
 
 
@@ -222,8 +232,10 @@ vfolder.add_command(restore, "recover")
 
 @command("purge")
 @click.argument("names", nargs=-1, required=True)
-def purge(names: tuple[str, ...]) -> None:
-    """Remove folders from the trash for ever, with all their files."""
+@yes_option
+def purge(names: tuple[str, ...], yes: bool) -> None:
+    """Remove folders from the trash for good, with all their files."""
+    confirm(f"Remove {', '.join(names)} with all files for good", is_confirmed=yes)
     _each(names, "purged", "purge")
 
 
@@ -241,15 +253,14 @@ def clone(name: str, target_name: str, target_host: str | None, usage_mode: str,
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        made = await api.VFolder(name).clone(target_name, target_host, permission=permission, usage_mode=usage_mode)
+        folder = await open_folder(api, name)
+        made = await folder.clone(target_name, target_host, permission=permission, usage_mode=usage_mode)
         with TransferBar(screen) as bar:
-            async for step in api.BackgroundTask(made["bgtask_id"]).progress():
+
+            def show(step: Progress) -> None:
                 bar.update(target_name, int(step.current), int(step.total))
-                if step.is_final and step.state != "done":
-                    bar.close()
-                    screen.fail(f"the clone is {step.state}: {step.message}")
-                if step.is_final:
-                    break
-        tell(screen, await api.VFolder(made["id"]).info(), f"cloned {name} to {target_name}")
+
+            await follow_task(api, screen, made["bgtask_id"], name="the clone", on_step=show)
+        print_result(screen, await api.VFolder(made["id"]).info(), f"cloned {name} to {target_name}")
 
     call(screen, work)

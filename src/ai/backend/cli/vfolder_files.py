@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ai.backend.cli.calling import call
+from ai.backend.cli.framework.confirmation import confirm, yes_option
+from ai.backend.cli.framework.printing import print_result, print_rows
+from ai.backend.cli.framework.values import iso_time, readable_size, relative_time
 from ai.backend.cli.lazy import screen_of
-from ai.backend.cli.transfer_bar import TransferBar, readable_size
-from ai.backend.cli.vfolder_group import command, show, tell, vfolder
+from ai.backend.cli.output import Column
+from ai.backend.cli.transfer_bar import TransferBar
+from ai.backend.cli.vfolder_group import command, list_command, open_folder, vfolder
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 
-@command("ls")
+@list_command("ls")
 @click.argument("name")
 @click.argument("path", default=".")
 def ls(name: str, path: str) -> None:
@@ -25,23 +28,26 @@ def ls(name: str, path: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        files = await api.VFolder(name).list_files(path)
+        files = await (await open_folder(api, name)).list_files(path)
         if screen.is_json:
             screen.json(files)
             return
-        from datetime import UTC, datetime
-
         rows = [
             {
                 **file,
                 "name": file["name"] + ("/" if file.get("type") == "DIRECTORY" else ""),
                 "size": readable_size(int(file["size"])),
-                "modified": f"{datetime.fromtimestamp(float(file['modified']), UTC):%Y-%m-%d %H:%M:%S}Z",
+                "modified": iso_time(file["modified"]),
             }
             for file in files
         ]
-        columns = [("mode", "Mode"), ("size", "Size"), ("modified", "Modified"), ("name", "Name")]
-        show(screen, rows, columns, f"{path} is empty")
+        columns = [
+            Column("mode", "Mode"),
+            Column("size", "Size", is_number=True),
+            Column("modified", "Modified", relative_time),
+            Column("name", "Name"),
+        ]
+        print_rows(screen, rows, columns, f"{path} is empty")
 
     call(screen, work)
 
@@ -56,7 +62,7 @@ def mkdir(name: str, paths: tuple[str, ...], parents: bool, exist_ok: bool) -> N
     screen = screen_of()
 
     async def work(api: AsyncSession) -> int:
-        results = await api.VFolder(name).mkdir(paths, parents=parents, exist_ok=exist_ok)
+        results = await (await open_folder(api, name)).mkdir(paths, parents=parents, exist_ok=exist_ok)
         if screen.is_json:
             screen.json(results)
         for made in results["success"]:
@@ -77,8 +83,8 @@ def rename_file(name: str, target_path: str, new_name: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder(name).rename_file(target_path, new_name)
-        tell(screen, {"renamed": target_path}, f"renamed {target_path} to {new_name}")
+        await (await open_folder(api, name)).rename_file(target_path, new_name)
+        print_result(screen, {"renamed": target_path}, f"renamed {target_path} to {new_name}")
 
     call(screen, work)
 
@@ -92,8 +98,8 @@ def mv(name: str, src: str, dst: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder(name).move_file(src, dst)
-        tell(screen, {"moved": src}, f"moved {src} to {dst}")
+        await (await open_folder(api, name)).move_file(src, dst)
+        print_result(screen, {"moved": src}, f"moved {src} to {dst}")
 
     call(screen, work)
 
@@ -102,16 +108,15 @@ def mv(name: str, src: str, dst: str) -> None:
 @click.argument("name")
 @click.argument("paths", nargs=-1, required=True)
 @click.option("-r", "--recursive", is_flag=True, help="Directories too, with all that is in them.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@yes_option
 def rm(name: str, paths: tuple[str, ...], recursive: bool, yes: bool) -> None:
-    """Delete files in the folder NAME, for ever."""
+    """Delete files in the folder NAME for good."""
     screen = screen_of()
-    if not yes and not screen.is_json and sys.stdin.isatty():
-        click.confirm(f"Delete {', '.join(paths)} from {name} for ever?", abort=True, err=True)
+    confirm(f"Delete {', '.join(paths)} from {name} for good", is_confirmed=yes)
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder(name).delete_files(paths, recursive=recursive)
-        tell(screen, {"deleted": list(paths)}, "\n".join(f"deleted {path}" for path in paths))
+        await (await open_folder(api, name)).delete_files(paths, recursive=recursive)
+        print_result(screen, {"deleted": list(paths)}, "\n".join(f"deleted {path}" for path in paths))
 
     call(screen, work)
 
@@ -136,7 +141,7 @@ def upload(
 
     async def work(api: AsyncSession) -> None:
         with TransferBar(screen) as bar:
-            sent = await api.VFolder(name).upload(
+            sent = await (await open_folder(api, name)).upload(
                 files,
                 basedir=base_dir,
                 chunk_size=chunk_size << 20,
@@ -144,7 +149,7 @@ def upload(
                 progress=bar.update,
                 **options,
             )
-        tell(screen, {"uploaded": sent}, "\n".join(f"uploaded {path}" for path in sent))
+        print_result(screen, {"uploaded": sent}, "\n".join(f"uploaded {path}" for path in sent))
 
     call(screen, work)
 
@@ -167,7 +172,7 @@ def download(
         raise click.UsageError("--archive takes one directory")
 
     async def work(api: AsyncSession) -> None:
-        folder = api.VFolder(name)
+        folder = await open_folder(api, name)
         with TransferBar(screen) as bar:
             if archive is not None:
                 written = [await folder.download_archive(paths[0], archive, progress=bar.update)]
@@ -175,8 +180,8 @@ def download(
                 written = await folder.download(
                     paths, basedir=base_dir, recursive=recursive, parallel=parallel, progress=bar.update
                 )
-        told = [str(Path(path)) for path in written]
-        tell(screen, {"downloaded": told}, "\n".join(f"downloaded {path}" for path in told))
+        names = [str(Path(path)) for path in written]
+        print_result(screen, {"downloaded": names}, "\n".join(f"downloaded {name}" for name in names))
 
     call(screen, work)
 
@@ -189,8 +194,8 @@ def request_download(name: str, path: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        ticket = await api.VFolder(name).request_download(path)
-        tell(screen, {"url": ticket.url, "token": ticket.token}, str(ticket.target))
+        ticket = await (await open_folder(api, name)).request_download(path)
+        print_result(screen, {"url": ticket.url, "token": ticket.token}, str(ticket.target))
 
     call(screen, work)
 
@@ -218,10 +223,10 @@ def cp(files: tuple[str, ...], recursive: bool) -> None:
             with TransferBar(screen) as bar:
                 sent: list[str] = []
                 for path in local:
-                    sent += await api.VFolder(name).upload(
+                    sent += await (await open_folder(api, name)).upload(
                         [path], basedir=path.parent, dst_dir=below or None, recursive=recursive, progress=bar.update
                     )
-            tell(screen, {"uploaded": sent}, "\n".join(f"uploaded {path}" for path in sent))
+            print_result(screen, {"uploaded": sent}, "\n".join(f"uploaded {path}" for path in sent))
 
     elif into is None and all(folder is not None for folder, _ in remote):
 
@@ -229,11 +234,11 @@ def cp(files: tuple[str, ...], recursive: bool) -> None:
             with TransferBar(screen) as bar:
                 written: list[Path] = []
                 for folder, path in remote:
-                    written += await api.VFolder(str(folder)).download(
+                    written += await (await open_folder(api, str(folder))).download(
                         [path], basedir=target, recursive=recursive, progress=bar.update
                     )
-            told = [str(path) for path in written]
-            tell(screen, {"downloaded": told}, "\n".join(f"downloaded {path}" for path in told))
+            names = [str(path) for path in written]
+            print_result(screen, {"downloaded": names}, "\n".join(f"downloaded {name}" for name in names))
 
     else:
         raise click.UsageError("either all sources or the target are in a folder, written NAME:PATH")

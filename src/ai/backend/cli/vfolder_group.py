@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.lazy import LazyGroup, Leaf
-from ai.backend.cli.output import Screen
+from ai.backend.cli.framework.references import resolve
+from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand
+
+if TYPE_CHECKING:
+    from ai.backend.client.func.vfolder import AsyncVFolder
+    from ai.backend.client.session import AsyncSession
 
 PERMISSION = click.Choice(["ro", "rw", "wd"])
 
@@ -20,18 +24,29 @@ def command(name: str) -> Callable[[Callable[..., None]], click.Command]:
     return vfolder.command(name, cls=Leaf)
 
 
-def tell(screen: Screen, value: Any, text: str) -> None:
-    """A result: a document or a line."""
-    if screen.is_json:
-        screen.json(value)
-    screen.say(text)
+def list_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
+    """Declare a command of the group that prints a list."""
+    return vfolder.command(name, cls=ListCommand)
 
 
-def show(screen: Screen, rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str]], nothing: str) -> None:
-    """A list: a document, a table, or a note that there is nothing."""
-    if screen.is_json:
-        screen.json(list(rows))
-    elif rows:
-        screen.table(rows, columns)
-    else:
-        screen.note(nothing)
+async def open_folder(api: AsyncSession, reference: str) -> AsyncVFolder:
+    """Return the folder of this name, id or beginning of an id.
+
+    Raises:
+        click.ClickException: several ids begin so.
+    """
+    return api.VFolder(await folder_id(api, reference))
+
+
+async def folder_id(api: AsyncSession, reference: str, *, is_of_anybody: bool = False) -> str:
+    """Return the name, or the whole id, that a folder is meant by.
+
+    Raises:
+        click.ClickException: several ids begin so.
+    """
+
+    async def load() -> Sequence[dict[str, Any]]:
+        rows = await api.VFolder.list(is_of_anybody)
+        return [*rows, *await api.VFolder.list(is_of_anybody, trash=True)]
+
+    return await resolve(reference, load, kind="folder")

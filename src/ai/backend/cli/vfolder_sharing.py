@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ai.backend.cli.calling import call
+from ai.backend.cli.framework.printing import print_result, print_rows
+from ai.backend.cli.framework.references import resolve
+from ai.backend.cli.framework.values import short_id
 from ai.backend.cli.lazy import screen_of
-from ai.backend.cli.vfolder_group import PERMISSION, command, show, tell
+from ai.backend.cli.output import Column
+from ai.backend.cli.vfolder_group import PERMISSION, command, folder_id, list_command, open_folder
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -23,34 +27,48 @@ def invite(name: str, emails: tuple[str, ...], perm: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        invited = await api.VFolder(name).invite(perm, emails)
+        invited = await (await open_folder(api, name)).invite(perm, emails)
         if not invited:
             screen.note("all of them were invited before")
-        tell(screen, {"invited": invited}, "\n".join(f"invited {email}" for email in invited))
+        print_result(screen, {"invited": invited}, "\n".join(f"invited {email}" for email in invited))
 
     call(screen, work)
 
 
 _INVITATION_COLUMNS = [
-    ("vfolder_name", "Folder"),
-    ("inviter", "From"),
-    ("invitee", "To"),
-    ("perm", "Permission"),
-    ("id", "ID"),
+    Column("vfolder_name", "Folder"),
+    Column("inviter", "From"),
+    Column("invitee", "To"),
+    Column("perm", "Permission"),
+    Column("id", "ID", short_id),
+]
+
+_SHARE_COLUMNS = [
+    Column("vfolder_name", "Folder"),
+    Column("email", "Shared with"),
+    Column("perm", "Permission"),
+    Column("user", "User ID", is_wide=True),
 ]
 
 
-@command("invitations")
+@list_command("invitations")
 @click.option("--sent", is_flag=True, help="Those that you sent.")
 def invitations(sent: bool) -> None:
     """List invitations without an answer; `accept`, `reject` and `update-invitation` take their ID."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await (api.VFolder.sent_invitations() if sent else api.VFolder.invitations())
-        show(screen, found, _INVITATION_COLUMNS, "there are no invitations")
+        items = await (api.VFolder.sent_invitations() if sent else api.VFolder.invitations())
+        print_rows(screen, items, _INVITATION_COLUMNS, "there are no invitations")
 
     call(screen, work)
+
+
+async def _invitation_id(api: AsyncSession, reference: str) -> str:
+    async def load() -> list[dict[str, Any]]:
+        return [*await api.VFolder.invitations(), *await api.VFolder.sent_invitations()]
+
+    return await resolve(reference, load, kind="invitation", name="vfolder_name")
 
 
 @command("accept")
@@ -60,8 +78,9 @@ def accept(invitation_id: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder.accept_invitation(invitation_id)
-        tell(screen, {"accepted": invitation_id}, f"accepted {invitation_id}")
+        full_id = await _invitation_id(api, invitation_id)
+        await api.VFolder.accept_invitation(full_id)
+        print_result(screen, {"accepted": full_id}, f"accepted {invitation_id}")
 
     call(screen, work)
 
@@ -73,8 +92,9 @@ def reject(invitation_id: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder.delete_invitation(invitation_id)
-        tell(screen, {"rejected": invitation_id}, f"rejected {invitation_id}")
+        full_id = await _invitation_id(api, invitation_id)
+        await api.VFolder.delete_invitation(full_id)
+        print_result(screen, {"rejected": full_id}, f"rejected {invitation_id}")
 
     call(screen, work)
 
@@ -87,8 +107,9 @@ def update_invitation(invitation_id: str, perm: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder.update_invitation(invitation_id, perm)
-        tell(screen, {"updated": invitation_id}, f"updated {invitation_id}")
+        full_id = await _invitation_id(api, invitation_id)
+        await api.VFolder.update_invitation(full_id, perm)
+        print_result(screen, {"updated": full_id}, f"updated {invitation_id}")
 
     call(screen, work)
 
@@ -102,8 +123,8 @@ def share(name: str, emails: tuple[str, ...], perm: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        shared = await api.VFolder(name).share(perm, emails)
-        tell(screen, {"shared": shared}, "\n".join(f"shared with {email}" for email in shared))
+        shared = await (await open_folder(api, name)).share(perm, emails)
+        print_result(screen, {"shared": shared}, "\n".join(f"shared with {email}" for email in shared))
 
     call(screen, work)
 
@@ -116,23 +137,27 @@ def unshare(name: str, emails: tuple[str, ...]) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        ended = await api.VFolder(name).unshare(emails)
-        tell(screen, {"unshared": ended}, "\n".join(f"no longer shared with {email}" for email in ended))
+        ended = await (await open_folder(api, name)).unshare(emails)
+        print_result(screen, {"unshared": ended}, "\n".join(f"no longer shared with {email}" for email in ended))
 
     call(screen, work)
 
 
-@command("shared")
+@list_command("shared")
 @click.argument("name", required=False)
 def shared(name: str | None) -> None:
     """List who shares your folders, or the folder NAME."""
+    list_shares(name)
+
+
+def list_shares(folder: str | None) -> None:
+    """Print who shares this folder, or any of the caller's."""
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        found = await api.VFolder.list_shared(name)
-        rows = [{**one, "email": one["shared_to"]["email"], "user": one["shared_to"]["uuid"]} for one in found]
-        columns = [("vfolder_name", "Folder"), ("email", "Shared with"), ("perm", "Permission"), ("user", "User ID")]
-        show(screen, rows, columns, "nobody shares them")
+        shares = await api.VFolder.list_shared(await folder_id(api, folder) if folder else None)
+        rows = [{**one, "email": one["shared_to"]["email"], "user": one["shared_to"]["uuid"]} for one in shares]
+        print_rows(screen, rows, _SHARE_COLUMNS, "nobody shares them")
 
     call(screen, work)
 
@@ -145,7 +170,7 @@ def leave(name: str, shared_user_uuid: str | None) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        await api.VFolder(name).leave(shared_user_uuid)
-        tell(screen, {"left": name}, f"left {name}")
+        await (await open_folder(api, name)).leave(shared_user_uuid)
+        print_result(screen, {"left": name}, f"left {name}")
 
     call(screen, work)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli.calling import call
+from ai.backend.cli.framework.printing import print_result
+from ai.backend.cli.framework.values import cell, harmless
 from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.output import cell, harmless
 from ai.backend.cli.session_commands import owner_option
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ _ENDS = frozenset({"session_terminated", "session_cancelled", "kernel_cancelled"
 def events(session: str, scope: str, follow: bool, owner: str | None) -> None:
     """Print the events of SESSION as they happen, until it ends; `*` is all sessions.
 
-    What happens after "Listening" has been printed (to stderr) is told.
+    Events before "Listening" is printed (to stderr) are not shown.
 
     With --output json every event is one JSON document on a line of its own.
     """
@@ -44,8 +45,8 @@ def events(session: str, scope: str, follow: bool, owner: str | None) -> None:
             if screen.is_json:
                 print(json.dumps({"event": event.name, "data": event.data}), flush=True)
             else:
-                known = [f"{name}={value}" for name, value in event.data.items() if value not in (None, "", {}, [])]
-                print(f"{event.name:<20} {cell(' '.join(known))}", flush=True)
+                values = [f"{name}={value}" for name, value in event.data.items() if value not in (None, "", {}, [])]
+                print(cell(f"{event.name} {' '.join(values)}"), flush=True)
             if event.name in _ENDS and session != "*" and not follow:
                 return
 
@@ -73,20 +74,15 @@ def watch(session: str, max_wait: float, owner: str | None) -> None:
         last = ""
         try:
             while True:
-                found = await handle.detail(("status", "result", "containers { role exit_code }")) or {}
-                if found.get("status") != last:
-                    last = str(found.get("status"))
+                detail = await handle.detail(("status", "result", "containers { role exit_code }")) or {}
+                if detail.get("status") != last:
+                    last = str(detail.get("status"))
                     screen.note(last)
                 if last in FINAL:
-                    code = _exit_code(found)
-                    ok = last == "TERMINATED" and found.get("result") != "FAILURE"
-                    if screen.is_json:
-                        screen.json(
-                            {"session": session, "status": last, "result": found.get("result"), "exit_code": code}
-                        )
-                    else:
-                        screen.say(f"{session}: {last}, {found.get('result') or 'no result'}")
-                    return code if code else 0 if ok else 1
+                    code, result = _exit_code(detail), detail.get("result")
+                    document = {"session": session, "status": last, "result": result, "exit_code": code}
+                    print_result(screen, document, f"{session}: {last}, {result or 'no result'}")
+                    return code or (0 if last == "TERMINATED" and result != "FAILURE" else 1)
                 await asyncio.wait({pending}, timeout=2.0)
                 if pending.done():
                     if pending.result() is not None:
@@ -108,7 +104,7 @@ def watch(session: str, max_wait: float, owner: str | None) -> None:
 
 
 def _exit_code(session: Mapping[str, Any]) -> int | None:
-    """Of the program of a batch session; None where it had none or did not come to its end."""
+    """Return the exit code of a batch session's program; None where it had none or did not end by itself."""
     if session.get("result") not in ("SUCCESS", "FAILURE"):
         return None
     containers: list[Mapping[str, Any]] = session.get("containers") or []

@@ -74,7 +74,7 @@ async def test_resource_groups_presets_and_agents(shell: Shell) -> None:
         json.loads(options),
     )
     assert [g["name"] for g in await shell("scaling-group", "list")] == ["default", "gpu"]
-    assert "concentrated" in await shell.text("scaling-group", "list")
+    assert "concentrated" in await shell.text("scaling-group", "list", "--wide")
     await shell("scaling-group", "update", "gpu", "--scheduler", "random", fails="known are")
     await shell("scaling-group", "update", "gpu", "--scheduler-opts", "{", fails="not JSON")
     await shell("scaling-group", "info", "nothing", fails="no resource group")
@@ -133,7 +133,7 @@ async def test_people_and_tenants(api: Api, shell: Shell) -> None:
     await shell("keypair-resource-policy", "add", "tight", "--max-concurrent-sessions", "1")
     await shell("keypair", "update", pair["access_key"], "--resource-policy", "tight")
     await shell("keypair-resource-policy", "delete", "tight", fails="tight")
-    await shell("keypair", "delete", pair["access_key"])
+    await shell("keypair", "delete", pair["access_key"], "-y")
     waiting = ("--max-pending-session-count", "2", "--max-pending-session-resource-slots", '{"cpu": "4"}')
     await shell("keypair-resource-policy", "update", "tight", "--idle-timeout", "60", *waiting)
     tight = await shell("keypair-resource-policy", "info", "tight")
@@ -167,9 +167,9 @@ async def test_the_installation_as_a_whole(api: Api, shell: Shell) -> None:
     assert (await shell("announcement", "get"))["message"] == "Closed on *Sunday*"
     assert "Sunday" in await shell.text("announcement", "get")
     await shell("announcement", "dismiss", fails="no announcement was seen")
-    shell.patch.setattr(announcing, "is_wanted", lambda screen: not screen.is_quiet)
+    shell.patch.setattr(announcing, "is_visible", lambda screen: not screen.is_quiet)
     heard = [await shell.noise("manager", "status") for _ in range(2)]
-    assert all("Announcement of the server:\n│ Closed on *Sunday*" in told for told in heard), "until it is dismissed"
+    assert all("│ Closed on *Sunday*" in told for told in heard), "until it is dismissed"
     assert await shell("announcement", "dismiss") == {"dismissed": True}
     assert "Sunday" not in await shell.noise("manager", "status")
     await shell("announcement", "update", "-m", "Open \x1b[1mtoday")
@@ -179,7 +179,7 @@ async def test_the_installation_as_a_whole(api: Api, shell: Shell) -> None:
     await shell("announcement", "delete", "-y")
     assert "today" not in await shell.noise("manager", "status")
     assert (await shell("announcement", "get"))["enabled"] is False
-    await shell("announcement", "update", "-m", " ", fails="nothing to tell")
+    await shell("announcement", "update", "-m", " ", fails="is empty")
 
 
 async def test_what_was_used_by_command(api: Api, shell: Shell) -> None:

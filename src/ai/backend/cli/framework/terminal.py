@@ -1,0 +1,103 @@
+"""Tables, facts, trees, panels and progress bars, drawn by rich.
+
+Import it inside functions only: rich takes longer to import than most commands take to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from rich.console import Console, RenderableType
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.table import Column as TableColumn
+from rich.table import Table
+from rich.text import Text
+
+from ai.backend.cli.framework.values import harmless, readable_size
+
+if TYPE_CHECKING:
+    from ai.backend.cli.output import Column
+
+_UNBOUNDED = 1_000_000
+"""Columns of what is no terminal: nothing is folded, so that each row is one line."""
+_STYLES = {
+    "RUNNING": "green", "ALIVE": "green", "healthy": "green", "ERROR": "red", "LOST": "red", "unhealthy": "red",
+    "PENDING": "yellow", "TERMINATED": "dim", "CANCELLED": "dim",
+}  # fmt: skip
+
+
+def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True) -> None:
+    """Print to a stream: with colours where it is a terminal, plain elsewhere. Lines have no blanks at their end.
+
+    Args:
+        renderable: what to print.
+        stream: where.
+        is_folded: whether lines are made to fit the terminal.
+    """
+    is_terminal = stream.isatty()
+    console = Console(
+        file=stream,
+        force_terminal=is_terminal,
+        color_system="auto" if is_terminal else None,
+        width=None if is_terminal and is_folded else _UNBOUNDED,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+    with console.capture() as capture:
+        console.print(renderable)
+    text = "\n".join(line.rstrip() for line in capture.get().split("\n"))
+    stream.write(text)
+    stream.flush()
+
+
+def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table whose cells are printed literally."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(
+            Text(column.heading),
+            justify="right" if column.is_number else "left",
+            no_wrap=column.brief is not None,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*(Text(harmless(text), style=_STYLES.get(text, "")) for text in row))
+    return table
+
+
+def make_facts(pairs: Iterable[tuple[str, str]]) -> Table:
+    """Return the facts of one object, each with its name in front."""
+    table = Table.grid(TableColumn(no_wrap=True, style="bold"), TableColumn(overflow="fold"), padding=(0, 2, 0, 0))
+    for name, text in pairs:
+        table.add_row(Text(harmless(name)), Text(harmless(text)))
+    return table
+
+
+def make_panel(title: str, text: str) -> Panel:
+    """Return a text of others in a frame."""
+    return Panel.fit(Text(harmless(text)), title=Text(title), title_align="left")
+
+
+def make_error(program: str, message: str) -> Text:
+    """Return an error with the name of the program in front."""
+    return Text.assemble((f"{program}: ", "bold red"), harmless(message))
+
+
+class _BytesColumn(ProgressColumn):
+    """Shows how many bytes are done, of how many, and how many a second."""
+
+    def render(self, task: Task) -> Text:
+        total = readable_size(task.total or 0)
+        return Text(f"{readable_size(task.completed)} of {total}  {readable_size(task.speed or 0)}/s")
+
+
+def make_transfer_progress(stream: TextIO) -> Progress:
+    """Return a progress bar for bytes that disappears when it stops; its tasks have a field ``path``."""
+    rest = TableColumn(no_wrap=True, overflow="ellipsis", ratio=1)
+    path = TextColumn("{task.fields[path]}", markup=False, table_column=rest)
+    console = Console(file=stream, force_terminal=True, markup=False, emoji=False, highlight=False)
+    columns = (BarColumn(20), TaskProgressColumn(), _BytesColumn(), path)
+    return Progress(*columns, console=console, transient=True, expand=True)

@@ -1,0 +1,147 @@
+"""Text for values: sizes, times, amounts of slots, ids, and any other value of a reply."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?([+-]\d\d:\d\d|Z)")
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_METRIC_UNITS = {"percent": "%", "pct": "%", "msec": " ms", "celsius": " C", "watt": " W", "count": ""}
+_DAY_S = 86_400
+_SHORT_ID = 8
+
+SlotDisplays = Mapping[str, Mapping[str, Any]]
+"""Slot -> how its plugin displays quantities (``/config/resource-slots/details``)."""
+_NO_DISPLAYS: SlotDisplays = {}
+
+
+def harmless(text: str) -> str:
+    """Replace control characters by escapes, so that no terminal obeys them. Line ends stay."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
+
+
+def cell(value: Any) -> str:
+    """Return any value as one harmless line."""
+    if value is None or value in ("", [], {}):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(
+            f"{name} ({cell(item)})" if item and isinstance(item, Mapping) else f"{name}={cell(item)}"
+            for name, item in value.items()
+        )
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(cell(item) for item in value)
+    if isinstance(value, str) and _TIME.fullmatch(value):
+        return readable_time(value)
+    return harmless(" ".join(str(value).split()))
+
+
+def decoded(value: Any) -> Any:
+    """Parse a string that holds JSON; return anything else unchanged."""
+    if isinstance(value, str):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def short_id(value: Any) -> str:
+    """Return the first digits of an id, which every command accepts in the place of the id."""
+    return cell(value)[:_SHORT_ID]
+
+
+def readable_size(size: float) -> str:
+    """Return ``1536`` bytes as ``1.5 KiB``."""
+    amount, unit = float(size), "B"
+    for unit in _SIZES:
+        if amount < 1024 or unit == _SIZES[-1]:
+            break
+        amount /= 1024
+    return f"{int(amount)} B" if unit == "B" else f"{amount:.1f} {unit}"
+
+
+def readable_amount(slot: str, amount: Any, displays: SlotDisplays = _NO_DISPLAYS) -> str:
+    """Return ``268435456`` bytes of memory as ``256m``, as `-r` takes it; format other slots as their plugin says."""
+    text, display = str(amount), displays.get(slot, {}).get("number_format") or {}
+    if not display.get("binary", slot in {"mem", "shmem"}):
+        digits = int(display.get("round_length") or 0)
+        try:
+            return f"{Decimal(text):.{digits}f}" if digits else text
+        except InvalidOperation:
+            return text
+    if not text.isdigit():
+        return text
+    size, units = int(text), ["", "k", "m", "g", "t"]
+    while size and size % 1024 == 0 and len(units) > 1:
+        size //= 1024
+        units.pop(0)
+    return f"{size}{units[0]}" if len(str(size)) <= 5 else f"{int(text) / 1024**3:.1f}g"
+
+
+def unit_of(slot: str, displays: SlotDisplays) -> str:
+    """Return the unit of a slot after a blank, or nothing where the amount contains its unit (``256m``)."""
+    display = displays.get(slot, {})
+    unit = "" if (display.get("number_format") or {}).get("binary") else display.get("display_unit")
+    return f" {cell(unit)}" if unit else ""
+
+
+def describe_slots(slots: Mapping[str, Any] | None, displays: SlotDisplays = _NO_DISPLAYS) -> str:
+    """Return ``cpu=1, mem=256m, mock.device=1``; with displays ``cpu=1 Core, mem=256m, mock.shares=0.50 Share``."""
+    return ", ".join(
+        f"{slot}={readable_amount(slot, amount, displays)}{unit_of(slot, displays)}"
+        for slot, amount in (slots or {}).items()
+    )
+
+
+def readable_metric(metric: Mapping[str, Any] | None) -> str:
+    """Return the current value of a metric with its unit."""
+    if metric is None:
+        return "-"
+    unit = str(metric.get("unit_hint") or "count")
+    try:
+        value = float(metric["current"])
+    except (KeyError, TypeError, ValueError):
+        return cell(metric.get("current"))
+    if unit in {"bytes", "bps"}:
+        return readable_size(value) + ("/s" if unit == "bps" else "")
+    return cell(f"{value:.4g}{_METRIC_UNITS.get(unit, f' {unit}')}")
+
+
+def readable_time(text: str, *, timespec: str = "seconds") -> str:
+    """Return a time of the API as ``2026-11-21 09:33:27Z``; return any other text unchanged."""
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return text
+    return f"{when.astimezone(UTC).replace(tzinfo=None).isoformat(' ', timespec)}Z" if when.tzinfo else text
+
+
+def iso_time(seconds: Any) -> str:
+    """Return seconds since 1970 as a time of the API."""
+    return datetime.fromtimestamp(float(seconds), UTC).isoformat()
+
+
+def relative_time(value: Any, *, now: datetime | None = None) -> str:
+    """Return a time of the API as ``5 min ago`` or ``in 2 h``, and as a date when it is months away."""
+    try:
+        when = datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return cell(value)
+    if when.tzinfo is None:
+        return cell(value)
+    seconds = ((now or datetime.now(UTC)) - when).total_seconds()
+    distance = abs(int(seconds))
+    if distance >= 60 * _DAY_S:
+        return f"{when.astimezone(UTC):%Y-%m-%d}"
+    limits = ((60, 1, "s"), (3600, 60, "min"), (2 * _DAY_S, 3600, "h"), (60 * _DAY_S, _DAY_S, "d"))
+    text = next(f"{distance // length} {unit}" for limit, length, unit in limits if distance < limit)
+    # The clock of the server may be a little ahead of ours.
+    return f"in {text}" if seconds < -5 else f"{text} ago"
