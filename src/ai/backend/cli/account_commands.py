@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ai.backend.cli.administering import change
+from ai.backend.cli.administering import change, print_reply
 from ai.backend.cli.calling import call
 from ai.backend.cli.lazy import LazyGroup, Leaf, screen_of
 
@@ -62,18 +62,12 @@ def _asked(what: str, given: str) -> str:
 @ssh_key.command("show", cls=Leaf)
 def show() -> None:
     """Show the public key that opens your sessions."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        public_key = await api.Auth.ssh_public_key()
-        if screen.is_json:
-            screen.json({"ssh_public_key": public_key})
-        elif public_key:
-            screen.say(public_key)
-        else:
-            screen.note("there is none; make one with `backend.ai keypair ssh-key generate`")
+    async def load(api: AsyncSession) -> dict[str, str]:
+        return {"ssh_public_key": await api.Auth.ssh_public_key()}
 
-    call(screen, work)
+    empty = "There is none; make one with `backend.ai keypair ssh-key generate`."
+    print_reply(load, lambda reply: reply["ssh_public_key"] or empty)
 
 
 @ssh_key.command("generate", cls=Leaf)

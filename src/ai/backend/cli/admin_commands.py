@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.administering import list_them, show_one
 from ai.backend.cli.calling import call, slot_displays
 from ai.backend.cli.lazy import Leaf, ListCommand, screen_of
 from ai.backend.cli.limit_commands import PRESET_COLUMNS, preset_row
@@ -14,35 +15,31 @@ from ai.backend.cli.output import Column
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
+_SLOT_COLUMNS = (
+    Column("slot", "Slot"),
+    Column("type", "Type"),
+    Column("human_readable_name", "Name"),
+    Column("display_unit", "Unit"),
+    Column("description", "Description", is_wide=True),
+)
+_VARIANT_COLUMNS = (
+    Column("property", "Property"),
+    Column("meets", "Meets a Requirement of"),
+    Column("device_names", "Devices"),
+    Column("devices", "Healthy, by Resource Group"),
+)
+
 
 @click.command("info", cls=Leaf)
 def keypair_info() -> None:
     """Show your own keypair."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        keypair = await api.KeyPair.info()
-        if screen.is_json:
-            screen.json(keypair)
-        else:
-            screen.facts((name.replace("_", " "), value) for name, value in keypair.items())
-
-    call(screen, work)
+    show_one(lambda api: api.KeyPair.info(), "you have no keypair")
 
 
 @click.command("status", cls=Leaf)
 def manager_status() -> None:
     """Show whether the manager takes sessions, and how many it has."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        status = await api.Manager.status()
-        if screen.is_json:
-            screen.json(status)
-        else:
-            screen.facts((name.replace("_", " "), value) for name, value in status.items())
-
-    call(screen, work)
+    show_one(lambda api: api.Manager.status(), "the manager has no status")
 
 
 @click.command("query-slots", cls=ListCommand)
@@ -55,16 +52,8 @@ def query_slots() -> None:
         if screen.is_json:
             screen.json(slots)
         else:
-            columns = (
-                Column("slot", "Slot"),
-                Column("type", "Type"),
-                Column("human_readable_name", "Name"),
-                Column("display_unit", "Unit"),
-                Column("description", "Description", is_wide=True),
-            )
-            screen.table(
-                [{**displays.get(slot, {}), "slot": slot, "type": kind} for slot, kind in slots.items()], columns
-            )
+            rows = [{**displays.get(slot, {}), "slot": slot, "type": kind} for slot, kind in slots.items()]
+            screen.table(rows, _SLOT_COLUMNS)
 
     call(screen, work)
 
@@ -73,40 +62,22 @@ def query_slots() -> None:
 @click.option("--resource-group", "--scaling-group", "resource_group", help="Only devices of this resource group.")
 def variants(resource_group: str | None) -> None:
     """List what a session may require of its devices (--variant of `run` and `start`), and how many there are."""
-    screen = screen_of()
+    empty = "no device here states anything that a session could require"
+    list_them(
+        lambda api: api.Resource.variant_properties(resource_group), _VARIANT_COLUMNS, empty, describe=_describe_variant
+    )
 
-    async def work(api: AsyncSession) -> None:
-        properties = await api.Resource.variant_properties(resource_group)
-        if screen.is_json:
-            screen.json(properties)
-        elif properties:
-            meets = {"exact": "this value", "minimum": "this or an older one", "compatible": "this or a part of it"}
-            rows = [{**one, "meets": meets.get(one["match_mode"])} for one in properties]
-            columns = (
-                Column("property", "Property"),
-                Column("meets", "Meets a Requirement of"),
-                Column("device_names", "Devices"),
-                Column("devices", "Healthy, by Resource Group"),
-            )
-            screen.table(rows, columns)
-        else:
-            screen.say("No device here states anything that a session could require.")
 
-    call(screen, work)
+def _describe_variant(variant: dict[str, Any]) -> dict[str, Any]:
+    meets = {"exact": "this value", "minimum": "this or an older one", "compatible": "this or a part of it"}
+    return {**variant, "meets": meets.get(variant["match_mode"])}
 
 
 @click.command("presets", cls=ListCommand)
 def presets() -> None:
     """List resource presets."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        items = (await api.Resource.list_presets()).get("presets") or []
-        if screen.is_json:
-            screen.json(items)
-        elif items:
-            screen.table(map(preset_row, items), PRESET_COLUMNS)
-        else:
-            screen.say("There are no presets.")
+    async def load(api: AsyncSession) -> list[dict[str, Any]]:
+        return (await api.Resource.list_presets()).get("presets") or []
 
-    call(screen, work)
+    list_them(load, PRESET_COLUMNS, "there are no presets", describe=preset_row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 Columns = Sequence[Column]
+T = TypeVar("T")
 
 
 def json_value(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Any:
@@ -109,6 +110,17 @@ def page_them(
             screen.json({"count": len(page.items), "total_count": page.total_count, "items": page.items})
         else:
             print_rows(screen, page.items, columns, empty, describe=describe)
+
+    call(screen, work)
+
+
+def print_reply(load: Callable[[AsyncSession], Awaitable[T]], describe: Callable[[T], str]) -> None:
+    """Print what the server replied in JSON mode, otherwise the text that ``describe`` makes of it."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> None:
+        reply = await load(api)
+        print_result(screen, reply, describe(reply))
 
     call(screen, work)
 

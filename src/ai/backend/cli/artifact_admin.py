@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.administering import change as change_object
+from ai.backend.cli.administering import list_them, print_reply
 from ai.backend.cli.artifact_group import TYPE, admin_artifact, command, format_revisions, list_command
 from ai.backend.cli.calling import call
 from ai.backend.cli.creation import pair
-from ai.backend.cli.framework.printing import follow_task, print_result, print_rows
+from ai.backend.cli.framework.printing import follow_task, print_result
 from ai.backend.cli.lazy import LazyGroup, screen_of
 from ai.backend.cli.output import Column, Screen
 from ai.backend.cli.transfer_bar import TransferBar
@@ -72,12 +74,7 @@ _storage = click.option(
 @list_command("list", of=registry)
 def list_registries() -> None:
     """List registries."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        print_rows(screen, await api.Artifact.registries(), _REGISTRY_COLUMNS, "there are no registries")
-
-    call(screen, work)
+    list_them(lambda api: api.Artifact.registries(), _REGISTRY_COLUMNS, "there are no registries")
 
 
 @command("add", of=registry)
@@ -96,14 +93,8 @@ def add(
     storages: tuple[tuple[str, str], ...],
 ) -> None:
     """Add a registry: a hub (huggingface), another installation (reservoir), or a local one for uploads."""
-    screen = screen_of()
-    credentials = _credentials(token_file, access_key)
-
-    async def work(api: AsyncSession) -> None:
-        made = await api.Artifact.add_registry(name, type_, url, credentials=credentials, storages=dict(storages))
-        print_result(screen, made, f"added {name}")
-
-    call(screen, work)
+    options: dict[str, Any] = {"credentials": _credentials(token_file, access_key), "storages": dict(storages)}
+    print_reply(lambda api: api.Artifact.add_registry(name, type_, url, **options), lambda registry: f"added {name}")
 
 
 @command("change", of=registry)
@@ -116,40 +107,21 @@ def change(
     name: str, url: str | None, token_file: str | None, access_key: str | None, storages: tuple[tuple[str, str], ...]
 ) -> None:
     """Change a registry; what is left out stays."""
-    screen = screen_of()
-    credentials = _credentials(token_file, access_key)
-
-    async def work(api: AsyncSession) -> None:
-        changed = await api.Artifact.change_registry(
-            name, url=url, credentials=credentials, storages=dict(storages) or None
-        )
-        print_result(screen, changed, f"changed {name}")
-
-    call(screen, work)
+    options: dict[str, Any] = {"credentials": _credentials(token_file, access_key), "storages": dict(storages) or None}
+    print_reply(lambda api: api.Artifact.change_registry(name, url=url, **options), lambda registry: f"changed {name}")
 
 
 @command("remove", of=registry)
 @click.argument("name")
 def remove(name: str) -> None:
     """Forget a registry with all that was found in it. It is refused while files of it are here."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await api.Artifact.remove_registry(name)
-        print_result(screen, {"removed": name}, f"removed {name}")
-
-    call(screen, work)
+    change_object(lambda api: api.Artifact.remove_registry(name), {"removed": name}, f"removed {name}")
 
 
 @list_command("storages", of=admin_artifact)
 def storages() -> None:
     """List the storages that artifacts can lie in."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        print_rows(screen, await api.Artifact.storages(), _STORAGE_COLUMNS, "there are no storages")
-
-    call(screen, work)
+    list_them(lambda api: api.Artifact.storages(), _STORAGE_COLUMNS, "there are no storages")
 
 
 @command("scan", of=admin_artifact)
@@ -180,13 +152,7 @@ def _describe_scan(step: Progress) -> str:
 
 
 def _act(method: str, revisions: tuple[str, ...]) -> None:
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        changed = await getattr(api.Artifact, method)(revisions)
-        print_result(screen, changed, format_revisions(changed))
-
-    call(screen, work)
+    print_reply(lambda api: getattr(api.Artifact, method)(revisions), format_revisions)
 
 
 @command("import", of=admin_artifact)
@@ -268,10 +234,4 @@ def cleanup(revisions: tuple[str, ...]) -> None:
 @click.argument("name")
 def delete(name: str) -> None:
     """Forget an artifact until the next scan. It is refused while files of it are here."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await api.Artifact.delete(name)
-        print_result(screen, {"deleted": name}, f"deleted {name}")
-
-    call(screen, work)
+    change_object(lambda api: api.Artifact.delete(name), {"deleted": name}, f"deleted {name}")

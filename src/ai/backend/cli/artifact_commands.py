@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.administering import list_them, print_reply
 from ai.backend.cli.artifact_group import STATUS, TYPE, artifact, command, list_command, size_of
 from ai.backend.cli.calling import call
 from ai.backend.cli.framework.printing import print_result
@@ -103,20 +104,12 @@ def info(name: str, readme: bool) -> None:
 @click.argument("revision")
 def files(revision: str) -> None:
     """List the files of an available REVISION, written NAME[@VERSION]."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        items = await api.Artifact.files(revision)
-        if screen.is_json:
-            screen.json(items)
-            return
-        rows = [{**file, "size": readable_size(file["size"])} for file in items]
-        screen.table(
-            rows,
-            [Column("size", "Size", is_number=True), Column("sha256", "SHA-256", short_id), Column("path", "Path")],
-        )
-
-    call(screen, work)
+    list_them(
+        lambda api: api.Artifact.files(revision),
+        [Column("size", "Size", is_number=True), Column("sha256", "SHA-256", short_id), Column("path", "Path")],
+        "it has no files",
+        describe=lambda file: {**file, "size": readable_size(file["size"])},
+    )
 
 
 @command("download")
@@ -146,10 +139,7 @@ def download(revision: str, paths: tuple[str, ...], base_dir: str, parallel: int
 @click.argument("paths", nargs=-1)
 def presign(revision: str, paths: tuple[str, ...]) -> None:
     """Print URLs by which anybody can fetch files of an available REVISION, until they expire."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        links = await api.Artifact.presign(revision, paths)
-        print_result(screen, links, "\n".join(str(link["url"]) for link in links))
-
-    call(screen, work)
+    print_reply(
+        lambda api: api.Artifact.presign(revision, paths),
+        lambda links: "\n".join(str(link["url"]) for link in links),
+    )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from ai.backend.cli.calling import call
-from ai.backend.cli.lazy import Leaf, screen_of
-
-if TYPE_CHECKING:
-    from ai.backend.client.session import AsyncSession
+from ai.backend.cli.administering import change, print_reply
+from ai.backend.cli.lazy import Leaf
 
 _prefix = click.option("--prefix", "-p", is_flag=True, help="All keys at and below KEY.")
 
@@ -21,18 +18,13 @@ _prefix = click.option("--prefix", "-p", is_flag=True, help="All keys at and bel
 @_prefix
 def get(key: str, prefix: bool) -> None:
     """Show the value of KEY."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        value = await api.EtcdConfig.get(key, prefix=prefix)
-        if screen.is_json:
-            screen.json(value)
-        elif value is None or value == {}:
-            screen.say(f"{key} is not set.")
-        else:
-            screen.say(value if isinstance(value, str) else json.dumps(value, indent=2))
+    def describe(value: Any) -> str:
+        if value is None or value == {}:
+            return f"{key} is not set."
+        return value if isinstance(value, str) else json.dumps(value, indent=2)
 
-    call(screen, work)
+    print_reply(lambda api: api.EtcdConfig.get(key, prefix=prefix), describe)
 
 
 @click.command("set", cls=Leaf)
@@ -45,15 +37,7 @@ def set_(key: str, value: str) -> None:
 
       backend.ai admin etcd set config/plugins/accelerator/mock/allocation_mode fractional
     """
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await api.EtcdConfig.set(key, _parsed(value))
-        screen.say(f"{key} is set.")
-        if screen.is_json:
-            screen.json({"result": "ok"})
-
-    call(screen, work)
+    change(lambda api: api.EtcdConfig.set(key, _parsed(value)), {"result": "ok"}, f"{key} is set.")
 
 
 def _parsed(value: str) -> Any:
@@ -70,12 +54,4 @@ def _parsed(value: str) -> Any:
 @_prefix
 def delete(key: str, prefix: bool) -> None:
     """Remove KEY."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await api.EtcdConfig.delete(key, prefix=prefix)
-        screen.say(f"{key} is removed.")
-        if screen.is_json:
-            screen.json({"result": "ok"})
-
-    call(screen, work)
+    change(lambda api: api.EtcdConfig.delete(key, prefix=prefix), {"result": "ok"}, f"{key} is removed.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ai.backend.cli.administering import change, show_one
+from ai.backend.cli.administering import change, print_reply, show_one
 from ai.backend.cli.calling import call
 from ai.backend.cli.framework.confirmation import confirm, yes_option
 from ai.backend.cli.framework.printing import print_result
@@ -106,18 +106,11 @@ def watcher_restart(agent: str) -> None:
 @announcement.command("get", cls=Leaf)
 def announcement_get() -> None:
     """Show the announcement."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        reply = await api.Manager.get_announcement()
-        if screen.is_json:
-            screen.json(reply)
-        elif reply.get("enabled"):
-            screen.say(str(reply.get("message") or ""))
-        else:
-            screen.note("there is no announcement")
+    def describe(reply: dict[str, Any]) -> str:
+        return str(reply.get("message") or "") if reply.get("enabled") else "There is no announcement."
 
-    call(screen, work)
+    print_reply(lambda api: api.Manager.get_announcement(), describe)
 
 
 @announcement.command("update", cls=Leaf)

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import click
 
-from ai.backend.cli.administering import NamedObjects, add_object_commands
+from ai.backend.cli.administering import NamedObjects, add_object_commands, change
 from ai.backend.cli.calling import call
-from ai.backend.cli.framework.printing import print_result, print_rows
+from ai.backend.cli.framework.printing import print_rows
 from ai.backend.cli.framework.values import readable_size
 from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand, screen_of
 from ai.backend.cli.output import Column
@@ -108,16 +108,14 @@ def get(host: str, scope: str) -> None:
 @click.argument("size")
 def set_(host: str, scope: str, size: str) -> None:
     """Let SCOPE keep SIZE (such as 100g) on HOST."""
-    screen = screen_of()
     limit = _bytes(size)
 
-    async def work(api: AsyncSession) -> None:
+    async def work(api: AsyncSession) -> dict[str, Any]:
         scope_id = await _scope_id(api, scope)
         await api.QuotaScope.set(host, scope_id, limit)
-        document = {"host": host, "quota_scope_id": scope_id, "hard_limit_bytes": limit}
-        print_result(screen, document, f"{scope} may keep {readable_size(limit)} on {host}")
+        return {"quota_scope_id": scope_id}
 
-    call(screen, work)
+    change(work, {"host": host, "hard_limit_bytes": limit}, f"{scope} may keep {readable_size(limit)} on {host}")
 
 
 @quota_scope.command("unset", cls=Leaf)
@@ -125,14 +123,13 @@ def set_(host: str, scope: str, size: str) -> None:
 @click.argument("scope")
 def unset(host: str, scope: str) -> None:
     """Take the limit of SCOPE on HOST away; what the policy of its owner says goes on."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
+    async def work(api: AsyncSession) -> dict[str, Any]:
         scope_id = await _scope_id(api, scope)
         await api.QuotaScope.unset(host, scope_id)
-        print_result(screen, {"host": host, "quota_scope_id": scope_id}, f"{scope} has no limit of its own on {host}")
+        return {"quota_scope_id": scope_id}
 
-    call(screen, work)
+    change(work, {"host": host}, f"{scope} has no limit of its own on {host}")
 
 
 def _bytes(size: str) -> int:

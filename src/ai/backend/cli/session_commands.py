@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from ai.backend.cli.calling import call, describe_api_error, slot_displays
+from ai.backend.cli.framework.references import find_id, is_short_id
 from ai.backend.cli.framework.values import SlotDisplays, decoded, describe_slots, readable_time
 from ai.backend.cli.lazy import Leaf, screen_of
+from ai.backend.cli.list_command import DEAD, PAGE
 
 if TYPE_CHECKING:
     from ai.backend.client.func.session import AsyncComputeSession
@@ -33,6 +35,29 @@ _ENCODED = frozenset({"occupying_slots", "resource_opts", "service_ports"})
 owner_option = click.option("--owner", metavar="ACCESS_KEY", help="Whose session it is; for administrators.")
 
 
+async def find_session(api: AsyncSession, reference: str, owner: str | None) -> AsyncComputeSession:
+    """Return the session of a name, an id or a beginning of either; one that has ended by a beginning of its id too.
+
+    Raises:
+        click.ClickException: several sessions that have ended have such ids.
+    """
+    from ai.backend.client.exceptions import BackendAPIError
+
+    session = api.ComputeSession(reference, owner)
+    if not is_short_id(reference):
+        return session
+    try:
+        await session.resolve_id()
+    except BackendAPIError as error:
+        if error.status != 404:
+            raise
+        page = await api.ComputeSession.paginated_list(
+            DEAD, owner, fields=("id", "name"), filter=f'id ilike "{reference}%"', page_size=PAGE
+        )
+        return api.ComputeSession(find_id(reference, page.items, kind="session"), owner)
+    return session
+
+
 @click.command(cls=Leaf)
 @click.argument("session")
 @owner_option
@@ -43,7 +68,7 @@ def info(session: str, owner: str | None) -> None:
     async def work(api: AsyncSession) -> None:
         from ai.backend.client.exceptions import BackendClientError
 
-        handle = api.ComputeSession(session, owner)
+        handle = await find_session(api, session, owner)
         await handle.resolve_id()
         detail = await handle.detail((*INFO_FIELDS, f"containers {{ {' '.join(CONTAINER_FIELDS)} }}"))
         if detail is None:
@@ -99,7 +124,7 @@ def logs(session: str, kernel: str | None, owner: str | None) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        text = await api.ComputeSession(session, owner).get_logs(kernel)
+        text = await (await find_session(api, session, owner)).get_logs(kernel)
         if screen.is_json:
             screen.json({"session": session, "logs": text})
         elif text:
@@ -216,7 +241,7 @@ def status_history(session: str, owner: str | None) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        history = await api.ComputeSession(session, owner).status_history()
+        history = await (await find_session(api, session, owner)).status_history()
         times = sorted((when, name) for name, when in history.items() if when)
         if screen.is_json:
             screen.json({name: when for when, name in times})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.administering import change, list_them, print_reply, show_one
 from ai.backend.cli.calling import call
-from ai.backend.cli.framework.printing import print_result, print_rows
 from ai.backend.cli.framework.values import readable_size
 from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand, screen_of
 from ai.backend.cli.output import Column
@@ -24,6 +24,13 @@ vfolder = LazyGroup("vfolder", help="Folders of all users.")
 storage = LazyGroup("storage", help="The volumes of the storage proxies.")
 permission = LazyGroup("permission", help="What may be done on a storage host.")
 
+_VOLUME_COLUMNS = [
+    Column("id", "Host"),
+    Column("backend", "Backend"),
+    Column("path", "Path"),
+    Column("capabilities", "Capabilities", is_wide=True),
+]
+
 
 @vfolder.command("list", cls=ListCommand)
 @click.option("-a", "--list-all", is_flag=True, hidden=True, help="As it is anyhow; the published command has it.")
@@ -36,13 +43,7 @@ def list_all_folders(list_all: bool, trash: bool) -> None:
 @vfolder.command("list-hosts", cls=Leaf)
 def list_hosts() -> None:
     """List all storage hosts of the cluster."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        hosts = await api.VFolder.list_all_hosts()
-        print_result(screen, hosts, "\n".join(hosts["allowed"]))
-
-    call(screen, work)
+    print_reply(lambda api: api.VFolder.list_all_hosts(), lambda hosts: "\n".join(hosts["allowed"]))
 
 
 @vfolder.command("change-vfolder-ownership", cls=Leaf)
@@ -50,43 +51,31 @@ def list_hosts() -> None:
 @click.argument("user_email")
 def change_ownership(vfolder_id: str, user_email: str) -> None:
     """Give the folder VFOLDER_ID to the user USER_EMAIL. Its files stay where they are."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
+    async def work(api: AsyncSession) -> dict[str, Any]:
         full_id = await folder_id(api, vfolder_id, is_of_anybody=True)
         await api.VFolder.change_ownership(full_id, user_email)
-        print_result(screen, {"vfolder": full_id, "owner": user_email}, f"{vfolder_id} is now of {user_email}")
+        return {"vfolder": full_id}
 
-    call(screen, work)
+    change(work, {"owner": user_email}, f"{vfolder_id} is now of {user_email}")
 
 
 @vfolder.command("perf-metric", cls=Leaf)
 @click.argument("vfolder_host")
 def perf_metric(vfolder_host: str) -> None:
     """Show what the volume VFOLDER_HOST has read and written."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        metric = await api.Storage.performance_metric(vfolder_host)
-        if screen.is_json:
-            screen.json(metric)
-        else:
-            screen.facts(metric.items())
-
-    call(screen, work)
+    show_one(lambda api: api.Storage.performance_metric(vfolder_host), f"there is no volume {vfolder_host}")
 
 
 @vfolder.command("list-mounts", cls=Leaf)
 def list_mounts() -> None:
     """Show what the volumes of each storage proxy lie on."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        mounts = await api.Storage.list_mounts()
-        lines = [f"{proxy}: {line}" for proxy, node in mounts["storage_proxy"].items() for line in node["mounts"]]
-        print_result(screen, mounts, "\n".join(lines))
+    def describe(mounts: Mapping[str, Any]) -> str:
+        nodes = mounts["storage_proxy"].items()
+        return "\n".join(f"{proxy}: {line}" for proxy, node in nodes for line in node["mounts"])
 
-    call(screen, work)
+    print_reply(lambda api: api.Storage.list_mounts(), describe)
 
 
 @vfolder.command("update-shared-vf-permission", cls=Leaf)
@@ -107,15 +96,14 @@ def remove_shared(vfolder_id: str, user_id: str) -> None:
 
 
 def _set_share(vfolder_id: str, user_id: str, perm: str | None) -> None:
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
+    async def work(api: AsyncSession) -> dict[str, Any]:
         full_id = await folder_id(api, vfolder_id, is_of_anybody=True)
         await api.VFolder.update_shared(full_id, user_id, perm)
-        done = "changed" if perm is not None else "ended"
-        print_result(screen, {"vfolder": full_id, "user": user_id, "perm": perm}, f"the share is {done}")
+        return {"vfolder": full_id}
 
-    call(screen, work)
+    done = "changed" if perm is not None else "ended"
+    change(work, {"user": user_id, "perm": perm}, f"the share is {done}")
 
 
 @vfolder.command("shared-vfolder-info", cls=ListCommand)
@@ -136,19 +124,11 @@ def list_shared() -> None:
 @click.option("--order", help="Such as id or -id.")
 def storage_list(filter_: str | None, order: str | None) -> None:
     """List the volumes."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        page = await api.Storage.paginated_list(page_size=100, filter=filter_, order=order)
-        columns = [
-            Column("id", "Host"),
-            Column("backend", "Backend"),
-            Column("path", "Path"),
-            Column("capabilities", "Capabilities", is_wide=True),
-        ]
-        print_rows(screen, page.items, columns, "there are no volumes")
+    async def load(api: AsyncSession) -> list[dict[str, Any]]:
+        return list((await api.Storage.paginated_list(page_size=100, filter=filter_, order=order)).items)
 
-    call(screen, work)
+    list_them(load, _VOLUME_COLUMNS, "there are no volumes")
 
 
 @storage.command("info", cls=Leaf)
@@ -184,11 +164,9 @@ def _flatten(volume: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 @permission.command("list", cls=Leaf)
 def permission_list() -> None:
     """List the permissions that --vfolder-host-perms takes."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
+    async def load(api: AsyncSession) -> dict[str, Any]:
         reply = await api.Admin.query("{ vfolder_host_permissions { vfolder_host_permission_list } }")
-        words = list(reply["vfolder_host_permissions"]["vfolder_host_permission_list"])
-        print_result(screen, {"vfolder_host_permission_list": words}, "\n".join(words))
+        return dict(reply["vfolder_host_permissions"])
 
-    call(screen, work)
+    print_reply(load, lambda permissions: "\n".join(permissions["vfolder_host_permission_list"]))

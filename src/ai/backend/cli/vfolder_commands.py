@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ai.backend.cli import vfolder_files, vfolder_sharing
+from ai.backend.cli.administering import print_reply
 from ai.backend.cli.calling import call
 from ai.backend.cli.framework.confirmation import confirm, yes_option
 from ai.backend.cli.framework.printing import follow_task, print_result, print_rows
@@ -15,10 +16,11 @@ from ai.backend.cli.framework.values import readable_size, relative_time, short_
 from ai.backend.cli.lazy import screen_of
 from ai.backend.cli.output import Column
 from ai.backend.cli.transfer_bar import TransferBar
-from ai.backend.cli.vfolder_group import PERMISSION, command, list_command, open_folder, vfolder
+from ai.backend.cli.vfolder_group import PERMISSION, change_folder, command, list_command, open_folder, vfolder
 
 if TYPE_CHECKING:
     from ai.backend.client.func.bgtask import Progress
+    from ai.backend.client.func.vfolder import AsyncVFolder
     from ai.backend.client.session import AsyncSession
 
 __all__ = ["vfolder", "vfolder_files", "vfolder_sharing"]
@@ -107,13 +109,7 @@ def list_hosts() -> None:
 @command("list-allowed-types")
 def list_allowed_types() -> None:
     """List whose folders can be made."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        types = list(await api.VFolder.list_allowed_types())
-        print_result(screen, types, "\n".join(types))
-
-    call(screen, work)
+    print_reply(lambda api: api.VFolder.list_allowed_types(), "\n".join)
 
 
 @command("create")
@@ -127,13 +123,10 @@ def list_allowed_types() -> None:
 @click.option("--unmanaged-path", metavar="PATH", help="A directory of the nodes instead; for superadmins.")
 def create(name: str, host: str | None, **options: Any) -> None:
     """Make a folder NAME on HOST, by default the default host."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        made = await api.VFolder.create(name, host, **options)
-        print_result(screen, made, f"created {made['name']} on {made['host']} ({made['id']})")
-
-    call(screen, work)
+    print_reply(
+        lambda api: api.VFolder.create(name, host, **options),
+        lambda made: f"created {made['name']} on {made['host']} ({made['id']})",
+    )
 
 
 @command("info")
@@ -174,13 +167,8 @@ def info(name: str) -> None:
 @click.argument("new_name")
 def rename(old_name: str, new_name: str) -> None:
     """Give a folder another name."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await (await open_folder(api, old_name)).rename(new_name)
-        print_result(screen, {"renamed": new_name}, f"renamed {old_name} to {new_name}")
-
-    call(screen, work)
+    text = f"renamed {old_name} to {new_name}"
+    change_folder(old_name, lambda folder: folder.rename(new_name), {"renamed": new_name}, text)
 
 
 @command("update-options")
@@ -190,14 +178,11 @@ def rename(old_name: str, new_name: str) -> None:
 @click.option("--set-cloneable", type=bool, metavar="true|false", help="Whether copies may be made.")
 def update_options(name: str, permission: str | None, usage_mode: str | None, set_cloneable: bool | None) -> None:
     """Change the options of a folder."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        folder = await open_folder(api, name)
+    async def act(folder: AsyncVFolder) -> None:
         await folder.update_options(cloneable=set_cloneable, permission=permission, usage_mode=usage_mode)
-        print_result(screen, {"updated": name}, f"updated {name}")
 
-    call(screen, work)
+    change_folder(name, act, {"updated": name}, f"updated {name}")
 
 
 def _each(names: Sequence[str], done: str, method: str) -> None:

@@ -14,7 +14,7 @@ from ai.backend.cli.framework.values import iso_time, readable_size, relative_ti
 from ai.backend.cli.lazy import screen_of
 from ai.backend.cli.output import Column
 from ai.backend.cli.transfer_bar import TransferBar
-from ai.backend.cli.vfolder_group import command, list_command, open_folder, vfolder
+from ai.backend.cli.vfolder_group import change_folder, command, list_command, open_folder, vfolder
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -80,13 +80,8 @@ def mkdir(name: str, paths: tuple[str, ...], parents: bool, exist_ok: bool) -> N
 @click.argument("new_name")
 def rename_file(name: str, target_path: str, new_name: str) -> None:
     """Give a file or directory in the folder NAME another name."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await (await open_folder(api, name)).rename_file(target_path, new_name)
-        print_result(screen, {"renamed": target_path}, f"renamed {target_path} to {new_name}")
-
-    call(screen, work)
+    text = f"renamed {target_path} to {new_name}"
+    change_folder(name, lambda folder: folder.rename_file(target_path, new_name), {"renamed": target_path}, text)
 
 
 @command("mv")
@@ -95,13 +90,7 @@ def rename_file(name: str, target_path: str, new_name: str) -> None:
 @click.argument("dst")
 def mv(name: str, src: str, dst: str) -> None:
     """Move a file or directory inside of the folder NAME; into DST if that is a directory."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await (await open_folder(api, name)).move_file(src, dst)
-        print_result(screen, {"moved": src}, f"moved {src} to {dst}")
-
-    call(screen, work)
+    change_folder(name, lambda folder: folder.move_file(src, dst), {"moved": src}, f"moved {src} to {dst}")
 
 
 @command("rm")
@@ -111,14 +100,9 @@ def mv(name: str, src: str, dst: str) -> None:
 @yes_option
 def rm(name: str, paths: tuple[str, ...], recursive: bool, yes: bool) -> None:
     """Delete files in the folder NAME for good."""
-    screen = screen_of()
     confirm(f"Delete {', '.join(paths)} from {name} for good", is_confirmed=yes)
-
-    async def work(api: AsyncSession) -> None:
-        await (await open_folder(api, name)).delete_files(paths, recursive=recursive)
-        print_result(screen, {"deleted": list(paths)}, "\n".join(f"deleted {path}" for path in paths))
-
-    call(screen, work)
+    text = "\n".join(f"deleted {path}" for path in paths)
+    change_folder(name, lambda folder: folder.delete_files(paths, recursive=recursive), {"deleted": list(paths)}, text)
 
 
 vfolder.add_command(rm, "delete-file")

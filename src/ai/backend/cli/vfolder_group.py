@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.administering import change
 from ai.backend.cli.framework.references import resolve
 from ai.backend.cli.lazy import LazyGroup, Leaf, ListCommand
 
@@ -36,6 +37,17 @@ async def open_folder(api: AsyncSession, reference: str) -> AsyncVFolder:
         click.ClickException: several ids begin so.
     """
     return api.VFolder(await folder_id(api, reference))
+
+
+def change_folder(
+    reference: str, act: Callable[[AsyncVFolder], Awaitable[Any]], document: Mapping[str, Any], text: str
+) -> None:
+    """Do something to a folder and print that it is done."""
+
+    async def work(api: AsyncSession) -> None:
+        await act(await open_folder(api, reference))
+
+    change(work, document, text)
 
 
 async def folder_id(api: AsyncSession, reference: str, *, is_of_anybody: bool = False) -> str:

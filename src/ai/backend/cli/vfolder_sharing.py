@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ai.backend.cli.administering import change, list_them
 from ai.backend.cli.calling import call
-from ai.backend.cli.framework.printing import print_result, print_rows
+from ai.backend.cli.framework.printing import print_result
 from ai.backend.cli.framework.references import resolve
 from ai.backend.cli.framework.values import short_id
 from ai.backend.cli.lazy import screen_of
 from ai.backend.cli.output import Column
-from ai.backend.cli.vfolder_group import PERMISSION, command, folder_id, list_command, open_folder
+from ai.backend.cli.vfolder_group import PERMISSION, change_folder, command, folder_id, list_command, open_folder
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -55,48 +57,39 @@ _SHARE_COLUMNS = [
 @click.option("--sent", is_flag=True, help="Those that you sent.")
 def invitations(sent: bool) -> None:
     """List invitations without an answer; `accept`, `reject` and `update-invitation` take their ID."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        items = await (api.VFolder.sent_invitations() if sent else api.VFolder.invitations())
-        print_rows(screen, items, _INVITATION_COLUMNS, "there are no invitations")
-
-    call(screen, work)
+    list_them(
+        lambda api: api.VFolder.sent_invitations() if sent else api.VFolder.invitations(),
+        _INVITATION_COLUMNS,
+        "there are no invitations",
+    )
 
 
-async def _invitation_id(api: AsyncSession, reference: str) -> str:
-    async def load() -> list[dict[str, Any]]:
-        return [*await api.VFolder.invitations(), *await api.VFolder.sent_invitations()]
+def _change_invitation(reference: str, done: str, act: Callable[[AsyncSession, str], Awaitable[Any]]) -> None:
+    """Do something to the invitation of this id, or beginning of an id, and print that it is done."""
 
-    return await resolve(reference, load, kind="invitation", name="vfolder_name")
+    async def work(api: AsyncSession) -> dict[str, str]:
+        async def load() -> list[dict[str, Any]]:
+            return [*await api.VFolder.invitations(), *await api.VFolder.sent_invitations()]
+
+        full_id = await resolve(reference, load, kind="invitation", name="vfolder_name")
+        await act(api, full_id)
+        return {done: full_id}
+
+    change(work, {}, f"{done} {reference}")
 
 
 @command("accept")
 @click.argument("invitation_id")
 def accept(invitation_id: str) -> None:
     """Accept an invitation."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        full_id = await _invitation_id(api, invitation_id)
-        await api.VFolder.accept_invitation(full_id)
-        print_result(screen, {"accepted": full_id}, f"accepted {invitation_id}")
-
-    call(screen, work)
+    _change_invitation(invitation_id, "accepted", lambda api, full_id: api.VFolder.accept_invitation(full_id))
 
 
 @command("reject")
 @click.argument("invitation_id")
 def reject(invitation_id: str) -> None:
     """Decline an invitation, or take your own back."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        full_id = await _invitation_id(api, invitation_id)
-        await api.VFolder.delete_invitation(full_id)
-        print_result(screen, {"rejected": full_id}, f"rejected {invitation_id}")
-
-    call(screen, work)
+    _change_invitation(invitation_id, "rejected", lambda api, full_id: api.VFolder.delete_invitation(full_id))
 
 
 @command("update-invitation")
@@ -104,14 +97,7 @@ def reject(invitation_id: str) -> None:
 @click.argument("perm", type=PERMISSION)
 def update_invitation(invitation_id: str, perm: str) -> None:
     """Change what an invitation that you sent offers."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        full_id = await _invitation_id(api, invitation_id)
-        await api.VFolder.update_invitation(full_id, perm)
-        print_result(screen, {"updated": full_id}, f"updated {invitation_id}")
-
-    call(screen, work)
+    _change_invitation(invitation_id, "updated", lambda api, full_id: api.VFolder.update_invitation(full_id, perm))
 
 
 @command("share")
@@ -120,13 +106,11 @@ def update_invitation(invitation_id: str, perm: str) -> None:
 @click.option("-p", "--perm", type=PERMISSION, default="rw", show_default=True, help="What they may do.")
 def share(name: str, emails: tuple[str, ...], perm: str) -> None:
     """Say what single members may do with a group's folder; for administrators."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        shared = await (await open_folder(api, name)).share(perm, emails)
-        print_result(screen, {"shared": shared}, "\n".join(f"shared with {email}" for email in shared))
+    async def work(api: AsyncSession) -> dict[str, Any]:
+        return {"shared": await (await open_folder(api, name)).share(perm, emails)}
 
-    call(screen, work)
+    change(work, {}, "", lines=lambda made: "\n".join(f"shared with {email}" for email in made["shared"]))
 
 
 @command("unshare")
@@ -134,13 +118,11 @@ def share(name: str, emails: tuple[str, ...], perm: str) -> None:
 @click.argument("emails", nargs=-1, required=True)
 def unshare(name: str, emails: tuple[str, ...]) -> None:
     """End what was said for single members; for administrators."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
-        ended = await (await open_folder(api, name)).unshare(emails)
-        print_result(screen, {"unshared": ended}, "\n".join(f"no longer shared with {email}" for email in ended))
+    async def work(api: AsyncSession) -> dict[str, Any]:
+        return {"unshared": await (await open_folder(api, name)).unshare(emails)}
 
-    call(screen, work)
+    change(work, {}, "", lines=lambda made: "\n".join(f"no longer shared with {email}" for email in made["unshared"]))
 
 
 @list_command("shared")
@@ -152,14 +134,12 @@ def shared(name: str | None) -> None:
 
 def list_shares(folder: str | None) -> None:
     """Print who shares this folder, or any of the caller's."""
-    screen = screen_of()
 
-    async def work(api: AsyncSession) -> None:
+    async def load(api: AsyncSession) -> list[dict[str, Any]]:
         shares = await api.VFolder.list_shared(await folder_id(api, folder) if folder else None)
-        rows = [{**one, "email": one["shared_to"]["email"], "user": one["shared_to"]["uuid"]} for one in shares]
-        print_rows(screen, rows, _SHARE_COLUMNS, "nobody shares them")
+        return [{**one, "email": one["shared_to"]["email"], "user": one["shared_to"]["uuid"]} for one in shares]
 
-    call(screen, work)
+    list_them(load, _SHARE_COLUMNS, "nobody shares them")
 
 
 @command("leave")
@@ -167,10 +147,4 @@ def list_shares(folder: str | None) -> None:
 @click.option("-s", "--shared-user-uuid", metavar="UUID", help="End the share of this user; for owners.")
 def leave(name: str, shared_user_uuid: str | None) -> None:
     """Give up a folder that somebody shares with you."""
-    screen = screen_of()
-
-    async def work(api: AsyncSession) -> None:
-        await (await open_folder(api, name)).leave(shared_user_uuid)
-        print_result(screen, {"left": name}, f"left {name}")
-
-    call(screen, work)
+    change_folder(name, lambda folder: folder.leave(shared_user_uuid), {"left": name}, f"left {name}")

@@ -14,7 +14,7 @@ from ai.backend.cli.calling import call
 from ai.backend.cli.framework.printing import print_result
 from ai.backend.cli.framework.values import cell, harmless
 from ai.backend.cli.lazy import Leaf, screen_of
-from ai.backend.cli.session_commands import owner_option
+from ai.backend.cli.session_commands import find_session, owner_option
 
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
@@ -67,7 +67,7 @@ def watch(session: str, max_wait: float, owner: str | None) -> None:
     async def until_end(api: AsyncSession) -> int:
         from ai.backend.cli.lifecycle import FINAL
 
-        handle = api.ComputeSession(session, owner)
+        handle = await find_session(api, session, owner)
         await handle.resolve_id()
         stream = handle.events("session")
         pending = asyncio.ensure_future(anext(stream, None))

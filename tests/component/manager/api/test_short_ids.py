@@ -38,6 +38,11 @@ async def test_every_list_shows_ids_that_commands_take(api: Api, shell: Shell, t
     assert (await shell.own("vfolder", "info", folder[:8]))["name"] == "data"
     assert (await shell("group", "info", group[:8]))["name"] == "team"
     assert (await shell.own("info", session[:8]))["name"] == "train-1"
+    await shell.own("rm", session[:8])
+    ended = await shell.text("ps", "--dead", inside=())
+    assert session[:8] in ended
+    assert (await shell.own("info", session[:8]))["status"] == "TERMINATED"
+    assert "RUNNING" in await shell.text("status-history", session[:8], inside=())
     await shell.own("vfolder", "delete", folder[:8])
     await shell.own("vfolder", "purge", folder[:8], "-y")
 

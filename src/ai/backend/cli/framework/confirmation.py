@@ -6,6 +6,8 @@ import sys
 
 import click
 
+from ai.backend.cli.framework.values import harmless
+
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
@@ -19,7 +21,7 @@ def confirm(action: str, *, is_confirmed: bool) -> None:
     if is_confirmed:
         return
     try:
-        is_agreed = click.confirm(f"{action}? This cannot be undone", err=True)
+        is_agreed = click.confirm(f"{harmless(action)}? This cannot be undone", err=True)
     except click.Abort:
         if sys.stdin.isatty():
             raise
