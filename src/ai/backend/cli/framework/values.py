@@ -130,7 +130,7 @@ def iso_time(seconds: Any) -> str:
 
 
 def relative_time(value: Any, *, now: datetime | None = None) -> str:
-    """Return a time of the API as ``5 min ago`` or ``in 2 h``, and as a date when it is months away."""
+    """Return a time of the API as ``5m ago`` or ``in 2h``, and as a date when it is months away."""
     try:
         when = datetime.fromisoformat(value)
     except (TypeError, ValueError):
@@ -141,7 +141,7 @@ def relative_time(value: Any, *, now: datetime | None = None) -> str:
     distance = abs(int(seconds))
     if distance >= 60 * _DAY_S:
         return f"{when.astimezone(UTC):%Y-%m-%d}"
-    limits = ((60, 1, "s"), (3600, 60, "min"), (2 * _DAY_S, 3600, "h"), (60 * _DAY_S, _DAY_S, "d"))
-    text = next(f"{distance // length} {unit}" for limit, length, unit in limits if distance < limit)
+    limits = ((60, 1, "s"), (3600, 60, "m"), (2 * _DAY_S, 3600, "h"), (60 * _DAY_S, _DAY_S, "d"))
+    text = next(f"{distance // length}{unit}" for limit, length, unit in limits if distance < limit)
     # The clock of the server may be a little ahead of ours.
     return f"in {text}" if seconds < -5 else f"{text} ago"
