@@ -1,5 +1,7 @@
 import asyncio
+import contextlib
 import os
+import pty
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
@@ -41,6 +43,29 @@ class Shell:
             cwd=self.folder,
             env={**self.env, **env},
         )
+
+    async def on_terminal(self, *arguments: str, **env: str) -> str:
+        """Return what a command prints to a terminal of 80 columns."""
+        ours, theirs = pty.openpty()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "ai.backend.cli.main",
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=asyncio.subprocess.DEVNULL,
+            cwd=self.folder,
+            env={**self.env, "TERM": "xterm", "COLUMNS": "80", **env},
+        )
+        os.close(theirs)
+        printed = b""
+        # Linux ends the reading of a terminal that nobody has open any more by an error.
+        with os.fdopen(ours, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
+            while chunk := await asyncio.to_thread(terminal.read, 65_536):
+                printed += chunk
+        assert await process.wait() == 0, printed
+        return printed.decode()
 
     async def __call__(self, *arguments: str, stdin: str = "", **env: str) -> Done:
         command = [sys.executable, "-m", "ai.backend.cli.main", *arguments]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 
 import pytest
@@ -253,3 +254,43 @@ async def test_watch_tells_the_result_of_what_has_ended(
     session.status, session.result, session.exit_code = status, result, exit_code
     done = await shell("watch", session.id)
     assert (done.code, done.out) == (code, f"{session.id}: {status}, {result}\n"), done.err
+
+
+HOSTILE = "a\x1b]0;owned\x07[red]b[/red]\x1b[2J\x9b1m"
+
+
+async def test_a_terminal_gets_names_of_users_literally_in_80_columns(shell: Shell, api: FakeApi) -> None:
+    await shell("start", "-t", "mine", "python")
+    session = api.find("mine")
+    session.name = HOSTILE
+    session.body.update(image=f"python:{HOSTILE}", tag=HOSTILE)
+    for command in (
+        ("ps",),
+        ("ps", "--detail"),
+        ("ps", "--wide"),
+        ("ps", "-f", "name,image,tag"),
+        ("info", session.id),
+    ):
+        printed = await shell.on_terminal(*command)
+        text = re.sub(r"\x1b\[[0-9;]*m", "", printed).replace("\r\n", "\n")
+        assert all(char.isprintable() or char == "\n" for char in text), printed
+        assert "[red]" in text
+        if command in (("ps",), ("info", session.id)):
+            assert all(len(line) <= 80 for line in text.splitlines()), text
+
+
+async def test_no_color_is_honoured(shell: Shell, api: FakeApi) -> None:
+    await shell("start", "-t", "mine", "python")
+    assert "\x1b[32mRUNNING" in await shell.on_terminal("ps")
+    assert "\x1b[32m" not in await shell.on_terminal("ps", NO_COLOR="1")
+    assert "\x1b" not in (await shell("ps")).out
+
+
+async def test_lists_show_short_ids(shell: Shell, api: FakeApi) -> None:
+    await shell("start", "-t", "mine", "python")
+    session_id = api.find("mine").id
+    lines = (await shell("ps")).out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].split()[:2] == ["mine", session_id[:8]]
+    assert session_id in (await shell("ps", "--wide")).out
+    assert session_id in (await shell("ps", "-f", "id")).out

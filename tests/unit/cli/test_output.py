@@ -211,3 +211,12 @@ def test_a_transfer_is_silent_where_nobody_looks(capsys: pytest.CaptureFixture[s
     with TransferBar(Screen()) as bar:
         bar.update("a", 1, 2)
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_table_with_more_columns_than_fit_is_not_folded(terminal: Terminal) -> None:
+    columns = [Column(f"k{number}", f"Column {number}", short_id) for number in range(9)]
+    with terminal.in_use():
+        Screen().table([dict.fromkeys((column.key for column in columns), "abcdefgh")], columns)
+    heading, row = Text.from_ansi(terminal.getvalue()).plain.splitlines()
+    assert all(column.heading in heading for column in columns)
+    assert row.count("abcdefgh") == 9

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _UNBOUNDED = 1_000_000
 """Columns of what is no terminal: nothing is folded, so that each row is one line."""
+_NARROWEST = 10
+"""Columns of the terminal that a column of a table needs on average; with less, a table is not folded at all."""
 _STYLES = {
     "RUNNING": "green", "ALIVE": "green", "healthy": "green", "ERROR": "red", "LOST": "red", "unhealthy": "red",
     "PENDING": "yellow", "TERMINATED": "dim", "CANCELLED": "dim",
@@ -41,16 +43,22 @@ def write(renderable: RenderableType, stream: TextIO, *, is_folded: bool = True)
         file=stream,
         force_terminal=is_terminal,
         color_system="auto" if is_terminal else None,
-        width=None if is_terminal and is_folded else _UNBOUNDED,
         markup=False,
         emoji=False,
         highlight=False,
     )
+    if not is_terminal or not is_folded or _needs_more_room(renderable, console.width):
+        console.width = _UNBOUNDED
     with console.capture() as capture:
         console.print(renderable)
     text = "\n".join(line.rstrip() for line in capture.get().split("\n"))
     stream.write(text)
     stream.flush()
+
+
+def _needs_more_room(renderable: RenderableType, width: int) -> bool:
+    """Return whether folding would leave columns too narrow to read."""
+    return isinstance(renderable, Table) and width < _NARROWEST * len(renderable.columns)
 
 
 def make_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> Table:
