@@ -155,7 +155,7 @@ def test_another_users_session_does_not_exist(cluster: Cluster) -> None:
 
 
 def test_the_admin_sees_which_limits_are_enforced(cluster: Cluster) -> None:
-    text = cluster.run("admin", "agent", "list", admin=True, check=True).stdout
+    text = cluster.run("admin", "agent", "list", "--wide", admin=True, check=True).stdout
     assert "i-local" in text
     assert re.search(r"(?i)enforced|watched", text)
     assert (

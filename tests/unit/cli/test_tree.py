@@ -68,3 +68,12 @@ def test_the_default_statuses_are_those_of_the_specification() -> None:
     waiting = {"PENDING", "PREPARING", "PREPARED", "CREATING"}
     assert set(ACTIVE) >= {*waiting, "RUNNING", "RESTARTING", "TERMINATING", "RESIZING", "SUSPENDED", "ERROR"}
     assert not {"TERMINATED", "CANCELLED"} & set(ACTIVE)
+
+
+def test_the_help_lists_every_command_in_one_section() -> None:
+    assert isinstance(root, LazyGroup)
+    listed = [name for names in root.sections.values() for name in names]
+    assert sorted(listed) == sorted(root.entries)
+    text = root.get_help(click.Context(root, info_name="backend.ai"))
+    headings = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == ["Options:", *(f"{title}:" for title in root.sections)]

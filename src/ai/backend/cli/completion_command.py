@@ -19,7 +19,8 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from ai.backend.cli.main import COMPLETION_VARIABLE, PROGRAM, root
+    from ai.backend.cli.main import COMPLETION_VARIABLE, root
+    from ai.backend.cli.output import PROGRAM
 
     completer = get_completion_class(shell)
     if completer is None:

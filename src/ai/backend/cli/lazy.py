@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,12 +40,19 @@ class Entry:
 
 
 class LazyGroup(click.Group):
-    """A group over a table of :class:`Entry`."""
+    """A group over a table of :class:`Entry`; its help lists the commands by section, if there are sections."""
 
-    def __init__(self, *args: Any, entries: Mapping[str, Entry] | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        entries: Mapping[str, Entry] | None = None,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
         kwargs.setdefault("context_settings", CONTEXT_SETTINGS)
         super().__init__(*args, **kwargs)
         self.entries: dict[str, Entry] = dict(entries or {})
+        self.sections = dict(sections or {"Commands": tuple(self.entries)})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.entries, *super().list_commands(ctx)]
@@ -68,13 +75,12 @@ class LazyGroup(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, entry.help) for name, entry in self.entries.items()]
-        for name in super().list_commands(ctx):
-            command = super().get_command(ctx, name)
-            if command is not None and not command.hidden:
-                rows.append((name, command.get_short_help_str(90)))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        own = [(name, command) for name, command in sorted(self.commands.items()) if not command.hidden]
+        rows = [(name, command.get_short_help_str(90)) for name, command in own]
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([*((name, self.entries[name].help) for name in names), *rows])
+            rows = []
 
 
 def _choose_output(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:

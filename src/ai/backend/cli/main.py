@@ -8,9 +8,8 @@ import click
 
 from ai.backend.cli.guard import refusal
 from ai.backend.cli.lazy import Entry, LazyGroup, output_option
-from ai.backend.cli.output import Screen
+from ai.backend.cli.output import PROGRAM, Screen
 
-PROGRAM = "backend.ai"
 COMPLETION_VARIABLE = "_BACKEND_AI_COMPLETE"
 
 _SESSION = "ai.backend.cli.session_commands:"
@@ -82,6 +81,18 @@ ENTRIES = {
     "storage": Entry("ai.backend.storage.main:main", "The storage proxy daemon.", "storage proxy"),
 }
 
+SECTIONS = {
+    "Sessions": (
+        "run", "start", "start-template", "ps", "info", "logs", "top", "rm", "restart", "rename", "interrupt",
+        "complete", "commit", "events", "watch", "status-history",
+    ),
+    "Files and services of sessions": ("upload", "download", "ls", "apps", "app", "ssh", "scp", "sftp"),
+    "What sessions use": ("vfolder", "quota", "artifact", "image", "sesstpl", "dotfile", "resource", "accelerator"),
+    "Your account": ("config", "keypair", "update-password", "update-password-no-auth"),
+    "Clusters": ("up", "down", "mgr", "ag", "storage", "admin", "server-logs"),
+    "Other names, and completion": ("create", "destroy", "session", "session-template", "completion"),
+}  # fmt: skip
+
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
@@ -94,6 +105,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
 @click.group(
     cls=LazyGroup,
     entries=ENTRIES,
+    sections=SECTIONS,
     params=[
         output_option(),
         click.Option(
