@@ -12,7 +12,7 @@ from rich.text import Text
 from ai.backend.cli.framework.terminal import make_panel
 from ai.backend.cli.framework.values import describe_slots, relative_time, short_id
 from ai.backend.cli.lifecycle import describe_devices
-from ai.backend.cli.list_command import _image_name
+from ai.backend.cli.list_command import image_name
 from ai.backend.cli.output import Column, MutedScreen, OutputMode, Screen
 from ai.backend.cli.transfer_bar import TransferBar
 
@@ -160,7 +160,7 @@ def test_pipes_get_no_colours_even_if_a_variable_forces_them(
 def test_texts_of_users_are_printed_literally_on_a_terminal(terminal: Terminal, is_wide: bool) -> None:
     screen = Screen(is_wide=is_wide)
     keys = ("name", "image", "tag", "description")
-    briefs = (None, _image_name, short_id, relative_time)
+    briefs = (None, image_name, short_id, relative_time)
     with terminal.in_use():
         screen.table(
             [dict.fromkeys(keys, HOSTILE)], [Column(key, key, brief) for key, brief in zip(keys, briefs, strict=True)]

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ai.backend.cli.output import Screen
     from ai.backend.common.devices import ComputeDevice
 
-_PLUGIN_COLUMNS = (
+PLUGIN_COLUMNS = (
     Column("name", "Plugin"),
     Column("slots", "Slots"),
     Column("devices", "Devices"),
     Column("state", "State"),
     Column("verified_on", "Verified On", is_wide=True),
 )
-_DEVICE_COLUMNS = (
+DEVICE_COLUMNS = (
     Column("plugin", "Plugin"),
     Column("device", "Device"),
     Column("model", "Model"),
@@ -103,7 +103,7 @@ def accelerator_list(config: Path | None) -> None:
     if screen.is_json:
         screen.json([_plugin_document(plugin) for plugin in surveyed])
     else:
-        screen.table([_row(plugin, displays) for plugin in surveyed], _PLUGIN_COLUMNS)
+        screen.table([_row(plugin, displays) for plugin in surveyed], PLUGIN_COLUMNS)
         if not all(plugin.is_allowed for plugin in surveyed):
             screen.note("Plugins that are not allowed are used once agent.toml names them in `allow-compute-plugins`.")
 
@@ -156,7 +156,7 @@ def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
 
         screen.render(tree_of(devices, lambda device: _line(device, displays)))
     else:
-        screen.table([_device_row(device, displays) for device in devices], _DEVICE_COLUMNS)
+        screen.table([_device_row(device, displays) for device in devices], DEVICE_COLUMNS)
         linked = [device for device in devices if device.links]
         if linked:
             screen.say("")

@@ -16,7 +16,7 @@ from ai.backend.cli.output import Column
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-_AGENT_COLUMNS = (
+AGENT_COLUMNS = (
     Column("id", "Agent"),
     Column("status", "Status"),
     Column("scaling_group", "Resource Group"),
@@ -28,7 +28,7 @@ _AGENT_COLUMNS = (
     Column("watched", "Watched Only", is_wide=True),
     Column("none", "Not Limited", is_wide=True),
 )
-_DEVICE_COLUMNS = (
+DEVICE_COLUMNS = (
     Column("device_name", "Plugin"),
     Column("device_id", "Device"),
     Column("model_name", "Model"),
@@ -154,7 +154,7 @@ def agent_list(status: str, scaling_group: str | None) -> None:
             )
         else:
             displays = await slot_displays(api)
-            screen.table([describe_agent(item, displays) for item in items], _AGENT_COLUMNS)
+            screen.table([describe_agent(item, displays) for item in items], AGENT_COLUMNS)
             for item in items:
                 for line in troubles(item):
                     screen.say(cell(line))
@@ -190,7 +190,7 @@ def agent_info(agent_id: str) -> None:
         ]
         if rows:
             screen.say("")
-            screen.table(rows, _DEVICE_COLUMNS)
+            screen.table(rows, DEVICE_COLUMNS)
         for line in troubles(agent):
             screen.say(cell(line))
         return 0

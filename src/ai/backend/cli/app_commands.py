@@ -161,13 +161,13 @@ def apps(session: str, names: tuple[str, ...], list_names: bool, owner: str | No
         elif not services:
             screen.note(f"{session} has no services")
         else:
-            screen.table([_row(one) for one in services], _COLUMNS)
+            screen.table([_row(one) for one in services], COLUMNS)
         return 0
 
     call(screen, work)
 
 
-_COLUMNS = [
+COLUMNS = [
     Column("name", "Name"),
     Column("protocol", "Protocol"),
     Column("ports", "Ports"),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["admin_artifact"]
 registry = LazyGroup("registry", help="Where artifacts come from: hubs, other installations, uploads.")
 
-_REGISTRY_COLUMNS = [
+REGISTRY_COLUMNS = [
     Column("name", "Name"),
     Column("type", "Type"),
     Column("url", "URL"),
@@ -34,7 +34,7 @@ _REGISTRY_COLUMNS = [
     Column("storages", "Storages"),
 ]
 
-_STORAGE_COLUMNS = [
+STORAGE_COLUMNS = [
     Column("host", "Storage"),
     Column("backend", "Backend"),
     Column("capabilities", "Can"),
@@ -74,7 +74,7 @@ _storage = click.option(
 @list_command("list", of=registry)
 def list_registries() -> None:
     """List registries."""
-    list_them(lambda api: api.Artifact.registries(), _REGISTRY_COLUMNS, "there are no registries")
+    list_them(lambda api: api.Artifact.registries(), REGISTRY_COLUMNS, "there are no registries")
 
 
 @command("add", of=registry)
@@ -121,7 +121,7 @@ def remove(name: str) -> None:
 @list_command("storages", of=admin_artifact)
 def storages() -> None:
     """List the storages that artifacts can lie in."""
-    list_them(lambda api: api.Artifact.storages(), _STORAGE_COLUMNS, "there are no storages")
+    list_them(lambda api: api.Artifact.storages(), STORAGE_COLUMNS, "there are no storages")
 
 
 @command("scan", of=admin_artifact)

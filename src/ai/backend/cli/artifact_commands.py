@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
 __all__ = ["artifact"]
-_COLUMNS = [
+COLUMNS = [
     Column("name", "Name"),
     Column("version", "Version"),
     Column("type", "Type"),
@@ -49,7 +49,7 @@ def list_(**query: Any) -> None:
             {**item, **revision, "size": size_of(revision)} for item in page["items"] for revision in item["revisions"]
         ]
         if rows:
-            screen.table(rows, _COLUMNS)
+            screen.table(rows, COLUMNS)
         shown = len(page["items"])
         if not shown:
             screen.note("there are no such artifacts")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 admin_image = LazyGroup("image", help="Images of container registries.")
 _arch = click.option("--arch", default=None, help="The processor architecture; whichever there is if not given.")
-_COLUMNS = (
+COLUMNS = (
     Column("name", "Name"),
     Column("registry", "Registry", is_wide=True),
     Column("architecture", "Arch"),
@@ -50,7 +50,7 @@ def list_(operation: bool, installed: bool) -> None:
 
     async def work(api: AsyncSession) -> None:
         images = await api.Image.list(operation=operation, installed=True if installed else None)
-        print_rows(screen, images, _COLUMNS, "there are no images", describe=_describe)
+        print_rows(screen, images, COLUMNS, "there are no images", describe=_describe)
 
     call(screen, work)
 

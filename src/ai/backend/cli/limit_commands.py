@@ -14,7 +14,7 @@ from ai.backend.cli.tenant_commands import HOST_PERMISSIONS
 
 keypair_policy = LazyGroup("keypair-resource-policy", help="What keypairs may have.")
 preset = LazyGroup("resource-preset", help="Named sets of resources that users choose from.")
-_COLUMNS = [
+COLUMNS = [
     Column("name", "Name"),
     Column("slots", "Resource Slots"),
     Column("default_for_unspecified", "Others"),
@@ -80,7 +80,7 @@ add_object_commands(
     NamedObjects(
         area="KeypairResourcePolicy",
         noun=("policy", "policies"),
-        columns=_COLUMNS,
+        columns=COLUMNS,
         options=_policy_options,
         example="--max-concurrent-sessions",
         describe=_policy_row,

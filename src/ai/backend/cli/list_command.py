@@ -77,7 +77,7 @@ PAGE = 20
 FIRST = 10
 
 
-def _image_name(image: Any) -> str:
+def image_name(image: Any) -> str:
     """Return an image without its registry and project."""
     return cell(image).rpartition("/")[2]
 
@@ -85,7 +85,7 @@ def _image_name(image: Any) -> str:
 _BRIEF = {
     **dict.fromkeys(("id", "main_kernel_id", "group_id", "user_id"), short_id),
     **dict.fromkeys(("status_changed", "created_at", "terminated_at", "starts_at", "scheduled_at"), relative_time),
-    "image": _image_name,
+    "image": image_name,
 }
 
 

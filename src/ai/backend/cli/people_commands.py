@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 user = LazyGroup("user", help="Users.")
 _EMAIL = click.argument("email")
 _STATUS = "active, inactive, deleted or before-verification."
-_USER_COLUMNS = [
+USER_COLUMNS = [
     Column("email", "Email"),
     Column("username", "Username", is_wide=True),
     Column("full_name", "Full Name"),
@@ -28,7 +28,7 @@ _USER_COLUMNS = [
     Column("groups", "Groups", is_wide=True),
     Column("uuid", "UUID", is_wide=True),
 ]
-_KEYPAIR_COLUMNS = [
+KEYPAIR_COLUMNS = [
     Column("user_id", "User"),
     Column("access_key", "Access Key"),
     Column("is_active", "Active"),
@@ -76,7 +76,7 @@ def user_list(
     def load(api: AsyncSession) -> Any:
         return api.User.paginated_list(status, group, page_offset=offset, page_size=limit, filter=filter_, order=order)
 
-    page_them(load, _USER_COLUMNS, "there are no such users", describe=_describe_user)
+    page_them(load, USER_COLUMNS, "there are no such users", describe=_describe_user)
 
 
 def _describe_user(user: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def keypair_list(
             is_active=is_active, user_id=user_id, page_offset=offset, page_size=limit, filter=filter_, order=order
         )
 
-    page_them(load, _KEYPAIR_COLUMNS, "there are no such keypairs")
+    page_them(load, KEYPAIR_COLUMNS, "there are no such keypairs")
 
 
 @click.command("add", cls=Leaf)

@@ -21,7 +21,7 @@ quota_scope = LazyGroup("quota-scope", help="How much a user or a project may ke
 user_policy = LazyGroup("user-resource-policy", help="Storage limits of users.")
 project_policy = LazyGroup("project-resource-policy", help="Storage limits of groups.")
 
-_COLUMNS = [
+COLUMNS = [
     Column("host", "Host"),
     Column("scope", "Quota scope"),
     Column("used", "Used", is_number=True),
@@ -84,7 +84,7 @@ def quota() -> None:
         scopes |= {f"project:{group['id']}": f"project:{group['name']}" for group in user["groups"]}
         hosts = (await api.VFolder.list_hosts())["allowed"]
         rows = [await _usage(api, host, scope, name) for host in hosts for scope, name in scopes.items()]
-        print_rows(screen, rows, _COLUMNS, "no storage host is open to you")
+        print_rows(screen, rows, COLUMNS, "no storage host is open to you")
 
     call(screen, work)
 
@@ -97,7 +97,7 @@ def get(host: str, scope: str) -> None:
     screen = screen_of()
 
     async def work(api: AsyncSession) -> None:
-        print_rows(screen, [await _usage(api, host, await _scope_id(api, scope), scope)], _COLUMNS, "")
+        print_rows(screen, [await _usage(api, host, await _scope_id(api, scope), scope)], COLUMNS, "")
 
     call(screen, work)
 

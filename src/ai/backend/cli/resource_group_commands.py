@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 resource_group = LazyGroup("scaling-group", help="Resource groups: which agents are scheduled together, and how.")
 _NAME = click.argument("name")
-_COLUMNS = [
+COLUMNS = [
     Column("name", "Name"),
     Column("description", "Description"),
     Column("is_active", "Active"),
@@ -43,7 +43,7 @@ def _described(command: Any) -> Any:
 @resource_group.command("list", cls=ListCommand)
 def list_() -> None:
     """List the resource groups."""
-    list_them(lambda api: api.ScalingGroup.list(), _COLUMNS, "there are no resource groups")
+    list_them(lambda api: api.ScalingGroup.list(), COLUMNS, "there are no resource groups")
 
 
 @resource_group.command("info", cls=Leaf)

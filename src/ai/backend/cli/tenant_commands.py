@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 domain = LazyGroup("domain", help="Domains.")
 group = LazyGroup("group", help="Groups, also called projects.")
 _NAME = click.argument("name")
-_COLUMNS = [
+COLUMNS = [
     Column("name", "Name"),
     Column("description", "Description"),
     Column("is_active", "Active"),
     Column("slots", "Resource Slots"),
     Column("allowed_vfolder_hosts", "Storage Hosts", is_wide=True),
 ]
-_GROUP_COLUMNS = [
+GROUP_COLUMNS = [
     Column("name", "Name"),
     Column("id", "ID", short_id),
     Column("domain_name", "Domain"),
-    *_COLUMNS[1:],
+    *COLUMNS[1:],
 ]
 HOST_PERMISSIONS = json_option(
     "--vfolder-host-perms",
@@ -64,7 +64,7 @@ def _describe(tenant: dict[str, Any]) -> dict[str, Any]:
 @domain.command("list", cls=ListCommand)
 def domain_list() -> None:
     """List domains."""
-    list_them(lambda api: api.Domain.list(), _COLUMNS, "there are no domains", describe=_describe)
+    list_them(lambda api: api.Domain.list(), COLUMNS, "there are no domains", describe=_describe)
 
 
 @domain.command("info", cls=Leaf)
@@ -117,7 +117,7 @@ def domain_purge(name: str, yes: bool) -> None:
 @click.option("-d", "--domain-name", help="Only those of one domain.")
 def group_list(domain_name: str | None) -> None:
     """List groups."""
-    list_them(lambda api: api.Group.list(domain_name), _GROUP_COLUMNS, "there are no groups", describe=_describe)
+    list_them(lambda api: api.Group.list(domain_name), GROUP_COLUMNS, "there are no groups", describe=_describe)
 
 
 @group.command("info", cls=Leaf)

@@ -15,7 +15,7 @@ from ai.backend.cli.output import Column, Screen
 if TYPE_CHECKING:
     from ai.backend.client.session import AsyncSession
 
-_CONTAINERS = (
+CONTAINERS = (
     Column("name", "Session"),
     Column("email", "User", is_wide=True),
     Column("image_name", "Image"),
@@ -118,7 +118,7 @@ def _show(screen: Screen, usages: list[dict[str, Any]]) -> None:
                 "written": readable_size(int(usage["g_io_write"])),
             }.items()
         )
-        screen.table([_describe(container) for container in usage["c_infos"]], _CONTAINERS)
+        screen.table([_describe(container) for container in usage["c_infos"]], CONTAINERS)
 
 
 def _describe(container: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["vfolder", "vfolder_files", "vfolder_sharing"]
 _USAGE = click.Choice(["general", "data", "model"])
-_COLUMNS = [
+COLUMNS = [
     Column("name", "Name"),
     Column("id", "ID", short_id),
     Column("host", "Host"),
@@ -56,7 +56,7 @@ def list_folders(list_all: bool, trash: bool) -> None:
     async def work(api: AsyncSession) -> None:
         folders = await api.VFolder.list(list_all, trash=trash)
         empty = "the trash is empty" if trash else "there are no folders"
-        print_rows(screen, folders, _COLUMNS, empty, describe=_describe)
+        print_rows(screen, folders, COLUMNS, empty, describe=_describe)
 
     call(screen, work)
 
@@ -74,7 +74,7 @@ def _add_list(kind: str, what: str) -> None:
                 )
                 total = page.total_count if page.items else 0
                 folders += page.items
-            columns = [column for column in _COLUMNS if column.key != "owner"]
+            columns = [column for column in COLUMNS if column.key != "owner"]
             print_rows(screen, folders, columns, "there are no folders")
 
         call(screen, work)

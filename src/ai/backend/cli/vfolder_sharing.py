@@ -37,7 +37,7 @@ def invite(name: str, emails: tuple[str, ...], perm: str) -> None:
     call(screen, work)
 
 
-_INVITATION_COLUMNS = [
+INVITATION_COLUMNS = [
     Column("vfolder_name", "Folder"),
     Column("inviter", "From"),
     Column("invitee", "To"),
@@ -45,7 +45,7 @@ _INVITATION_COLUMNS = [
     Column("id", "ID", short_id),
 ]
 
-_SHARE_COLUMNS = [
+SHARE_COLUMNS = [
     Column("vfolder_name", "Folder"),
     Column("email", "Shared with"),
     Column("perm", "Permission"),
@@ -59,7 +59,7 @@ def invitations(sent: bool) -> None:
     """List invitations without an answer; `accept`, `reject` and `update-invitation` take their ID."""
     list_them(
         lambda api: api.VFolder.sent_invitations() if sent else api.VFolder.invitations(),
-        _INVITATION_COLUMNS,
+        INVITATION_COLUMNS,
         "there are no invitations",
     )
 
@@ -139,7 +139,7 @@ def list_shares(folder: str | None) -> None:
         shares = await api.VFolder.list_shared(await folder_id(api, folder) if folder else None)
         return [{**one, "email": one["shared_to"]["email"], "user": one["shared_to"]["uuid"]} for one in shares]
 
-    list_them(load, _SHARE_COLUMNS, "nobody shares them")
+    list_them(load, SHARE_COLUMNS, "nobody shares them")
 
 
 @command("leave")
