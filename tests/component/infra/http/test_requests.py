@@ -31,7 +31,26 @@ async def test_unknown_paths_and_methods(demo: Demo) -> None:
     assert (reply.status, reply.problem) == (404, "url-not-found")
     reply = await demo.client().request("PUT", "/things/a")
     assert (reply.status, reply.problem) == (405, "method-not-allowed")
-    assert reply.headers["allow"] == "DELETE, GET, PATCH"
+    assert reply.headers["allow"] == "DELETE, GET, HEAD, PATCH, REPORT"
+
+
+@pytest.mark.parametrize(
+    ("target", "value"),
+    [("/things/a%20b%2Fc", "a b/c"), ("/things/%7Bx%7D", "{x}"), ("/things/a%252Fb", "a%2Fb"), ("/v7/things/%41", "A")],
+)
+async def test_parts_of_a_path_are_decoded_once_and_signed_as_they_came(demo: Demo, target: str, value: str) -> None:
+    reply = await demo.client().request("GET", target)
+    assert (reply.status, reply.json()["t"]) == (200, value)
+    assert (await demo.client().request("GET", target, signed_target=f"/things/{value[:1]}")).status == 401
+
+
+async def test_a_head_has_no_body(demo: Demo) -> None:
+    reader, writer = await demo.client().send(demo.client().head("HEAD", "/things/a") + b"")
+    writer.write(demo.client().head("GET", "/open", headers={"Connection": "close"}))
+    replies = (await asyncio.wait_for(reader.read(), 30)).split(b"HTTP/1.1 ")
+    writer.close()
+    assert [reply[:3] for reply in replies] == [b"", b"200", b"200"]
+    assert replies[1].endswith(b"\r\n\r\n")
 
 
 @pytest.mark.parametrize("method", ["GET", "REPORT"])

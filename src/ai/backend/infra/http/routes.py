@@ -1,4 +1,4 @@
-"""Typed routes: what an endpoint takes and gives, declared where it is written, and found by path.
+"""Typed routes: an endpoint declares its path, its body, its query and its reply where it is written.
 
 An API is a class with methods marked by :func:`route`; :func:`endpoints_of` collects them from an instance.
 """
@@ -10,20 +10,20 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Generic
-from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
 from typing_extensions import TypeVar
 
-from ai.backend.infra.http.errors import BodyTooSlow, MethodNotAllowed, PayloadTooLarge, RouteNotFound
+from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge
 from ai.backend.infra.http.pot import SMALL, Pot
+from ai.backend.infra.http.ratelimit import Allowance
 
 MAX_JSON_BYTES = 1_048_576
 BODY_TIMEOUT_S = 120.0
 """From the head of a request to the end of its body; who sends more slowly only holds a connection."""
-_READS_LIKE = {"HEAD": "GET", "REPORT": "GET"}
-"""REPORT is a GET whose parameters come in a body (spec 03-07, "HTTP Methods")."""
+READ_METHODS = ("GET", "HEAD", "REPORT")
+"""Methods of an endpoint of GET. REPORT is a GET whose parameters come in a body (spec 03-07, "HTTP Methods")."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "REPORT", "OPTIONS"})
 
 
@@ -59,6 +59,7 @@ class Call(Generic[B, Q]):
         address: of the client, the nearest hop that is no trusted proxy; no address where a socket has none.
         params: the variable parts of the path, decoded.
         access_key: the one that signed the request; None if anonymous.
+        allowance: how many more requests the caller may send; None if they are not counted.
         identity: whoever signed the request, as the daemon's own key store knows them; None if anonymous.
         owner_access_key: on whose behalf the caller says to act; not yet permitted.
         raw_query: still percent-encoded.
@@ -69,6 +70,7 @@ class Call(Generic[B, Q]):
     __slots__ = (
         "access_key",
         "address",
+        "allowance",
         "body",
         "endpoint",
         "held",
@@ -85,22 +87,21 @@ class Call(Generic[B, Q]):
         "request_id",
     )
 
-    def __init__(
-        self, request: web.Request, endpoint: Endpoint, params: dict[str, str], raw_query: str, request_id: str
-    ) -> None:
+    def __init__(self, request: web.Request, routed: Routed, endpoint: Endpoint, address: str, pot: Pot) -> None:
         self.request = request
         self.endpoint = endpoint
-        self.params = params
-        self.raw_query = raw_query
-        self.request_id = request_id
-        self.method = request.method
-        self.address = ""
+        self.address = address
+        self.pot = pot
+        self.method = routed.method
+        self.params = routed.params
+        self.raw_query = routed.raw_query
+        self.request_id = routed.request_id
         self.access_key: str | None = None
+        self.allowance: Allowance | None = None
         self.identity: Any = None
         self.is_replayed = False
         self.owner_access_key: str | None = None
         self.raw_body: bytes | None = None
-        self.pot: Pot | None = None
         self.held = 0
         self.body: B
         self.query: Q
@@ -119,7 +120,7 @@ class Call(Generic[B, Q]):
             if length is not None and length > limit:
                 raise PayloadTooLarge(f"At most {limit} bytes are taken.", data={"limit": limit})
             expected = limit if length is None else length
-            if self.pot is not None and expected > SMALL:
+            if expected > SMALL:
                 self.held = await self.pot.take(expected)
             try:
                 async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -130,7 +131,7 @@ class Call(Generic[B, Q]):
 
     def give_back(self) -> None:
         """What the body held in the pot; the body stays."""
-        if self.pot is not None and self.held:
+        if self.held:
             self.pot.give(self.held)
             self.held = 0
 
@@ -149,6 +150,28 @@ class Call(Generic[B, Q]):
 
 
 Handler = Callable[[Call[Any, Any]], Awaitable[Any]]
+RequestHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(slots=True)
+class Routed:
+    """What the middleware hands to the handler of an endpoint, and back.
+
+    Attributes:
+        method: as it is after an override.
+        params: the variable parts of the path, decoded.
+        raw_query: still percent-encoded.
+        call: what the handler made of the request; None until it runs.
+    """
+
+    request_id: str
+    method: str
+    params: Mapping[str, str]
+    raw_query: str
+    call: Call[Any, Any] | None = None
+
+
+ROUTED: web.RequestKey[Routed] = web.RequestKey("routed", Routed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,71 +271,20 @@ def endpoints_of(api: object, *, tag: str = "") -> list[Endpoint]:
     ]
 
 
-class _Node:
-    __slots__ = ("endpoints", "literal", "variable")
+def register(
+    router: web.UrlDispatcher, endpoints: Iterable[Endpoint], handler_of: Callable[[Endpoint], RequestHandler]
+) -> None:
+    """Add endpoints to aiohttp's router. A literal segment wins over a variable one.
 
-    def __init__(self) -> None:
-        self.literal: dict[str, _Node] = {}
-        self.variable: _Node | None = None
-        self.endpoints: dict[str, tuple[Endpoint, tuple[str, ...]]] = {}
+    Raises:
+        RuntimeError: one is declared twice.
+    """
 
+    def order(endpoint: Endpoint) -> tuple[list[bool], str]:
+        return [segment.startswith("{") for segment in endpoint.path.split("/")], endpoint.path
 
-class RouteTable:
-    """Finds the endpoint of a path; a literal segment wins over a variable one."""
-
-    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        self.endpoints = tuple(endpoints)
-        self._root = _Node()
-        self._plain: dict[str, dict[str, Endpoint]] = {}
-        for endpoint in self.endpoints:
-            self._add(endpoint)
-
-    def _add(self, endpoint: Endpoint) -> None:
-        node, names = self._root, []
-        for segment in endpoint.path.strip("/").split("/"):
-            if segment.startswith("{"):
-                names.append(segment[1:-1])
-                node.variable = node.variable or _Node()
-                node = node.variable
-            else:
-                node = node.literal.setdefault(segment, _Node())
-        if endpoint.method in node.endpoints:
-            raise ValueError(f"{endpoint.template} is declared twice")
-        node.endpoints[endpoint.method] = (endpoint, tuple(names))
-        if not names:
-            self._plain.setdefault(endpoint.path, {})[endpoint.method] = endpoint
-
-    def find(self, method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
-        """The endpoint of a percent-encoded path, and the decoded variable parts.
-
-        Raises:
-            RouteNotFound: no such path.
-            MethodNotAllowed: the path knows other methods.
-        """
-        method = _READS_LIKE.get(method, method)
-        plain = self._plain.get(path)
-        if plain is not None and method in plain:
-            return plain[method], {}
-        segments = path.strip("/").split("/")
-        nodes: list[tuple[_Node, list[str]]] = []
-        _walk(self._root, segments, 0, [], nodes)
-        for node, values in nodes:
-            entry = node.endpoints.get(method)
-            if entry is not None:
-                return entry[0], {name: unquote(value) for name, value in zip(entry[1], values, strict=True)}
-        if nodes:
-            allowed = sorted({known for node, _ in nodes for known in node.endpoints})
-            raise MethodNotAllowed(data={"allowed": allowed})
-        raise RouteNotFound
-
-
-def _walk(node: _Node, segments: list[str], at: int, values: list[str], found: list[tuple[_Node, list[str]]]) -> None:
-    if at == len(segments):
-        if node.endpoints:
-            found.append((node, values))
-        return
-    literal = node.literal.get(segments[at])
-    if literal is not None:
-        _walk(literal, segments, at + 1, values, found)
-    if node.variable is not None and segments[at]:
-        _walk(node.variable, segments, at + 1, [*values, segments[at]], found)
+    for endpoint in sorted(endpoints, key=order):
+        handler = handler_of(endpoint)
+        path = endpoint.path.replace("}", ":[^/]+}")  # aiohttp's own pattern refuses braces in names
+        for method in READ_METHODS if endpoint.method == "GET" else (endpoint.method,):
+            router.add_route(method, path, handler)

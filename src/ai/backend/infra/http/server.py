@@ -1,7 +1,7 @@
-"""One function from request to reply: routing, authentication, limits, decoding, problems, metrics, audit.
+"""Serves endpoints by aiohttp: its router finds the handler of a request, one middleware surrounds all handlers.
 
-There is one catch-all route and no chain of middlewares: everything that could be known before a request came is in a
-table, since the cost of a cheap request is the cost of this file.
+The handler of an endpoint authenticates, limits, decodes and answers. The middleware gives a request its id, routes old
+spellings of paths, turns errors into problem documents, and counts.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import Counter, Histogram
+from yarl import URL
 
 from ai.backend.common.errors import (
     AuthenticationFailed,
@@ -42,11 +43,27 @@ from ai.backend.infra.http.decode import (
     refuse,
     rename_aliases,
 )
-from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge, RouteNotFound, problem_response, status_of
+from ai.backend.infra.http.errors import (
+    BodyTooSlow,
+    MethodNotAllowed,
+    PayloadTooLarge,
+    RouteNotFound,
+    problem_response,
+    status_of,
+)
 from ai.backend.infra.http.paths import modern_path, split_target
 from ai.backend.infra.http.pot import UNVERIFIED_BYTES, VERIFIED_BYTES, Pot
 from ai.backend.infra.http.ratelimit import Allowance, Limiter, RateLimiter
-from ai.backend.infra.http.routes import SAFE_METHODS, Call, Endpoint, Reply, RouteTable
+from ai.backend.infra.http.routes import (
+    ROUTED,
+    SAFE_METHODS,
+    Call,
+    Endpoint,
+    Reply,
+    RequestHandler,
+    Routed,
+    register,
+)
 from ai.backend.infra.http.signature import SigningKey
 from ai.backend.infra.http.streams import ACCESS_KEY, STREAMS, ActiveKeys, Streams
 from ai.backend.infra.telemetry import Metrics, bind_log_context
@@ -75,6 +92,26 @@ def _check_text(request: web.Request) -> None:
                 value.encode()
             except UnicodeEncodeError:
                 raise refuse({name[:64]: "not UTF-8"}) from None
+
+
+async def _respelled(request: web.Request, routed: Routed) -> RequestHandler | None:
+    """Return the handler of a request whose path is an old spelling or whose method is overridden; None for any other.
+
+    The request itself stays as it came, because signatures cover it.
+    """
+    path, routed.raw_query = split_target(request.raw_path)
+    modern = modern_path(path)
+    override = request.headers.get("X-Method-Override")
+    if override is not None and request.method == "POST":
+        routed.method = override.strip().upper()
+        if _METHOD.fullmatch(routed.method) is None:
+            raise refuse({"X-Method-Override": "not a method"})
+    if modern == path and routed.method == request.method:
+        return None
+    respelled = request.clone(method=routed.method, rel_url=URL.build(path=modern, encoded=True))
+    match = await request.app.router.resolve(respelled)
+    routed.params = match
+    return match.handler
 
 
 class Gate(Protocol):
@@ -130,7 +167,7 @@ class HttpServer:
         active_keys: ActiveKeys | None = None,
     ) -> None:
         self._active_keys = active_keys
-        self.table = RouteTable(endpoints)
+        self._endpoints = tuple(endpoints)
         self._authenticator = authenticator
         self._audit = audit
         self._client_tokens = client_tokens
@@ -138,9 +175,6 @@ class HttpServer:
         self._options = options or HttpOptions()
         self._limiter: Limiter = limiter or RateLimiter()
         self._unverified, self._verified = Pot(UNVERIFIED_BYTES), Pot(VERIFIED_BYTES)
-        self._queries: dict[str, QuerySchema[Any]] = {
-            e.template: QuerySchema(e.query, reserved=_RESERVED) for e in self.table.endpoints
-        }
         self._served: Counter = metrics.counter("http_requests", "Requests by route and status.", ["route", "status"])
         self._took: Histogram = metrics.histogram("http_request_seconds", "Time to reply by route.", ["route"])
         self._counters: dict[tuple[str, int], Any] = {}
@@ -152,7 +186,7 @@ class HttpServer:
     def application(self) -> web.Application:
         """The aiohttp application; streams are closed when it shuts down."""
         logging.getLogger("aiohttp.server").addFilter(_is_worth_a_record)
-        app = web.Application(client_max_size=0)
+        app = web.Application(client_max_size=0, middlewares=[self._finish])
         streams = app[STREAMS] = Streams(self._active_keys)
 
         async def close_streams(_: web.Application) -> None:
@@ -163,56 +197,52 @@ class HttpServer:
                 work.cancel()
             await asyncio.gather(*self._working, return_exceptions=True)
 
-        app.router.add_route("*", r"/{path:[\s\S]*}", self.handle)
+        register(app.router, self._endpoints, self._handler)
         app.on_shutdown.append(close_streams)
         app.on_cleanup.append(drop_work)
         return app
 
-    async def handle(self, request: web.Request) -> web.StreamResponse:
+    @web.middleware
+    async def _finish(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
         """Answer one request. Never raises but for cancellation.
 
         A call that may change something is finished even if its client goes away in the middle: nothing is left
         half-way and the audit trail has its end.
         """
         if request.method in SAFE_METHODS:
-            return await self._serve(request)
-        work = asyncio.ensure_future(self._serve(request))
+            return await self._report(request, handler)
+        work = asyncio.ensure_future(self._report(request, handler))
         self._working.add(work)
         work.add_done_callback(self._working.discard)
         return await asyncio.shield(work)
 
-    async def _serve(self, request: web.Request) -> web.StreamResponse:
+    async def _report(self, request: web.Request, handler: RequestHandler) -> web.StreamResponse:
         started = time.perf_counter()
-        given = request.headers.get("X-Request-ID")
-        request_id = given if given is not None and _REQUEST_ID.fullmatch(given) else next(self._ids)
-        route, extra = "unmatched", {"X-Request-ID": request_id}
+        sent_id = request.headers.get("X-Request-ID")
+        request_id = sent_id if sent_id is not None and _REQUEST_ID.fullmatch(sent_id) else next(self._ids)
+        routed = request[ROUTED] = Routed(request_id, request.method, request.match_info, "")
+        extra = {"X-Request-ID": request_id}
         response: web.StreamResponse
         with bind_log_context(request_id=request_id):
-            call: Call[Any, Any] | None = None
             try:
-                call = self._find(request, request_id)
-                route = call.endpoint.template
-                allowance = await self._admit(call)
-                if allowance is not None:
-                    extra.update(allowance.headers())
-                await self._decode(call)
-                response = await self._answer(call)
-                outcome = "replayed" if call.is_replayed else "ok"
+                _check_text(request)
+                response = await (await _respelled(request, routed) or handler)(request)
+                outcome = "ok"
             except BackendError as error:
-                response, outcome = await self._refuse(request, call, error, request_id), error.code
+                response, outcome = await self._refuse(request, routed, error), error.code
             except web.HTTPException as error:
-                response, outcome = await self._refuse(request, call, _foreign(error), request_id), "http-error"
+                response, outcome = await self._refuse(request, routed, _translated(error)), "http-error"
             except (ConnectionError, web.RequestPayloadError):
                 response, outcome = web.Response(status=499), "gone"
             except Exception:
-                log.exception("%s failed", route)
+                log.exception("%s failed", routed.call.endpoint.template if routed.call is not None else request.method)
                 response, outcome = problem_response(InternalError(), request_id=request_id), InternalError.code
-            finally:
-                if call is not None:
-                    call.give_back()
-                    call.raw_body = None  # a traceback may keep the call until the next collection
-            if call is not None and call.endpoint.audited and self._audit is not None:
-                await self._audit.note(call, outcome)
+            call, route = routed.call, "unmatched"
+            if call is not None:
+                route = call.endpoint.template
+                await self._close(call, outcome)
+                if call.allowance is not None:
+                    extra.update(call.allowance.headers())
         if not response.prepared:
             response.headers.update(extra)
         took_s = time.perf_counter() - started
@@ -221,6 +251,25 @@ class HttpServer:
             log.debug("%s %d in %.1f ms, request %s", route, response.status, took_s * 1000, request_id)
         return response
 
+    async def _close(self, call: Call[Any, Any], outcome: str) -> None:
+        call.give_back()
+        call.raw_body = None  # a traceback may keep the call until the next collection
+        if call.endpoint.audited and self._audit is not None:
+            await self._audit.note(call, "replayed" if outcome == "ok" and call.is_replayed else outcome)
+
+    def _handler(self, endpoint: Endpoint) -> RequestHandler:
+        query = QuerySchema(endpoint.query, reserved=_RESERVED)
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            routed = request[ROUTED]
+            call: Call[Any, Any] = Call(request, routed, endpoint, self._address(request), self._unverified)
+            routed.call = call
+            call.allowance = await self._admit(call)
+            await _decode(call, query)
+            return await self._answer(call)
+
+        return handle
+
     async def _answer(self, call: Call[Any, Any]) -> web.StreamResponse:
         async def work() -> web.StreamResponse:
             return _reply(call, await call.endpoint.handler(call))
@@ -228,25 +277,6 @@ class HttpServer:
         if self._client_tokens is None or TOKEN_HEADER not in call.request.headers:
             return await work()
         return await self._client_tokens.answer(call, work)
-
-    def _find(self, request: web.Request, request_id: str) -> Call[Any, Any]:
-        _check_text(request)
-        path, query = split_target(request.raw_path)
-        method = request.method
-        override = request.headers.get("X-Method-Override")
-        if override is not None and method == "POST":
-            method = override.strip().upper()
-            if _METHOD.fullmatch(method) is None:
-                raise refuse({"X-Method-Override": "not a method"})
-        try:
-            endpoint, params = self.table.find(method, modern_path(path))
-        except UnicodeDecodeError:
-            raise RouteNotFound from None
-        call: Call[Any, Any] = Call(request, endpoint, params, query, request_id)
-        call.method = method
-        call.address = self._address(request)
-        call.pot = self._unverified
-        return call
 
     async def _admit(self, call: Call[Any, Any]) -> Allowance | None:
         endpoint = call.endpoint
@@ -272,26 +302,8 @@ class HttpServer:
             self._on_admitted(access_key)
         return await self._limiter.count(access_key, key.rate_limit)
 
-    async def _decode(self, call: Call[Any, Any]) -> None:
-        endpoint, request = call.endpoint, call.request
-        raw: dict[str, Any] = {}
-        if endpoint.kind != "upload" and request.body_exists:
-            body = await call.read_body()
-            if body:
-                check_json_type(media_type(request.headers.get("Content-Type", "")))
-                raw = parse_json_object(body)
-        reads = endpoint.method in SAFE_METHODS or endpoint.method == "DELETE"
-        schema = self._queries[endpoint.template]
-        call.query, reserved = schema.read(call.raw_query, raw if reads else None)
-        call.owner_access_key = reserved.get("owner_access_key") or None
-        if not reads:
-            if endpoint.body_aliases:
-                rename_aliases(raw, endpoint.body_aliases)
-            call.body = convert(raw, endpoint.body)
-
-    async def _refuse(
-        self, request: web.Request, call: Call[Any, Any] | None, error: BackendError, request_id: str
-    ) -> web.Response:
+    async def _refuse(self, request: web.Request, routed: Routed, error: BackendError) -> web.Response:
+        call = routed.call
         if (call is None or call.identity is None) and not isinstance(error, RateLimitExceeded):
             anonymous = call is not None and not call.endpoint.auth
             if not anonymous:  # an anonymous endpoint has been counted already
@@ -301,7 +313,7 @@ class HttpServer:
                     error = limited
         if status_of(error) >= 500:
             log.error("%s: %s", error.code, error.message)
-        response = problem_response(error, request_id=request_id)
+        response = problem_response(error, request_id=routed.request_id)
         if isinstance(error, PayloadTooLarge | BodyTooSlow):
             response.force_close()
         return response
@@ -328,6 +340,23 @@ class HttpServer:
         self._timers[route].observe(took_s)
 
 
+async def _decode(call: Call[Any, Any], schema: QuerySchema[Any]) -> None:
+    endpoint, request = call.endpoint, call.request
+    raw: dict[str, Any] = {}
+    if endpoint.kind != "upload" and request.body_exists:
+        body = await call.read_body()
+        if body:
+            check_json_type(media_type(request.headers.get("Content-Type", "")))
+            raw = parse_json_object(body)
+    reads = endpoint.method in SAFE_METHODS or endpoint.method == "DELETE"
+    call.query, reserved = schema.read(call.raw_query, raw if reads else None)
+    call.owner_access_key = reserved.get("owner_access_key") or None
+    if not reads:
+        if endpoint.body_aliases:
+            rename_aliases(raw, endpoint.body_aliases)
+        call.body = convert(raw, endpoint.body)
+
+
 def _reply(call: Call[Any, Any], value: Any) -> web.StreamResponse:
     if isinstance(value, web.StreamResponse):
         return value
@@ -340,8 +369,12 @@ def _reply(call: Call[Any, Any], value: Any) -> web.StreamResponse:
     return web.Response(body=bytes(body), status=status, headers=headers, content_type=_JSON)
 
 
-def _foreign(error: web.HTTPException) -> BackendError:
-    """What aiohttp itself refuses, in our words."""
+def _translated(error: web.HTTPException) -> BackendError:
+    """An error of aiohttp as one of ours."""
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        return MethodNotAllowed(data={"allowed": sorted(error.allowed_methods)})
+    if error.status == 404:
+        return RouteNotFound()
     if error.status == 413:
         return PayloadTooLarge()
     if error.status < 500:
