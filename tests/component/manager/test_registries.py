@@ -224,7 +224,7 @@ async def test_what_cannot_be_read_now_is_told_apart(answers: dict[str, Any]) ->
         ({"catalog": lambda *_: web.Response(status=403)}, RegistryRefused),
         ({"catalog": lambda *_: web.Response(status=404)}, NotFound),
         ({"catalog": lambda *_: told({"repositories": ["a"]}, Link='</v2/_catalog?last=a>; rel="next"')}, BackendError),
-        ({"catalog": away("ftp://x/y")}, RegistryRefused),
+        ({"catalog": away("ftp://x/y")}, AddressRefused),
         ({"catalog": away("http://169.254.169.254/")}, AddressRefused),
         ({"catalog": lambda *_: web.Response(status=401)}, RegistryRefused),
         (

@@ -1,7 +1,7 @@
 """Requests to a registry, which may be down, slow, lying, or in the hands of somebody else.
 
-Answers are bounded, redirects followed by hand: never to a weaker scheme or to addresses that only this machine can
-reach, and never with the credentials of another origin. A password goes to the registry itself, and to the token server
+Answers are bounded. Redirects lead never to a weaker scheme or to addresses that only this machine can reach, and never
+with the credentials of another origin. A password goes to the registry itself, and to the token server
 that it names only if that is the same host, or is reached by TLS.
 """
 
@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import re
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,13 +17,22 @@ from typing import Any, Self
 
 import aiohttp
 import msgspec
-from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from ai.backend.common.errors import AddressRefused, InvalidInput, NotFound, RegistryRefused, RegistryUnavailable
 from ai.backend.infra.http.addresses import is_within
+from ai.backend.infra.http.outbound import (
+    LINK_LOCAL,
+    LOOPBACK,
+    CertificateRefused,
+    OutboundClient,
+    OutboundFailed,
+    RedirectRefused,
+    Response,
+    ResponseTooLarge,
+    parse_url,
+)
 from ai.backend.infra.retry import Backoff
-from ai.backend.manager.adapters.callbacks import CheckingResolver
 from ai.backend.manager.model.image import ContainerRegistry
 
 CONCURRENCY = 8
@@ -35,10 +42,9 @@ _MAX_REDIRECTS = 4
 _TRIES = 3
 _PAUSE_S, _MAX_PAUSE_S, _JITTER = 0.5, 10.0, 0.5
 _TOKEN_LIFE_S, _TOKEN_MARGIN_S = 60.0, 10.0
-_TIMEOUT = aiohttp.ClientTimeout(total=60.0, sock_connect=10.0, sock_read=30.0)
+_WITHIN_S = 60.0
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
 _PAIR = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
-_ONLY_OURS = tuple(ipaddress.ip_network(n) for n in ("169.254.0.0/16", "fe80::/10", "0.0.0.0/8", "::/128"))
-_LOOPBACK = tuple(ipaddress.ip_network(n) for n in ("127.0.0.0/8", "::1/128"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,57 +73,37 @@ class _Again(Exception):
 
 def base_of(registry: ContainerRegistry) -> URL:
     """Raises InvalidInput: the configured URL is none of a registry."""
-    url = _web_address(registry.url)
-    if url is None or url.user or url.query_string:
+    try:
+        url = parse_url(registry.url)
+    except AddressRefused:
+        url = None
+    if url is None or url.query_string:
         raise InvalidInput(f"The registry {registry.name} has no usable URL: http(s)://HOST[:PORT].")
     return url
 
 
-class _Resolver(CheckingResolver):
-    """The configured host may be anywhere; what it leads to may not."""
-
-    def __init__(self, refused: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], own: str) -> None:
-        super().__init__(refused)
-        self._own, self._free = own, CheckingResolver(())
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        if host == self._own:
-            return await self._free.resolve(host, port, family)
-        return await super().resolve(host, port, family)
-
-    async def close(self) -> None:
-        await self._free.close()
-        await super().close()
-
-
 class RegistryHttp:
-    """One registry during one scan. Use as a context manager."""
+    """One registry during one scan. Use as a context manager. Its configured host may be at any address."""
 
     def __init__(self, registry: ContainerRegistry) -> None:
         self.base = base_of(registry)
         self._registry = registry
-        self._refused = _ONLY_OURS if _is_loopback(self.base) else (*_ONLY_OURS, *_LOOPBACK)
         self._tokens: dict[str, tuple[float, str]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-        self._http: aiohttp.ClientSession | None = None
+        self._client = OutboundClient(
+            refused=LINK_LOCAL if _is_loopback(self.base) else (*LINK_LOCAL, *LOOPBACK),
+            timeout=_TIMEOUT,
+            allowed_hosts=(self.base.host or "",),
+            connections=CONCURRENCY,
+            ssl=registry.ssl_verify,
+            user_agent="backendai-manager",
+        )
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(
-            resolver=_Resolver(self._refused, self.base.host or ""), limit=CONCURRENCY, ssl=self._registry.ssl_verify
-        )
-        self._http = aiohttp.ClientSession(
-            connector=connector,
-            timeout=_TIMEOUT,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            headers={"User-Agent": "backendai-manager"},
-        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._http is not None:
-            await self._http.close()
+        await self._client.close()
 
     async def get(self, path: str | URL, *, accept: str = "application/json", scope: str = "", limit: int = MAX_JSON,
                   basic: bool = False) -> Reply:  # fmt: skip
@@ -143,19 +129,14 @@ class RegistryHttp:
         headers = {"Accept": accept}
         if authorization := self._known(scope, basic=basic):
             headers["Authorization"] = authorization
-        for _ in range(_MAX_REDIRECTS + 2):
-            self._check(url)
-            mine = headers if url.origin() == self.base.origin() else {"Accept": accept}
-            reply = await self._ask(url, mine, limit)
-            if reply.status == 401 and "Authorization" not in headers and mine is headers:
-                headers["Authorization"] = await self._answer_challenge(reply, scope)
-            elif reply.status in (301, 302, 303, 307, 308):
-                url = self._redirected(url, reply.headers.get("Location", ""))
-            else:
-                return self._judge(url, reply)
-        raise RegistryRefused(f"{self._registry.name} redirects without end.")
+        reply = await self._ask(url, headers, limit)
+        is_ours = reply.url.origin() == self.base.origin()
+        if reply.status == 401 and "Authorization" not in headers and is_ours:
+            headers["Authorization"] = await self._answer_challenge(reply, scope)
+            reply = await self._ask(url, headers, limit)
+        return self._judge(reply.url, reply)
 
-    def _judge(self, url: URL, reply: _Raw) -> Reply:
+    def _judge(self, url: URL, reply: Response) -> Reply:
         name = self._registry.name
         if reply.status == 200:
             return Reply(url, reply.headers, reply.body)
@@ -169,37 +150,17 @@ class RegistryHttp:
             raise _Again(f"status {reply.status}", float(after) if after.isdigit() and len(after) < 6 else 0.0)
         raise RegistryRefused(f"{name} answers {url.path[:200]} with status {reply.status}.")
 
-    async def _ask(self, url: URL, headers: Mapping[str, str], limit: int) -> _Raw:
-        assert self._http is not None
+    async def _ask(self, url: URL, headers: Mapping[str, str], limit: int) -> Response:
         try:
-            async with self._http.get(url, headers=headers, allow_redirects=False) as answer:
-                body = bytearray()
-                async for piece in answer.content.iter_chunked(65_536):
-                    body += piece
-                    if len(body) > limit:
-                        raise RegistryUnavailable(f"{self._registry.name} answers with more than {limit} bytes.")
-                return _Raw(answer.status, answer.headers, bytes(body))
-        except aiohttp.ClientConnectorCertificateError as e:
-            raise RegistryRefused(f"The certificate of {url.host} is not valid: {e.certificate_error}") from None
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:
-            raise _Again(f"{type(e).__name__}: {e}"[:200] if str(e) else type(e).__name__) from None
-
-    # ---- where to
-
-    def _check(self, url: URL) -> None:
-        """aiohttp asks no resolver for an address. Raises AddressRefused."""
-        try:
-            refused = is_within(url.host or "", self._refused)
-        except ValueError:
-            return
-        if refused and url.host != self.base.host:
-            raise AddressRefused(f"{self._registry.name} leads to {url.host}, which only this machine can reach.")
-
-    def _redirected(self, url: URL, location: str) -> URL:
-        target = _web_address(location, url)
-        if not location or target is None or (url.scheme == "https" and target.scheme == "http"):
-            raise RegistryRefused(f"{self._registry.name} redirects to where nobody should go: {location[:100]!r}.")
-        return target
+            return await self._client.read(
+                "GET", url, headers=headers, limit=limit, max_redirects=_MAX_REDIRECTS, within_s=_WITHIN_S
+            )
+        except (CertificateRefused, RedirectRefused) as e:
+            raise RegistryRefused(str(e)) from None
+        except ResponseTooLarge as e:
+            raise RegistryUnavailable(str(e)) from None
+        except OutboundFailed as e:
+            raise _Again(str(e)) from None
 
     # ---- who asks
 
@@ -213,7 +174,7 @@ class RegistryHttp:
             return token
         return self._basic() if basic and self._registry.username else None
 
-    async def _answer_challenge(self, reply: _Raw, scope: str) -> str:
+    async def _answer_challenge(self, reply: Response, scope: str) -> str:
         """Raises RegistryRefused: there is no answer to it."""
         scheme, _, rest = reply.headers.get("WWW-Authenticate", "").partition(" ")
         facts = {key.lower(): quoted or plain for key, quoted, plain in _PAIR.findall(rest)}
@@ -230,10 +191,12 @@ class RegistryHttp:
             return await self._fetch_token(facts["realm"], facts.get("service", ""), wanted)
 
     async def _fetch_token(self, realm: str, service: str, scope: str) -> str:
-        url = _web_address(realm)
+        try:
+            url = parse_url(realm)
+        except AddressRefused:
+            url = None
         if url is None or (self.base.scheme == "https" and url.scheme == "http"):
             raise RegistryRefused(f"{self._registry.name} names no usable token server: {realm[:100]!r}.")
-        self._check(url)
         query = [("service", service)] if service else []
         query += [("scope", one) for one in scope.split(" ") if one]
         headers = {"Accept": "application/json"}
@@ -251,32 +214,16 @@ class RegistryHttp:
         return self._tokens[scope][1]
 
 
-@dataclass(frozen=True, slots=True)
-class _Raw:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class _Token(msgspec.Struct):
     token: str = ""
     access_token: str = ""
     expires_in: float | None = None
 
 
-def _web_address(text: str, base: URL | None = None) -> URL | None:
-    """None for what is no http(s) URL."""
-    try:
-        url = base.join(URL(text)) if base is not None else URL(text)
-        return url if url.scheme in ("http", "https") and url.host else None
-    except ValueError:
-        return None
-
-
 def _is_loopback(url: URL) -> bool:
     if url.host == "localhost":
         return True
     try:
-        return is_within(url.host or "", _LOOPBACK)
+        return is_within(url.host or "", LOOPBACK)
     except ValueError:
         return False

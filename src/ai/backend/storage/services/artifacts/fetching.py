@@ -1,199 +1,81 @@
 """HTTP to registries: only where we may go, and never more than was announced.
 
 A registry is not trusted: its URLs and redirects may lead to machines that only we can reach, and its answers may have
-no end. So every address is judged as it is connected to, redirects are followed one by one, compression is refused, and
-sizes are counted.
+no end. So everything goes through :mod:`ai.backend.infra.http.outbound`, and sizes are counted.
 """
 
 from __future__ import annotations
 
-import asyncio
-import ipaddress
-import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from ai.backend.common.errors import (
-    AddressRefused,
     ArtifactChanged,
     ArtifactDamaged,
     ArtifactNotFound,
     RegistryRefused,
     RegistryUnavailable,
 )
+from ai.backend.infra.http.outbound import (
+    NOT_PUBLIC,
+    READ_BYTES,
+    OutboundClient,
+    OutboundFailed,
+    Response,
+    check_plain,
+    parse_url,
+)
 
 MAX_REDIRECTS = 5
-_REDIRECTS = (301, 302, 303, 307, 308)
-_READ_BYTES = 1 << 18
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
-_ANSWER_S = 60.0
-"""For a small answer as a whole."""
-
-
-def is_public(address: str) -> bool:
-    """Whether an IP address is one of the internet: not ours, nor one that leads to ours in disguise."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour or (found.teredo and found.teredo[1])
-        if inner is None and found in _NAT64:
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        if inner:
-            return inner.is_global and not inner.is_multicast
-    return found.is_global and not found.is_multicast
-
-
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
-
-
-class _PublicResolver(AbstractResolver):
-    """Finds public addresses only; of hosts that are allowed by name, any."""
-
-    def __init__(self, allowed: AllowedHosts) -> None:
-        self._allowed = allowed
-        self._inner = aiohttp.ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        if self._allowed.names(host):
-            return found
-        public = [one for one in found if is_public(one["host"])]
-        if not public:
-            raise AddressRefused(
-                f"{host[:128]} is at no public address; `allowed-hosts` of [artifacts] can name it.",
-                data={"host": host[:128]},
-            )
-        return public
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-@dataclass(frozen=True, slots=True)
-class AllowedHosts:
-    """``patterns`` are names, addresses, or ``*.domain``; none at all: any host at a public address."""
-
-    patterns: Sequence[str]
-
-    def names(self, host: str) -> bool:
-        """Whether the host is allowed by name, wherever it is."""
-        host = host.lower().rstrip(".")
-        return any(
-            host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern
-            for pattern in map(str.lower, self.patterns)
-        )
-
-    def check(self, url: URL) -> URL:
-        """Return ``url``. Raises AddressRefused: no http(s), a host that is not allowed, or an address of ours."""
-        host = url.host or ""
-        if url.scheme not in ("http", "https") or not host or url.user or url.password:
-            raise AddressRefused("Only http(s) URLs without credentials are fetched.", data={"scheme": url.scheme[:32]})
-        if self.names(host):
-            return url
-        looks_numeric = ":" in host or host.replace(".", "").isdigit()  # the HTTP library resolves none of these
-        if self.patterns or (looks_numeric and not (_is_address(host) and is_public(host))):
-            raise AddressRefused(
-                f"{host[:128]} is not among the hosts that `allowed-hosts` of the storage proxy's [artifacts] names.",
-                data={"host": host[:128]},
-            )
-        return url
 
 
 class RangeIgnored(Exception):
     """The server sends all of the file though a part was asked for."""
 
 
-def parse_url(text: str) -> URL:
-    """Raises AddressRefused."""
-    try:
-        return URL(text)
-    except ValueError:
-        raise AddressRefused("That is no URL.", data={"url": text[:128]}) from None
-
-
 class Fetcher:
-    """Args: allowed_hosts: see :class:`AllowedHosts`."""
+    """Args: allowed_hosts: names, addresses, or ``*.domain``; none at all: any host at a public address."""
 
     def __init__(self, allowed_hosts: Sequence[str]) -> None:
-        self.allowed = AllowedHosts(tuple(allowed_hosts))
-        self._http: aiohttp.ClientSession | None = None
-
-    def _session(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            self._http = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(resolver=_PublicResolver(self.allowed), limit=64, ttl_dns_cache=60),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-                timeout=_TIMEOUT,
-                headers={"Accept-Encoding": "identity"},
-            )
-        return self._http
+        self._client = OutboundClient(
+            refused=NOT_PUBLIC,
+            timeout=_TIMEOUT,
+            allowed_hosts=allowed_hosts,
+            only_allowed=bool(allowed_hosts),
+        )
 
     async def stop(self) -> None:
-        if self._http is not None:
-            await self._http.close()
-            self._http = None
+        await self._client.close()
 
     @asynccontextmanager
-    async def get(
-        self, url: str | URL, headers: Mapping[str, str], *, follow: bool = True
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def get(self, url: str | URL, headers: Mapping[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer to a GET, after redirects; ``Authorization`` stays with the first origin.
 
         Raises:
             AddressRefused: it leads where we do not go.
             RegistryUnavailable: nobody answers, or nothing comes for some time, also while the body is read.
         """
-        at = self.allowed.check(parse_url(url) if isinstance(url, str) else url)
-        sent = dict(headers)
         try:
-            for _ in range(MAX_REDIRECTS + 1):
-                async with self._session().get(at, headers=sent, allow_redirects=False) as response:
-                    if not follow or response.status not in _REDIRECTS:
-                        if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-                            raise RegistryUnavailable(f"{at.host} compresses what was asked for as it is.")
-                        yield response
-                        return
-                    to = self.allowed.check(at.join(parse_url(response.headers.get("Location", ""))))
-                if to.origin() != at.origin():
-                    sent.pop("Authorization", None)
-                at = to
-        except aiohttp.ClientConnectorError as e:
-            if isinstance(e.__cause__, AddressRefused):
-                raise e.__cause__ from None
-            raise RegistryUnavailable(f"{at.host} does not answer: {e.os_error.strerror or e}.") from None
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as e:
-            raise RegistryUnavailable(f"{at.host} does not answer: {type(e).__name__}.") from None
-        raise RegistryUnavailable(f"{at.host} redirects more than {MAX_REDIRECTS} times.")
+            request = self._client.request("GET", parse_url(str(url)), headers=headers, max_redirects=MAX_REDIRECTS)
+            async with request as response:
+                check_plain(response)
+                yield response
+        except OutboundFailed as e:
+            raise RegistryUnavailable(str(e)) from None
 
-    async def answer(
-        self, url: str | URL, headers: Mapping[str, str], *, limit: int, follow: bool = True
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body, which has at most ``limit`` bytes. Raises as :meth:`get` does."""
+    async def answer(self, url: str | URL, headers: Mapping[str, str], *, limit: int, follow: bool = True) -> Response:
+        """A whole answer, whose body has at most ``limit`` bytes. Raises as :meth:`get` does."""
+        redirects = MAX_REDIRECTS if follow else 0
         try:
-            async with asyncio.timeout(_ANSWER_S), self.get(url, headers, follow=follow) as response:
-                body = bytearray()
-                async for part in response.content.iter_chunked(_READ_BYTES):
-                    body += part
-                    if len(body) > limit:
-                        raise RegistryUnavailable(f"{response.url.host} answers more than {limit} bytes.")
-                return response.status, dict(response.headers), bytes(body)
-        except TimeoutError:
-            raise RegistryUnavailable("The registry answers too slowly.") from None
+            return await self._client.read(
+                "GET", parse_url(str(url)), headers=headers, limit=limit, max_redirects=redirects
+            )
+        except OutboundFailed as e:
+            raise RegistryUnavailable(str(e)) from None
 
     async def file(
         self, url: str | URL, headers: Mapping[str, str], *, offset: int, size: int
@@ -218,7 +100,7 @@ class Fetcher:
             left = size - offset
             if response.content_length is not None and response.content_length != left:
                 raise ArtifactDamaged(f"A file has {offset + response.content_length} bytes, not {size}.")
-            async for part in response.content.iter_chunked(_READ_BYTES):
+            async for part in response.content.iter_chunked(READ_BYTES):
                 left -= len(part)
                 if left < 0:
                     raise ArtifactDamaged(f"A file has more than the {size} bytes that were announced.")

@@ -77,10 +77,12 @@ def _use_our_transport() -> None:
             headers = {
                 name: request.headers[name] for name in ("authorization", "user-agent") if name in request.headers
             }
-            answer = ways.fetcher.answer(str(request.url), headers, limit=_MAX_ANSWER, follow=False)
-            status, found, body = asyncio.run_coroutine_threadsafe(answer, ways.loop).result()
-            kept = {k: v for k, v in found.items() if k.lower() not in ("transfer-encoding", "content-length")}
-            return httpx2.Response(status, headers=kept, content=body, request=request)
+            work = ways.fetcher.answer(str(request.url), headers, limit=_MAX_ANSWER, follow=False)
+            answer = asyncio.run_coroutine_threadsafe(work, ways.loop).result()
+            passed = {
+                k: v for k, v in answer.headers.items() if k.lower() not in ("transfer-encoding", "content-length")
+            }
+            return httpx2.Response(answer.status, headers=passed, content=answer.body, request=request)
 
     set_client_factory(lambda: httpx2.Client(transport=Transport(), follow_redirects=True, max_redirects=5))
 
@@ -154,12 +156,12 @@ class Hub:
         if not any(file.rfilename == "README.md" for file in info.siblings or ()):
             return None
         try:
-            status, _, body = await self._fetcher.answer(
+            answer = await self._fetcher.answer(
                 self._file_url(name, str(info.sha), "README.md"), self._headers(), limit=_MAX_README
             )
         except BackendError:
             return None
-        return body.decode(errors="replace") if status == 200 else None
+        return answer.body.decode(errors="replace") if answer.status == 200 else None
 
     # Importing
 

@@ -10,8 +10,9 @@ from yarl import URL
 
 from ai.backend.common.errors import ArtifactRejected, RegistryUnavailable
 from ai.backend.common.wire.artifacts import HubSource, Manifest, ReservoirSource
+from ai.backend.infra.http.outbound import parse_url
 from ai.backend.storage.model.artifacts import MAX_RECORD, Plan, PlannedFile
-from ai.backend.storage.services.artifacts.fetching import Fetcher, parse_url, raise_for
+from ai.backend.storage.services.artifacts.fetching import Fetcher, raise_for
 from ai.backend.storage.services.artifacts.hub import MAX_DIGEST, Hub
 
 
@@ -63,10 +64,10 @@ class FromReservoir:
 
     async def plan(self, attempt: int, begun: str | None) -> Plan:
         url = self._ticket()
-        status, _, body = await self._fetcher.answer(url, {}, limit=MAX_RECORD)
-        raise_for(status, url.host)
+        answer = await self._fetcher.answer(url, {}, limit=MAX_RECORD)
+        raise_for(answer.status, url.host)
         try:
-            found = msgspec.json.decode(body, type=Manifest)
+            found = msgspec.json.decode(answer.body, type=Manifest)
         except msgspec.MsgspecError:
             raise RegistryUnavailable(f"{url.host} answers something that is no manifest.") from None
         files = tuple(PlannedFile(path=f.path, size=f.size, sha256=f.sha256 or None) for f in found.files)

@@ -1,0 +1,287 @@
+"""Requests to URLs that users and other servers name, with one guard against reaching internal services (SSRF).
+
+The guard judges the address of every socket right before it is connected. So it does not matter how a URL spells the
+address, what its name resolved to a moment ago, or which redirect led there. Redirects are followed one by one, bodies
+are bounded, compression is refused, and cookies and proxies of the environment are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+from aiohttp.abc import AbstractResolver
+from yarl import URL
+
+from ai.backend.common.errors import AddressRefused
+from ai.backend.infra.http.addresses import Network, is_within
+
+REDIRECTS = (301, 302, 303, 307, 308)
+READ_BYTES = 1 << 18
+_MAX_ANSWER_S = 60.0
+"""For a whole small response."""
+
+
+def networks(*texts: str) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(text) for text in texts)
+
+
+LOOPBACK = networks("127.0.0.0/8", "::1/128")
+LINK_LOCAL = networks("0.0.0.0/8", "169.254.0.0/16", "::/128", "fe80::/10")
+"""Networks that mean this machine or its link; clouds have their metadata services there."""
+NOT_PUBLIC = networks(
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
+    *("192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3"),
+    *("::/16", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16"),
+    *("fc00::/7", "fe80::/9", "ff00::/8"),
+)
+"""The special-purpose registries of IANA: no host of the internet has such an address."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+class OutboundFailed(Exception):
+    """There is no usable response. The text names the host, and neither path nor query of the URL."""
+
+
+class RedirectRefused(OutboundFailed):
+    """A redirect leads to a weaker scheme or nowhere, or there are too many of them."""
+
+
+class CertificateRefused(OutboundFailed):
+    """The certificate of the server is not valid."""
+
+
+class ResponseTooLarge(OutboundFailed):
+    """A body is longer than its limit."""
+
+
+class _SocketRefused(OSError):
+    def __str__(self) -> str:  # aiohttp merges the errors of several addresses unless they read the same
+        return "refused address"
+
+
+@dataclass(frozen=True, slots=True)
+class AddressGuard:
+    """Opens sockets, unless their address is in one of the networks."""
+
+    refused: tuple[Network, ...]
+
+    def refuses(self, address: str) -> bool:
+        """Whether an address, or the IPv4 address that is embedded in it, is in one of the networks. A text that is
+        no address is refused as well: the system may read ``2130706433`` as one."""
+        try:
+            ip = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return True
+        return any(is_within(one, self.refused) for one in (str(ip), *_embedded(ip)))
+
+    def open_socket(self, info: aiohttp.AddrInfoType) -> socket.socket:
+        """As aiohttp's connector takes it. Raises OSError for a refused address."""
+        family, kind, protocol, _, address = info
+        if self.refuses(str(address[0])):
+            raise _SocketRefused
+        return socket.socket(family=family, type=kind, proto=protocol)
+
+
+def _embedded(ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Iterable[str]:
+    if isinstance(ip, ipaddress.IPv4Address):
+        return ()
+    inner = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo is not None else None)
+    if inner is None and ip in _NAT64:
+        inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+    return (str(inner),) if inner is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole response. ``url``: after redirects."""
+
+    url: URL
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def parse_url(text: str, base: URL | None = None, *, with_credentials: bool = False) -> URL:
+    """Parse a web address, relative to ``base`` if there is one.
+
+    Raises:
+        AddressRefused: it is no http(s) URL with a host, or it holds credentials that are not expected.
+    """
+    try:
+        url = URL(text) if base is None else base.join(URL(text))
+    except ValueError:
+        raise AddressRefused("That is no URL.", data={"url": text[:128]}) from None
+    has_credentials = url.user is not None or url.password is not None
+    if url.scheme not in ("http", "https") or not url.host or (has_credentials and not with_credentials):
+        raise AddressRefused("Only http(s) URLs without credentials are used.", data={"scheme": url.scheme[:32]})
+    return url
+
+
+class OutboundClient:
+    """Sends requests through the guard.
+
+    Args:
+        refused: networks to which nothing is connected.
+        allowed_hosts: names, addresses or ``*.domain`` that are connected wherever they are.
+        only_allowed: refuse every other host.
+        timeout: of each request.
+        connections: at once.
+        ssl: False accepts any certificate.
+        user_agent: None sends aiohttp's own.
+        keeps_alive: whether connections are used again.
+        resolver: by default the one of the system.
+    """
+
+    def __init__(
+        self,
+        *,
+        refused: Iterable[Network],
+        timeout: aiohttp.ClientTimeout,
+        allowed_hosts: Sequence[str] = (),
+        only_allowed: bool = False,
+        connections: int = 64,
+        ssl: bool = True,
+        user_agent: str | None = None,
+        keeps_alive: bool = True,
+        resolver: AbstractResolver | None = None,
+    ) -> None:
+        self._guard = AddressGuard(tuple(refused))
+        self._allowed = tuple(pattern.lower() for pattern in allowed_hosts)
+        self._only_allowed = only_allowed
+        self._timeout = timeout
+        self._connections, self._ssl, self._keeps_alive = connections, ssl, keeps_alive
+        self._headers = {"Accept-Encoding": "identity"}
+        if user_agent is not None:
+            self._headers["User-Agent"] = user_agent
+        self._resolver = resolver
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+
+    def is_allowed(self, host: str) -> bool:
+        """Whether a host is allowed by name, wherever it is."""
+        host = host.lower().rstrip(".")
+        return any(
+            host.endswith(pattern[1:]) if pattern.startswith("*.") else host == pattern for pattern in self._allowed
+        )
+
+    @asynccontextmanager
+    async def request(
+        self,
+        method: str,
+        url: URL,
+        *,
+        headers: Mapping[str, str] | None = None,
+        json: Any = None,
+        max_redirects: int = 0,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response after at most so many redirects, its body unread. 0 hands a redirect out as a response.
+
+        ``url`` comes from :func:`parse_url`.
+        ``Authorization`` is sent to the first origin only.
+
+        Raises:
+            AddressRefused: the URL or a redirect leads where nothing is sent.
+            OutboundFailed: there is no response, or nothing comes for some time, also while the body is read.
+        """
+        sent = dict(headers or {})
+        try:
+            for _ in range(max_redirects + 1):
+                session = self._session(url)
+                async with session.request(method, url, headers=sent, json=json, allow_redirects=False) as response:
+                    if max_redirects == 0 or response.status not in REDIRECTS:
+                        yield response
+                        return
+                    target = _redirect_target(response)
+                if target.origin() != url.origin():
+                    sent.pop("Authorization", None)
+                url = target
+            raise RedirectRefused(f"{url.host} redirects more than {max_redirects} times.")
+        except aiohttp.ClientConnectorCertificateError as e:
+            raise CertificateRefused(f"The certificate of {url.host} is not valid: {e.certificate_error}") from None
+        except aiohttp.ClientConnectorError as e:
+            if isinstance(e.os_error, _SocketRefused):
+                raise self._refusal(url) from None
+            raise OutboundFailed(f"{url.host} does not answer: {e.os_error.strerror or type(e).__name__}.") from None
+        except aiohttp.InvalidURL:  # aiohttp refuses some spellings of addresses itself
+            raise self._refusal(url) from None
+        except (aiohttp.ClientError, ConnectionError, TimeoutError) as e:
+            raise OutboundFailed(f"{url.host} does not answer: {type(e).__name__}.") from None
+
+    async def read(
+        self,
+        method: str,
+        url: URL,
+        *,
+        limit: int,
+        headers: Mapping[str, str] | None = None,
+        max_redirects: int = 0,
+        within_s: float = _MAX_ANSWER_S,
+    ) -> Response:
+        """A whole response, whose body has at most ``limit`` bytes. Raises as :meth:`request` does."""
+        try:
+            async with (
+                asyncio.timeout(within_s),
+                self.request(method, url, headers=headers, max_redirects=max_redirects) as response,
+            ):
+                check_plain(response)
+                body = bytearray()
+                async for part in response.content.iter_chunked(READ_BYTES):
+                    body += part
+                    if len(body) > limit:
+                        raise ResponseTooLarge(f"{response.url.host} answers more than {limit} bytes.")
+                return Response(response.url, response.status, response.headers, bytes(body))
+        except TimeoutError:
+            raise OutboundFailed(f"{url.host} answers too slowly.") from None
+
+    async def close(self) -> None:
+        sessions, self._sessions = list(self._sessions.values()), {}
+        for session in sessions:
+            await session.close()
+
+    def _session(self, url: URL) -> aiohttp.ClientSession:
+        """Allowed hosts have connections of their own, which the guard does not judge."""
+        is_allowed = self.is_allowed(url.host or "")
+        if self._only_allowed and not is_allowed:
+            raise self._refusal(url)
+        if is_allowed not in self._sessions:
+            connector = aiohttp.TCPConnector(
+                resolver=self._resolver or aiohttp.ThreadedResolver(),
+                socket_factory=None if is_allowed else self._guard.open_socket,
+                happy_eyeballs_delay=None,  # one address after the other, so that errors keep their type
+                limit=self._connections,
+                ssl=self._ssl,
+                force_close=not self._keeps_alive,
+            )
+            self._sessions[is_allowed] = aiohttp.ClientSession(
+                connector=connector,
+                timeout=self._timeout,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                headers=self._headers,
+            )
+        return self._sessions[is_allowed]
+
+    def _refusal(self, url: URL) -> AddressRefused:
+        host = (url.host or "")[:128]
+        why = "is none of the allowed hosts" if self._only_allowed else "is at an address that must not be reached"
+        return AddressRefused(f"{host} {why}.", data={"host": host})
+
+
+def check_plain(response: aiohttp.ClientResponse) -> None:
+    """Raises OutboundFailed: the body is compressed, though it must not be."""
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise OutboundFailed(f"{response.url.host} compresses what was requested as it is.")
+
+
+def _redirect_target(response: aiohttp.ClientResponse) -> URL:
+    location = response.headers.get("Location", "")
+    target = parse_url(location, response.url)
+    if not location or (response.url.scheme == "https" and target.scheme == "http"):
+        raise RedirectRefused(f"{response.url.host} redirects to a weaker address: {location[:100]!r}.")
+    return target
