@@ -118,7 +118,7 @@ async def _measure(database: Database, sessions: int) -> dict[str, float]:
     async def call() -> None:
         for number in numbers:
             session = _session(number, datetime.now(UTC))
-            await manager._writer.insert(session, [], client_token=None, limits=UNLIMITED)
+            await manager._writer.insert(session, [], limits=UNLIMITED)
 
     async def schedule() -> None:
         while await _count(database, SessionStatus.PENDING) or await _count(database, None) < sessions:

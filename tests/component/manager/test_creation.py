@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -102,17 +103,23 @@ async def test_a_name_is_reused_or_refused(cluster: Cluster, agent: FakeAgent) -
     assert (await sessions.create(cluster.user, request(name="mine"))).created, "a name is free again after the end"
 
 
-async def test_two_creations_with_one_token_at_once_give_one_session(cluster: Cluster, agent: FakeAgent) -> None:
-    sessions = cluster.manager.services.sessions
+async def test_several_creations_at_once_by_one_call_or_of_one_name_give_one_session(
+    cluster: Cluster, agent: FakeAgent
+) -> None:
+    sessions, call_id = cluster.manager.services.sessions, uuid4()
     replies = await asyncio.gather(
-        *(sessions.create(cluster.user, request(), client_token="token-1") for _ in range(5)),
+        *(sessions.create(cluster.user, request(), call_id=call_id) for _ in range(5)),
         *(sessions.create(cluster.user, request(name="twins")) for _ in range(5)),
     )
     for group in (replies[:5], replies[5:]):
         assert len({r.session.id for r in group}) == 1
         assert sum(r.created for r in group) == 1
         assert {r.status for r in group} == {"RUNNING"}
+    assert replies[0].session.id == call_id
     assert await sessions.count_active() == 2
+    await sessions.destroy(cluster.user, str(call_id))
+    again = await sessions.create(cluster.user, request(), call_id=call_id)
+    assert (again.session.id, again.created) == (call_id, False), "an ended session is not created again"
 
 
 async def test_waiting_ends_with_timeout(cluster: Cluster, agent: FakeAgent) -> None:

@@ -62,7 +62,7 @@ async def test_answers_with_secrets_open_for_whoever_has_the_key(tmp_path: Path)
     )
 
     async def known(store: AnswerStore, token: str) -> Answer | None:
-        found = await store.begin("AKIA", token, call, now=at, since=since)
+        found = await store.begin("AKIA", token, call, call_id=uuid4(), now=at, since=since)
         assert found is None or found.fingerprint == call
         return found.answer if found is not None else None
 
@@ -86,7 +86,7 @@ async def test_answers_with_secrets_open_for_whoever_has_the_key(tmp_path: Path)
             "before"
         ]
         db.execute("UPDATE kept_answers SET body = ? WHERE token = 'moved'", [stored["t"]])
-    another = await manager._stores.answers.begin("AKIA", "t", "e" * 64, now=at, since=since)
+    another = await manager._stores.answers.begin("AKIA", "t", "e" * 64, call_id=uuid4(), now=at, since=since)
     assert another is not None
     assert another.fingerprint not in (call, "e" * 64), "another call under the same token is told from the first"
     without = Answer(status=told.status, headers=told.headers, body=None)
@@ -96,7 +96,7 @@ async def test_answers_with_secrets_open_for_whoever_has_the_key(tmp_path: Path)
     assert await known(rotated._stores.answers, "t") == told
     await database.close()
     other, database = await _start(path, Sealer([newer]))
-    found = await other._stores.answers.begin("AKIA", "t", call, now=at, since=since)
+    found = await other._stores.answers.begin("AKIA", "t", call, call_id=uuid4(), now=at, since=since)
     assert found is not None
     assert (found.fingerprint == call, found.answer) == (False, without)
     await database.close()

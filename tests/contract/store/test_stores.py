@@ -69,6 +69,8 @@ from tests.contract.store.builders import (
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server
 
+CALL = uuid4()
+
 
 class StoreContract:
     """Override ``stores`` with an implementation."""
@@ -104,15 +106,20 @@ class StoreContract:
             await stores.sessions.save([Change(old=other, new=replace(other, name="same"))])
         assert caught.value.data == {"existingSessionId": str(second.id)}
 
-    async def test_a_token_gives_one_session(self, stores: Stores) -> None:
-        first, second = make_session("one"), make_session("two")
-        await stores.sessions.insert(first, events=[], client_token="t")
-        with pytest.raises(SessionAlreadyExists) as caught:
-            await stores.sessions.insert(second, events=[event(second)], client_token="t")
-        assert caught.value.data == {"existingSessionId": str(first.id)}
-        assert await stores.sessions.by_token(KEY, "t") == first
-        assert await stores.sessions.by_token(AccessKey("AKIAOTHER"), "t") is None
-        assert await stores.sessions.get(second.id) is None
+    async def test_an_id_gives_one_session(self, stores: Stores) -> None:
+        """Also one that has ended: a repeated call must not create its session again."""
+        first = make_session("one")
+        await stores.sessions.insert(first, events=[])
+        second = make_session("two", id=first.id)
+        for _ in ("live", "ended"):
+            with pytest.raises(SessionAlreadyExists) as caught:
+                await stores.sessions.insert(second, events=[event(second)])
+            assert caught.value.data == {"existingSessionId": str(first.id)}
+            saved = await stores.sessions.get(first.id)
+            assert saved is not None
+            assert saved.name == "one"
+            if not saved.status.is_final:
+                await stores.sessions.save([ended(first)])
         assert await stores.sessions.last_event_id() == 0, "nothing of a refused insert is written"
 
     async def test_a_stale_writer_writes_nothing(self, stores: Stores) -> None:
@@ -225,7 +232,7 @@ class StoreContract:
             session.user_id, KEY, {"sessionId": str(session.id)},
         )  # fmt: skip
         assert [e.name for e in await stores.sessions.events_after(seen[0].id, limit=1)] == ["b"]
-        gone = await stores.sessions.purge(before=NOW + timedelta(days=1), tokens_before=NOW)
+        gone = await stores.sessions.purge(before=NOW + timedelta(days=1))
         assert gone == 3
         again = replace(session, version=2)
         await stores.sessions.save([Change(old=again, new=replace(again, tag="y"), events=(event(session, "d"),))])
@@ -330,10 +337,10 @@ class StoreContract:
         await stores.sessions.put_log(session.main.id, b"one")
         await stores.sessions.put_log(session.main.id, b"two")
         assert await stores.sessions.get_log(session.main.id) == b"two"
-        await stores.sessions.purge(before=NOW + timedelta(days=1), tokens_before=NOW)
+        await stores.sessions.purge(before=NOW + timedelta(days=1))
         assert await stores.sessions.get_log(session.main.id) == b"two", "a live session keeps its log"
         await stores.sessions.save([ended(session)])
-        await stores.sessions.purge(before=NOW + timedelta(days=1), tokens_before=NOW)
+        await stores.sessions.purge(before=NOW + timedelta(days=1))
         assert await stores.sessions.get_log(session.main.id) is None
 
     async def test_no_more_live_sessions_than_allowed(self, stores: Stores) -> None:
@@ -342,7 +349,7 @@ class StoreContract:
         await stores.sessions.insert(make_session("theirs", access_key=AccessKey("AKIAOTHER")), events=[], limits=one)
         many = [make_session(f"s-{i}") for i in range(20)]
         made = await asyncio.gather(
-            *(stores.sessions.insert(s, events=[event(s)], client_token=s.name, limits=three) for s in many),
+            *(stores.sessions.insert(s, events=[event(s)], limits=three) for s in many),
             return_exceptions=True,
         )
         refused = [r for r in made if r is not None]
@@ -352,7 +359,7 @@ class StoreContract:
         assert len(await stores.sessions.events_after(0)) == 3, "a refused session leaves nothing"
         lucky = next(s for s, r in zip(many, made, strict=True) if r is None)
         with pytest.raises(SessionAlreadyExists):  # a repetition is recognised also at the limit
-            await stores.sessions.insert(make_session("again"), events=[], client_token=lucky.name, limits=three)
+            await stores.sessions.insert(make_session("again", id=lucky.id), events=[], limits=three)
         await stores.sessions.save([ended(lucky)])
         await stores.sessions.insert(make_session("next"), events=[], limits=three)
 
@@ -424,23 +431,27 @@ class StoreContract:
 
     async def test_an_answer_is_kept_until_it_is_forgotten(self, stores: Stores) -> None:
         answers, since = stores.answers, NOW - timedelta(hours=1)
-        assert await answers.begin(KEY, "t", "f1", now=NOW, since=since) is None
-        assert await answers.begin(KEY, "t", "f2", now=NOW, since=since) == KnownCall(fingerprint="f1", answer=None)
+        assert await answers.begin(KEY, "t", "f1", call_id=CALL, now=NOW, since=since) is None
+        assert await answers.begin(KEY, "t", "f2", call_id=uuid4(), now=NOW, since=since) == KnownCall(
+            fingerprint="f1", call_id=CALL, answer=None
+        )
         told = Answer(status=409, headers={"Content-Type": "a/b"}, body=b"\0\xff")
         await answers.finish(KEY, "t", told)
-        known = await answers.begin(KEY, "t", "f1", now=NOW, since=since)
-        assert known == KnownCall(fingerprint="f1", answer=told)
-        assert await answers.begin("AKIAOTHER", "t", "f1", now=NOW, since=since) is None
+        known = await answers.begin(KEY, "t", "f1", call_id=CALL, now=NOW, since=since)
+        assert known == KnownCall(fingerprint="f1", call_id=CALL, answer=told)
+        assert await answers.begin("AKIAOTHER", "t", "f1", call_id=CALL, now=NOW, since=since) is None
         later = NOW + timedelta(hours=2)
-        assert await answers.begin(KEY, "t", "f3", now=later, since=later - timedelta(hours=1)) is None, "it is too old"
+        assert await answers.begin(KEY, "t", "f3", call_id=CALL, now=later, since=later - timedelta(hours=1)) is None, (
+            "it is too old"
+        )
         await answers.finish(KEY, "t", Answer(status=204, headers={}, body=None))
-        known = await answers.begin(KEY, "t", "f3", now=later, since=since)
-        assert known == KnownCall(fingerprint="f3", answer=Answer(status=204, headers={}, body=None))
+        known = await answers.begin(KEY, "t", "f3", call_id=CALL, now=later, since=since)
+        assert known == KnownCall(fingerprint="f3", call_id=CALL, answer=Answer(status=204, headers={}, body=None))
         await answers.forget(KEY, "t")
         await answers.forget(KEY, "t")
-        assert await answers.begin(KEY, "t", "f4", now=later, since=since) is None
+        assert await answers.begin(KEY, "t", "f4", call_id=CALL, now=later, since=since) is None
         await answers.purge(before=later)
-        assert await answers.begin("AKIAOTHER", "t", "f5", now=later, since=since) is None
+        assert await answers.begin("AKIAOTHER", "t", "f5", call_id=CALL, now=later, since=since) is None
 
     @pytest.mark.parametrize(("limit", "value"), [("KEPT_CALLS", 3), ("KEPT_BYTES", 35)])
     async def test_the_oldest_answers_go_first(
@@ -451,12 +462,14 @@ class StoreContract:
         since = NOW - timedelta(hours=1)
         for i in range(6):
             for key in (KEY, "AKIAOTHER"):
-                await stores.answers.begin(key, f"t{i}", "f", now=NOW + timedelta(seconds=i), since=since)
+                await stores.answers.begin(key, f"t{i}", "f", call_id=CALL, now=NOW + timedelta(seconds=i), since=since)
                 if i != 1:
                     await stores.answers.finish(key, f"t{i}", Answer(status=200, headers={}, body=b"0123456789"))
         await stores.answers.purge(before=since)
         for key in (KEY, "AKIAOTHER"):
-            known = [await stores.answers.begin(key, f"t{i}", "g", now=NOW, since=since) for i in range(6)]
+            known = [
+                await stores.answers.begin(key, f"t{i}", "g", call_id=CALL, now=NOW, since=since) for i in range(6)
+            ]
             assert [k is not None for k in known] == [False, True, False, True, True, True], "what is at work stays"
 
     # ---- agents ----

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -33,6 +34,7 @@ class Counter:
     """Counts what is done; ``how`` says how it ends."""
 
     done: list[str] = field(default_factory=list)
+    made: set[UUID | None] = field(default_factory=set)
     entered: asyncio.Event = field(default_factory=asyncio.Event)
     hold: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -54,10 +56,13 @@ class Counter:
         return Reply({"n": len(self.done), "text": text}, 202, {"X-Extra": "1"})
 
     @route("POST", "/jobs/{w}/again", repeatable=True)
-    async def again(self, call: Call) -> dict[str, int]:
-        """Harmless to repeat."""
+    async def again(self, call: Call) -> dict[str, int | str]:
+        """Harmless to repeat: what it makes has the id of the call."""
         self.done.append("again")
-        return {"n": len(self.done)}
+        self.made.add(call.call_id)
+        if call.params["w"] == "fail" and len(self.done) == 1:
+            raise Unavailable("somebody is away")
+        return {"n": len(self.done), "id": str(call.call_id)}
 
     @route("GET", "/jobs")
     async def read(self, call: Call) -> dict[str, int]:
@@ -85,6 +90,7 @@ class Served:
     store: MemoryAnswerStore
     port: int
     now: list[datetime]
+    authenticator: Authenticator
 
     async def send(
         self, target: str = "/jobs/a", how: str = "ok", *, token: str | None = "t", key: str = ACCESS, **more: Any
@@ -103,13 +109,13 @@ async def served() -> AsyncIterator[Served]:
     server = HttpServer(
         endpoints_of(api),
         metrics=Metrics("tokens"),
-        authenticator=Authenticator(keys),
+        authenticator=(authenticator := Authenticator(keys)),
         audit=trail,
         client_tokens=ClientTokens(store, window=timedelta(hours=1), clock=lambda: now[0]),
     )
     runner, port = await serve(server.application(), "127.0.0.1", 0)
     try:
-        yield Served(api, trail, store, port, now)
+        yield Served(api, trail, store, port, now, authenticator)
     finally:
         api.hold.set()
         await runner.cleanup()
@@ -210,17 +216,55 @@ async def test_a_call_that_was_cut_off(served: Served) -> None:
     client_tokens = served.store
     first = await served.send(how="ok")
     row = client_tokens._rows[ACCESS, "t"]
-    await client_tokens.begin(ACCESS, "cut", row.known.fingerprint, now=START, since=START - timedelta(hours=1))
+    since = START - timedelta(hours=1)
+    await client_tokens.begin(ACCESS, "cut", row.known.fingerprint, call_id=uuid4(), now=START, since=since)
     cut = await served.send(token="cut")
     assert (cut.status, cut.problem) == (409, "outcome-unknown")
     assert first.status == 202
     assert served.api.done == ["a"]
 
     await served.send("/jobs/a/again", json=None, token="u")
-    known = client_tokens._rows[ACCESS, "u"].known.fingerprint
-    await client_tokens.begin(ACCESS, "cut2", known, now=START, since=START - timedelta(hours=1))
+    known, call_id = client_tokens._rows[ACCESS, "u"].known.fingerprint, uuid4()
+    await client_tokens.begin(ACCESS, "cut2", known, call_id=call_id, now=START, since=since)
     replies = [await served.send("/jobs/a/again", json=None, token="cut2") for _ in range(2)]
-    assert [r.json() for r in replies] == [{"n": 3}] * 2
+    assert [r.json() for r in replies] == [{"n": 3, "id": str(call_id)}] * 2
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_repetitions_of_a_repeatable_call_have_one_id(
+    served: Served, monkeypatch: pytest.MonkeyPatch, keeps: bool
+) -> None:
+    """After a fault, and after a death between the change and its answer: what the call made is found again."""
+
+    async def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    if not keeps:
+        monkeypatch.setattr(served.store, "finish", die)
+    target = "/jobs/fail/again" if keeps else "/jobs/a/again"
+    assert (await served.send(target, json=None)).status == (503 if keeps else 200)
+    monkeypatch.undo()
+    replies = [await served.send(target, json=None) for _ in range(2)]
+    assert [r.json()["n"] for r in replies] == [2, 2]
+    assert {str(one) for one in served.api.made} == {replies[0].json()["id"]}
+
+
+async def test_two_servers_at_once_give_a_repeatable_call_one_id(served: Served) -> None:
+    """Neither sees the other's work, but both see the row that the faster one has written."""
+    other = HttpServer(
+        endpoints_of(served.api),
+        metrics=Metrics("other"),
+        authenticator=served.authenticator,
+        client_tokens=ClientTokens(served.store, window=timedelta(hours=1), clock=lambda: START),
+    )
+    runner, port = await serve(other.application(), "127.0.0.1", 0)
+    second = replace(served, port=port)
+    try:
+        replies = await asyncio.gather(*(one.send("/jobs/a/again", json=None) for one in (served, second) * 3))
+    finally:
+        await runner.cleanup()
+    assert {reply.status for reply in replies} == {200}
+    assert len(served.api.made) == 1
 
 
 async def test_an_answer_too_large_to_keep(served: Served) -> None:

@@ -56,3 +56,26 @@ async def test_somebody_elses_token_is_another_one(api: Api) -> None:
     mine = await api.user.request("POST", "/session", json=body, headers=headers)
     theirs = await api.other.request("POST", "/session", json=body, headers=headers)
     assert mine.json()["sessionId"] != theirs.json()["sessionId"]
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+async def test_a_session_is_created_once(api: Api, monkeypatch: pytest.MonkeyPatch, is_kept: bool) -> None:
+    """Double submits, several at once, and one whose server died between the commit and the answer; without a name."""
+    store, finish = api.cluster.manager._stores.answers, api.cluster.manager._stores.answers.finish
+
+    async def die(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    async def send() -> RawReply:
+        headers = {"X-BackendAI-Client-Token": "token"}
+        return await api.user.request("POST", "/session", json={"image": "python"}, headers=headers)
+
+    if not is_kept:
+        monkeypatch.setattr(store, "finish", die)
+    first = await send()
+    monkeypatch.setattr(store, "finish", finish)
+    replies = [first, *await asyncio.gather(send(), send(), send()), await send()]
+    assert {r.json()["sessionId"] for r in replies} == {first.json()["sessionId"]}
+    assert await api.cluster.manager.services.sessions.count_active() == 1
+    repeated = [r.headers.get("x-backendai-replayed", "") for r in replies[1:]]
+    assert sorted(repeated) == (["true"] * 4 if is_kept else ["", "true", "true", "true"])

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
+from uuid import UUID, uuid4
 
 from aiohttp import web
 
@@ -44,9 +45,13 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCall:
-    """A call that came before. ``answer`` None: it is at work, or its server died in the middle of it."""
+    """A call that came before. ``answer`` None: it is at work, or it was cut off.
+
+    ``call_id`` is the same for the first call and all repetitions of it.
+    """
 
     fingerprint: str
+    call_id: UUID
     answer: Answer | None
 
 
@@ -54,7 +59,7 @@ class AnswerStore(Protocol):
     """Keeps calls by access key and token; every method is one transaction, and durable when it returns."""
 
     async def begin(
-        self, access_key: str, token: str, fingerprint: str, *, now: datetime, since: datetime
+        self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
         """Note a call that begins now, unless one of this token has begun after ``since``: then return that."""
         ...
@@ -94,8 +99,9 @@ class ClientTokens:
     ) -> web.StreamResponse:
         """The answer of ``work``, or of the call that came with the same token before.
 
-        Refusals are answers as well; faults of the server (5xx) are forgotten, so that the call may be tried again. A
-        call that never came to its end is done again only if its endpoint is ``repeatable``.
+        Refusals are answers as well; after a fault of the server (5xx) the call may be tried again. A call that never
+        came to its end is done again only if its endpoint is ``repeatable``. ``call.call_id`` is set, so that what the
+        endpoint creates can have the same id in every repetition.
 
         Raises:
             InvalidInput: the token is empty or too long.
@@ -119,9 +125,12 @@ class ClientTokens:
         answer = None
         try:
             now = self._clock()
-            known = await self._store.begin(*key, fingerprint, now=now, since=now - self._window)
+            call.call_id = uuid4()
+            since = now - self._window
+            known = await self._store.begin(*key, fingerprint, call_id=call.call_id, now=now, since=since)
             if known is not None:
                 _check_same(known.fingerprint, fingerprint)
+                call.call_id = known.call_id
                 answer = known.answer
                 if answer is not None:
                     return _replay(call, answer)
@@ -131,26 +140,29 @@ class ClientTokens:
                 response = await work()
             except BackendError as error:
                 refusal = problem_response(error, request_id=call.request_id)
-                answer = await self._keep(key, refusal if status_of(error) < 500 else None)
+                answer = await self._keep(call, key, refusal if status_of(error) < 500 else None)
                 raise
             except Exception:
-                await self._keep(key, None)
+                await self._keep(call, key, None)
                 raise
             crash_point("before-keep-answer")
-            answer = await self._keep(key, response)
+            answer = await self._keep(call, key, response)
             crash_point("after-keep-answer")
             return response
         finally:
             del self._running[key]
             mine.done.set_result(answer)
 
-    async def _keep(self, key: tuple[str, str], response: web.StreamResponse | None) -> Answer | None:
+    async def _keep(
+        self, call: Call[Any, Any], key: tuple[str, str], response: web.StreamResponse | None
+    ) -> Answer | None:
+        """Keep the answer. Without one, a call of a repeatable endpoint keeps its id, and any other is forgotten."""
         answer = _answer_of(response) if response is not None and response.status < 500 else None
         try:
-            if answer is None:
-                await self._store.forget(*key)
-            else:
+            if answer is not None:
                 await self._store.finish(*key, answer)
+            elif not call.endpoint.repeatable:
+                await self._store.forget(*key)
         except Exception:  # the change is made, and whoever asked for it must hear so
             log.exception("could not keep the answer to a call with a client token")
         return answer

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Generic
+from uuid import UUID
 
 import msgspec
 from aiohttp import web
@@ -64,6 +65,7 @@ class Call(Generic[B, Q]):
         owner_access_key: on whose behalf the caller says to act; not yet permitted.
         raw_query: still percent-encoded.
         request_id: names this request in logs and problems.
+        call_id: the same for all repetitions of a call with a client token; None without a token.
         is_replayed: whether the reply is the one that an earlier call of the same client token got.
     """
 
@@ -72,6 +74,7 @@ class Call(Generic[B, Q]):
         "address",
         "allowance",
         "body",
+        "call_id",
         "endpoint",
         "held",
         "identity",
@@ -99,6 +102,7 @@ class Call(Generic[B, Q]):
         self.access_key: str | None = None
         self.allowance: Allowance | None = None
         self.identity: Any = None
+        self.call_id: UUID | None = None
         self.is_replayed = False
         self.owner_access_key: str | None = None
         self.raw_body: bytes | None = None

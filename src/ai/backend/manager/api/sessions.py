@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from ai.backend.common.errors import NotSupported
-from ai.backend.infra.http.client_tokens import TOKEN_HEADER
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Reply, route
 from ai.backend.manager.api.access import caller_of
@@ -35,11 +34,10 @@ class SessionsApi:
         body_aliases=CREATE_ALIASES,
         reply=CreatedSession,
         status=201,
-        repeatable=True,  # the token is kept with the session that it made
+        repeatable=True,  # the session has the id of the call
     )
     async def create(self, call: Call[CreateSessionBody]) -> Reply:
         """Create a session, or return the one of that name: 201 if it is new, 200 if it was there."""
-        token = call.request.headers.get(TOKEN_HEADER)
         request = creation_of(call.body)
         if call.owner_access_key is not None:
             if request.owner_access_key not in (None, call.owner_access_key):
@@ -47,7 +45,7 @@ class SessionsApi:
             from dataclasses import replace
 
             request = replace(request, owner_access_key=call.owner_access_key)
-        reply = await self._sessions.create(caller_of(call), request, client_token=token)
+        reply = await self._sessions.create(caller_of(call), request, call_id=call.call_id)
         told = created_session(reply, enqueue_only=request.enqueue_only)
         return Reply(told, 201 if reply.created else 200)
 

@@ -9,7 +9,6 @@ from aiohttp import web
 from msgspec import UNSET, Meta, UnsetType
 
 from ai.backend.common.states import ClusterMode, SessionType
-from ai.backend.infra.http.client_tokens import TOKEN_HEADER
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Reply, Schema, route
 from ai.backend.manager.api.access import caller_of
@@ -225,7 +224,7 @@ class TemplatesApi:
         body_aliases=CREATE_ALIASES,
         reply=CreatedSession,
         status=201,
-        repeatable=True,  # the token is kept with the session that it made
+        repeatable=True,  # the session has the id of the call
     )
     async def create_from_template(self, call: Call[FromTemplateBody]) -> Reply:
         """Create a session as a session template says; what the request gives takes the place of it."""
@@ -234,7 +233,7 @@ class TemplatesApi:
             caller_of(call),
             template_id_of(call.body.template_id),
             given,
-            client_token=call.request.headers.get(TOKEN_HEADER),
+            call_id=call.call_id,
         )
         return _created(reply, given)
 
@@ -245,7 +244,7 @@ class TemplatesApi:
         body_aliases={**CREATE_ALIASES, "scaling_group": "config.scalingGroup", "scalingGroup": "config.scalingGroup"},
         reply=CreatedSession,
         status=201,
-        repeatable=True,  # the token is kept with the session that it made
+        repeatable=True,  # the session has the id of the call
     )
     async def create_cluster(self, call: Call[FromTemplateBody]) -> Reply:
         """Create a session whose kernels have the roles of a cluster template."""
@@ -257,7 +256,7 @@ class TemplatesApi:
             caller_of(call),
             template_id_of(call.body.template_id),
             given,
-            client_token=call.request.headers.get(TOKEN_HEADER),
+            call_id=call.call_id,
         )
         return _created(reply, given)
 

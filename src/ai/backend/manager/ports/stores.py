@@ -37,20 +37,19 @@ KEPT_BYTES = 33_554_432
 
 
 class SessionStore(Protocol):
-    """Sessions with their kernels, the events outbox, idempotency tokens and kept logs."""
+    """Sessions with their kernels, the events outbox and kept logs."""
 
     async def insert(
         self,
         session: Session,
         *,
         events: Sequence[EventDraft],
-        client_token: str | None = None,
         limits: OwnerLimits = UNLIMITED,
     ) -> None:
         """Write a new session, or nothing.
 
         Raises:
-            SessionAlreadyExists: the owner has a live session of that name, or the token was used before
+            SessionAlreadyExists: there is a session of that id, or the owner has a live one of that name
                 (``data.existingSessionId``).
             LimitExceeded: the access key would have more sessions than its limits allow.
         """
@@ -66,8 +65,6 @@ class SessionStore(Protocol):
 
     async def get(self, session_id: SessionId) -> Session | None: ...
     async def get_many(self, ids: Iterable[SessionId]) -> list[Session]: ...
-
-    async def by_token(self, access_key: AccessKey, client_token: str) -> Session | None: ...
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
         """Live sessions whose name or id is ``ref``; if none, those whose name or id starts with it. None: any
@@ -135,9 +132,8 @@ class SessionStore(Protocol):
         """Recompute every agent's occupied slots from the kernels and compare."""
         ...
 
-    async def purge(self, *, before: datetime, tokens_before: datetime) -> int:
-        """Forget events and logs older than ``before`` and tokens older than ``tokens_before``; returns the events
-        gone."""
+    async def purge(self, *, before: datetime) -> int:
+        """Forget events and logs older than ``before``; returns how many events."""
         ...
 
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]: ...

@@ -79,8 +79,10 @@ class SessionFactory:
         self._clock = clock
         self._id_generator = id_generator
 
-    async def build(self, caller: Caller, owner: Caller, request: CreateSession) -> tuple[Session, OwnerLimits]:
-        """The session, and what its owner may have with it.
+    async def build(
+        self, caller: Caller, owner: Caller, request: CreateSession, session_id: SessionId | None = None
+    ) -> tuple[Session, OwnerLimits]:
+        """The session, and what its owner may have with it. ``session_id`` None: a new one.
 
         See ``SessionService.create`` for the errors.
         """
@@ -104,7 +106,7 @@ class SessionFactory:
         bootstrap_script = request.bootstrap_script
         if self._defaults is not None:
             bootstrap_script = await self._defaults.apply(owner, place.domain, place.group.id, request, mounts)
-        session_id = SessionId(self._id_generator.uuid())
+        session_id = session_id or SessionId(self._id_generator.uuid())
         session = Session(
             id=session_id,
             name=request.name or f"session-{session_id.hex[:10]}",

@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 from ai.backend.common.errors import (
     Conflict,
     DeadlineExceeded,
     Forbidden,
-    InvalidInput,
     SessionAlreadyExists,
     StaleVersion,
 )
@@ -44,7 +44,6 @@ from ai.backend.manager.services.transitions import advance, enqueued_event
 from ai.backend.manager.services.visibility import sees
 from ai.backend.manager.services.writer import LAUNCH, SessionWriter
 
-_MAX_TOKEN = 128
 _MAX_DEPTH = 16
 
 
@@ -88,11 +87,11 @@ class SessionService:
 
     # ---- creation ----
 
-    async def create(self, caller: Caller, request: CreateSession, *, client_token: str | None = None) -> CreateReply:
+    async def create(self, caller: Caller, request: CreateSession, *, call_id: UUID | None = None) -> CreateReply:
         """Enqueue a session and, unless ``enqueue_only``, wait until it has started, failed or the wait ran out.
 
-        Two calls with the same ``client_token`` (``X-BackendAI-Client-Token``) or the same name give one session; the
-        later one gets ``created=False``, for a name only if ``reuse_if_exists`` and the image is the same.
+        ``call_id`` becomes the id of the session. Two calls with the same ``call_id`` or the same name give one
+        session; the later one gets ``created=False``, for a name only if ``reuse_if_exists`` and the image is the same.
 
         Raises:
             InvalidInput, InvalidName, InvalidQuantity: ``data`` maps the wire field to what is wrong.
@@ -102,32 +101,31 @@ class SessionService:
             SessionAlreadyExists, LimitExceeded, Forbidden, NotFound (group, domain, resource group).
         """
         owner = await self._identity.resolve_owner(caller, request.owner_access_key)
-        if client_token is not None and not 1 <= len(client_token) <= _MAX_TOKEN:
-            raise InvalidInput("a client token has 1 to 128 characters", data={"X-BackendAI-Client-Token": "malformed"})
-        existing = await self._existing(owner, request, client_token)
+        session_id = SessionId(call_id) if call_id is not None else None
+        existing = await self._existing(owner, request, session_id)
         if existing is None:
-            session, limits = await self._factory.build(caller, owner, request)
+            session, limits = await self._factory.build(caller, owner, request, session_id)
             told = [enqueued_event(session)]
             try:
-                await self._writer.insert(session, told, client_token=client_token, limits=limits)
+                await self._writer.insert(session, told, limits=limits)
             except SessionAlreadyExists:
-                existing = await self._existing(owner, request, client_token)
+                existing = await self._existing(owner, request, session_id)
                 if existing is None:
                     raise
             else:
                 return await self._started(session, request, created=True)
         return await self._started(existing, request, created=False)
 
-    async def _existing(self, owner: Caller, request: CreateSession, client_token: str | None) -> Session | None:
+    async def _existing(self, owner: Caller, request: CreateSession, session_id: SessionId | None) -> Session | None:
         """The session that this request names already.
 
         Raises:
             SessionAlreadyExists: there is one that must not be reused.
         """
-        if client_token is not None:
-            known = await self._store.by_token(owner.access_key, client_token)
-            if known is not None:
-                return known
+        if session_id is not None:
+            created = await self._store.get(session_id)
+            if created is not None:
+                return created
         if request.name is None:
             return None
         named = [s for s in await self._store.find_live(owner.access_key, request.name) if s.name == request.name]

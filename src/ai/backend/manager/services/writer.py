@@ -127,17 +127,13 @@ class SessionWriter:
 
     # ---- writing ----
 
-    async def insert(
-        self, session: Session, events: Sequence[EventDraft], *, client_token: str | None, limits: OwnerLimits
-    ) -> None:
+    async def insert(self, session: Session, events: Sequence[EventDraft], *, limits: OwnerLimits) -> None:
         """As ``SessionStore.insert``. A caller that goes away meanwhile does not stop it."""
-        await asyncio.shield(self._insert(session, events, client_token, limits))
+        await asyncio.shield(self._insert(session, events, limits))
 
-    async def _insert(
-        self, session: Session, events: Sequence[EventDraft], client_token: str | None, limits: OwnerLimits
-    ) -> None:
+    async def _insert(self, session: Session, events: Sequence[EventDraft], limits: OwnerLimits) -> None:
         crash_point("before-commit-create")
-        await self._store.insert(session, events=events, client_token=client_token, limits=limits)
+        await self._store.insert(session, events=events, limits=limits)
         crash_point("after-commit-create")
         self._keep(session)
         self._bus.publish(OUTBOX)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from uuid import UUID
 
 from sqlalchemy import Connection, delete, func, insert, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
@@ -28,7 +29,7 @@ class SqlAnswerStore:
         self._finished = 0
 
     async def begin(
-        self, access_key: str, token: str, fingerprint: str, *, now: datetime, since: datetime
+        self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
         c = t.kept_answers.c
         mine = (c.access_key == access_key, c.token == token)
@@ -42,9 +43,15 @@ class SqlAnswerStore:
                     body = self._opened(row.body, _place(access_key, token))
                     answer = Answer(status=row.status, headers=row.headers, body=body)
                 first = fingerprint if row.fingerprint in digests else row.fingerprint
-                return KnownCall(fingerprint=first, answer=answer)
+                return KnownCall(fingerprint=first, call_id=row.call_id, answer=answer)
             s.execute(delete(t.kept_answers).where(*mine))
-            begun = {"access_key": access_key, "token": token, "fingerprint": digests[0], "begun_at": now}
+            begun = {
+                "access_key": access_key,
+                "token": token,
+                "fingerprint": digests[0],
+                "call_id": call_id,
+                "begun_at": now,
+            }
             s.execute(insert(t.kept_answers), begun)
             return None
 

@@ -82,7 +82,6 @@ def _existing(error: IntegrityError, session_id: UUID | None) -> SessionAlreadyE
 class _NewSession:
     session: Session
     events: Sequence[EventDraft]
-    client_token: str | None
     limits: OwnerLimits
 
 
@@ -99,14 +98,13 @@ class SqlSessionStore:
         session: Session,
         *,
         events: Sequence[EventDraft],
-        client_token: str | None = None,
         limits: OwnerLimits = UNLIMITED,
     ) -> None:
-        new = _NewSession(session, events, client_token, limits)
+        new = _NewSession(session, events, limits)
         try:
             await (self._gatherer.put(new) if self._gatherer is not None else self._insert_one(new))
         except IntegrityError as e:
-            existing = await self.by_token(session.access_key, client_token) if client_token else None
+            existing = await self.get(session.id)
             if existing is None:
                 named = await self.find_live(session.access_key, session.name)
                 existing = next((x for x in named if x.name == session.name), None)
@@ -126,18 +124,6 @@ class SqlSessionStore:
             ]
             if links:
                 s.execute(insert(t.session_dependencies), links)
-            tokens = [
-                {
-                    "access_key": new.session.access_key,
-                    "token": new.client_token,
-                    "session_id": new.session.id,
-                    "created_at": new.session.created_at,
-                }
-                for new in several
-                if new.client_token is not None
-            ]
-            if tokens:
-                s.execute(insert(t.idempotency_tokens), tokens)
             for session in (new.session for new in several):
                 link_mounts(s, session.id, session.vfolder_mounts, session.created_at)
                 link_artifacts(s, session.id, session.vfolder_mounts, session.created_at)
@@ -229,12 +215,6 @@ class SqlSessionStore:
         for some in chunks(dict.fromkeys(ids)):
             found += await self._select(t.sessions.c.id.in_(some))
         return found
-
-    async def by_token(self, access_key: AccessKey, client_token: str) -> Session | None:
-        c = t.idempotency_tokens.c
-        wanted = select(c.session_id).where(c.access_key == access_key, c.token == client_token)
-        found = await self._select(t.sessions.c.id.in_(wanted))
-        return found[0] if found else None
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
         c = t.sessions.c
@@ -430,12 +410,11 @@ class SqlSessionStore:
 
         return await self._db.run_read(work)
 
-    async def purge(self, *, before: datetime, tokens_before: datetime) -> int:
+    async def purge(self, *, before: datetime) -> int:
         def work(s: Connection) -> int:
             gone = s.execute(delete(t.session_events).where(t.session_events.c.at < before))
             stale = select(t.kernels.c.id).where(t.kernels.c.terminated_at < before)
             s.execute(delete(t.kernel_logs).where(t.kernel_logs.c.kernel_id.in_(stale)))
-            s.execute(delete(t.idempotency_tokens).where(t.idempotency_tokens.c.created_at < tokens_before))
             return int(gone.rowcount)
 
         return await self._db.run_write(work)

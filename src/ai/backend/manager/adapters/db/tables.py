@@ -330,21 +330,13 @@ kernel_logs = Table(
     required("tail", LargeBinary),
 )
 
-idempotency_tokens = Table(
-    "idempotency_tokens",
-    metadata,
-    Column("access_key", String(20), primary_key=True),
-    Column("token", String(128), primary_key=True),
-    required("session_id", GUID),
-    required("created_at", UTCDateTime, index=True),
-)
-
 kept_answers = Table(
     "kept_answers",
     metadata,
     Column("access_key", String(20), primary_key=True),
     Column("token", String(128), primary_key=True),
     required("fingerprint", String(64)),
+    required("call_id", GUID),
     required("begun_at", UTCDateTime, index=True),
     Column("status", Whole),
     Column("headers", JSONText),

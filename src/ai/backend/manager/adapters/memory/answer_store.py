@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime
+from uuid import UUID
 
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
 from ai.backend.manager.ports.stores import KEPT_BYTES, KEPT_CALLS
@@ -22,12 +23,13 @@ class MemoryAnswerStore:
         self._rows: dict[tuple[str, str], _Row] = {}
 
     async def begin(
-        self, access_key: str, token: str, fingerprint: str, *, now: datetime, since: datetime
+        self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
         row = self._rows.get((access_key, token))
         if row is not None and row.begun_at > since:
             return row.known
-        self._rows[access_key, token] = _Row(now, KnownCall(fingerprint=fingerprint, answer=None))
+        begun = KnownCall(fingerprint=fingerprint, call_id=call_id, answer=None)
+        self._rows[access_key, token] = _Row(now, begun)
         return None
 
     async def finish(self, access_key: str, token: str, answer: Answer) -> None:

@@ -40,7 +40,6 @@ class Memory:
     callbacks: dict[int, Callback] = field(default_factory=dict)
     callback_id: int = 0
     logs: dict[KernelId, bytes] = field(default_factory=dict)
-    tokens: dict[tuple[AccessKey, str], tuple[SessionId, datetime]] = field(default_factory=dict)
     acks: dict[AgentId, tuple[int, int]] = field(default_factory=dict)
 
 
@@ -66,15 +65,12 @@ class MemorySessionStore:
         session: Session,
         *,
         events: Sequence[EventDraft],
-        client_token: str | None = None,
         limits: OwnerLimits = UNLIMITED,
     ) -> None:
         m = self._memory
-        known = m.tokens.get((session.access_key, client_token)) if client_token is not None else None
-        named = self._named(session.access_key, session.name)
-        existing = known[0] if known is not None else named.id if named is not None else None
+        existing = m.sessions.get(session.id) or self._named(session.access_key, session.name)
         if existing is not None:
-            raise SessionAlreadyExists(data={"existingSessionId": str(existing)})
+            raise SessionAlreadyExists(data={"existingSessionId": str(existing.id)})
         mine = [s for s in self._live if s.access_key == session.access_key]
         if limits.max_live is not None and len(mine) >= limits.max_live:
             raise too_many_sessions(limits.max_live)
@@ -82,8 +78,6 @@ class MemorySessionStore:
         asked = sum((k.requested_slots for s in waiting for k in s.kernels), ResourceSlot())
         limits.check_pending(len(waiting), asked)
         m.sessions[session.id] = session
-        if client_token is not None:
-            m.tokens[session.access_key, client_token] = session.id, session.created_at
         self._emit(session, events, session.created_at)
 
     async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
@@ -164,10 +158,6 @@ class MemorySessionStore:
     async def get_many(self, ids: Iterable[SessionId]) -> list[Session]:
         found = (self._memory.sessions.get(i) for i in dict.fromkeys(ids))
         return sorted((s for s in found if s is not None), key=_age)
-
-    async def by_token(self, access_key: AccessKey, client_token: str) -> Session | None:
-        known = self._memory.tokens.get((access_key, client_token))
-        return self._memory.sessions.get(known[0]) if known is not None else None
 
     async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
         mine = [s for s in self._live if access_key is None or s.access_key == access_key]
@@ -276,12 +266,11 @@ class MemorySessionStore:
                 drift[agent.id] = agent.occupied_slots, total
         return SlotAudit(drift=drift)
 
-    async def purge(self, *, before: datetime, tokens_before: datetime) -> int:
+    async def purge(self, *, before: datetime) -> int:
         m = self._memory
         kept = [e for e in m.events if e.at >= before]
         gone = len(m.events) - len(kept)
         m.events = kept
-        m.tokens = {key: value for key, value in m.tokens.items() if value[1] >= tokens_before}
         for session in m.sessions.values():
             for kernel in session.kernels:
                 if kernel.terminated_at is not None and kernel.terminated_at < before:

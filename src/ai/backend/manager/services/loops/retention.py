@@ -33,8 +33,7 @@ class RetentionLoop(PeriodicLoop):
 
     async def once(self) -> None:
         now = self._clock.now()
-        tokens_before = now - timedelta(hours=self._settings.tokens_hours)
-        await self._store.purge(before=now - timedelta(days=self._settings.events_days), tokens_before=tokens_before)
-        await self._answers.purge(before=tokens_before)
+        await self._store.purge(before=now - timedelta(days=self._settings.events_days))
+        await self._answers.purge(before=now - timedelta(hours=self._settings.tokens_hours))
         if self._errors is not None:
             await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))

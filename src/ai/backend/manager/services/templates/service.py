@@ -180,7 +180,7 @@ class TemplateService:
         template_id: TemplateId,
         given: Mapping[str, Any],
         *,
-        client_token: str | None = None,
+        call_id: UUID | None = None,
     ) -> CreateReply:
         """A session as the template says, but for what the request gives itself.
 
@@ -189,7 +189,7 @@ class TemplateService:
             template_id: of a session template.
             given: fields of :class:`CreateSession` that the request states; entries of ``environ``, ``resources`` and
                 ``resource_opts`` replace single ones of the template, mounts replace all of them if there are any.
-            client_token: as :meth:`SessionService.create`.
+            call_id: as :meth:`SessionService.create`.
 
         Raises:
             As :meth:`SessionService.create`, and NotFound for the template.
@@ -197,7 +197,7 @@ class TemplateService:
         kept = await self._seen(caller, TemplateKind.SESSION, template_id, given.get("owner_access_key"))
         template = read_session_template(kept.document)
         values = {**_in_place_of(kept), **_creation_values(template)}
-        return await self._sessions.create(caller, _merged(values, given), client_token=client_token)
+        return await self._sessions.create(caller, _merged(values, given), call_id=call_id)
 
     async def create_cluster(
         self,
@@ -205,7 +205,7 @@ class TemplateService:
         template_id: TemplateId,
         given: Mapping[str, Any],
         *,
-        client_token: str | None = None,
+        call_id: UUID | None = None,
     ) -> CreateReply:
         """A session whose kernels have the roles of a cluster template; see :meth:`create_session`."""
         owner_key = given.get("owner_access_key")
@@ -230,7 +230,7 @@ class TemplateService:
             "mount_map": {name: target for name, target in mounts.items() if target},
             "roles": tuple(roles),
         }
-        return await self._sessions.create(caller, _merged(values, given), client_token=client_token)
+        return await self._sessions.create(caller, _merged(values, given), call_id=call_id)
 
     async def _seen(
         self, caller: Caller, kind: TemplateKind, template_id: TemplateId, owner_access_key: str | None

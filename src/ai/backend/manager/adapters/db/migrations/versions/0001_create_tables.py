@@ -167,15 +167,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("domain_name", "name", name=op.f("uq_groups_domain_name_name")),
     )
     op.create_table(
-        "idempotency_tokens",
-        sa.Column("access_key", sa.String(length=20), nullable=False),
-        sa.Column("token", sa.String(length=128), nullable=False),
-        sa.Column("session_id", sa.String(length=36), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.PrimaryKeyConstraint("access_key", "token", name=op.f("pk_idempotency_tokens")),
-    )
-    op.create_index(op.f("ix_idempotency_tokens_created_at"), "idempotency_tokens", ["created_at"], unique=False)
-    op.create_table(
         "image_aliases",
         sa.Column("alias", sa.String(length=128), nullable=False),
         sa.Column("image", sa.String(length=512), nullable=False),
@@ -205,6 +196,7 @@ def upgrade() -> None:
         sa.Column("access_key", sa.String(length=20), nullable=False),
         sa.Column("token", sa.String(length=128), nullable=False),
         sa.Column("fingerprint", sa.String(length=64), nullable=False),
+        sa.Column("call_id", sa.String(length=36), nullable=False),
         sa.Column("begun_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("status", _WHOLE, nullable=True),
         sa.Column("headers", sa.Text(), nullable=True),
