@@ -76,12 +76,12 @@ BAD_TEMPLATES = [
     ("[" * 40 + "]" * 40, ""),
     ('{"a":' * 40 + "1" + "}" * 40, ""),
     (TEMPLATE.replace("taskTemplate", "clusterTemplate"), "kind"),
-    (TEMPLATE.replace("    image: python\n", ""), "spec.kernel.image"),
-    (TEMPLATE.replace("    image:", "    imagee: x\n    image:"), "spec.kernel.imagee"),
-    (TEMPLATE.replace("https://example.com/lablup/agent.git", "ext::sh -c id"), "spec.kernel.git.repository"),
-    (TEMPLATE.replace("branch: '19.09'", "branch: --upload-pack=x"), "spec.kernel.git.branch"),
-    (TEMPLATE.replace("/home/work/agent", "/home/work/../../etc"), "spec.kernel.git.destination_dir"),
-    (TEMPLATE.replace("cpu: 2", "cpu: [2]"), "spec.resources.cpu"),
+    (TEMPLATE.replace("    image: python\n", ""), "spec.kernel: Object missing required field `image`"),
+    (TEMPLATE.replace("    image:", "    imagee: x\n    image:"), "spec.kernel: Object contains unknown field"),
+    (TEMPLATE.replace("https://example.com/lablup/agent.git", "ext::sh -c id"), "spec.kernel.git: `repository`"),
+    (TEMPLATE.replace("branch: '19.09'", "branch: --upload-pack=x"), "spec.kernel.git: `branch`"),
+    (TEMPLATE.replace("/home/work/agent", "/home/work/../../etc"), "spec.kernel.git: `destination_dir`"),
+    (TEMPLATE.replace("cpu: 2", "cpu: [2]"), "spec.resources[...]: Expected `str`"),
 ]
 
 

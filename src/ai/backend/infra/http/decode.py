@@ -7,15 +7,15 @@ A refusal is an InvalidInput whose ``data`` maps dotted field names to what is w
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import Enum
 from functools import cache
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Any, Generic, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import structs
 
 from ai.backend.common.errors import InvalidInput
+from ai.backend.common.validation_messages import split_message
 from ai.backend.infra.http.errors import UnsupportedMediaType
 from ai.backend.infra.http.routes import Nothing
 
@@ -23,9 +23,6 @@ S = TypeVar("S", bound=msgspec.Struct)
 JSON_TYPES = ("application/json", "text/plain", "application/octet-stream", "")
 _MAX_DEPTH = 32
 _MAX_SHOWN = 32
-_MAX_CHOICES = 12
-_MAX_TEXT = 200
-"""Characters of a message of msgspec, which quotes what was sent."""
 _EMPTY: dict[str, Any] = {}
 _fields = cache(structs.fields)  # it reads annotations, which costs more than decoding
 
@@ -148,29 +145,6 @@ def _offences(
         except msgspec.ValidationError as error:
             path, what = split_message(error, info.type)
             yield f"{prefix}{name}{path}", what
-
-
-def split_message(error: msgspec.ValidationError, annotation: Any = None) -> tuple[str, str]:
-    """Split a message of msgspec into the path below the converted value, such as ``[1].size``, and what is wrong.
-
-    ``annotation``: the type of the value; its choices are named where msgspec names only the wrong one.
-    """
-    text = str(error)
-    what, _, path = text.rpartition(" - at `$") if " - at `$" in text else (text, "", "")
-    choices = [str(choice) for choice in _choices(annotation)]
-    if choices and what.startswith("Invalid enum value"):
-        what = f"Expected one of {', '.join(choices[:_MAX_CHOICES])}{', ...' if choices[_MAX_CHOICES:] else ''}"
-    return path.removesuffix("`")[:_MAX_TEXT], what[:_MAX_TEXT]
-
-
-def _choices(annotation: Any) -> Iterator[Any]:
-    if get_origin(annotation) is Literal:
-        yield from get_args(annotation)
-    elif isinstance(annotation, type) and issubclass(annotation, Enum):
-        yield from (member.value for member in annotation)
-    else:
-        for part in get_args(annotation):
-            yield from _choices(part)
 
 
 class QuerySchema(Generic[S]):

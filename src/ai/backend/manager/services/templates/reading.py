@@ -1,221 +1,198 @@
 """What templates say (spec 03-11, "Full syntax for task template"; roles of clusters: spec 03-09). Pure.
 
-Whatever is not known is refused with its place, so that a misspelt field is noticed when the template is uploaded.
+The structs below are the syntax. Unknown fields are refused with their place, so that a misspelt one is noticed when a
+template is uploaded. Documents are text through and through (see :mod:`.documents`), so numbers are read from text.
 """
 
 from __future__ import annotations
 
 import posixpath
-import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 from uuid import UUID
 
+import msgspec
+from msgspec import Meta
+
 from ai.backend.common.errors import InvalidInput
-from ai.backend.common.ids import TemplateId
-from ai.backend.common.states import ClusterMode, SessionType
+from ai.backend.common.states import ClusterMode
+from ai.backend.common.validation_messages import split_message
 
 _HOME = "/home/work"
-_ROLE = re.compile(r"[a-z][a-z0-9]{0,14}")
-_MAX_REPLICAS = 1024
+_NO_NUL = r"^[^\0]*\Z"
+_SPELLINGS = {
+    "apiVersion": "api_version",
+    "sessionType": "type",
+    "session_type": "type",
+    "stratup": "startup",
+    "startup_command": "startup",
+    "startupCommand": "startup",
+    "destinationDir": "destination_dir",
+    "resourceOpts": "resource_opts",
+    "scalingGroup": "scaling_group",
+    "sessionTemplate": "session_template",
+}
+_FREE_KEYS = ("environ", "mounts", "resources", "resource_opts")
+"""Objects whose keys are the author's, not ours."""
+
+Text = Annotated[str, Meta(max_length=512, pattern=_NO_NUL)]
+Script = Annotated[str, Meta(max_length=65_536, pattern=_NO_NUL)]
+Texts = dict[str, Script]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GitSource:
-    """A repository that is cloned when the session starts. ``destination`` is below the home directory."""
-
-    repository: str
-    branch: str = ""
-    commit: str = ""
-    username: str = ""
-    password: str = field(default="", repr=False)
-    destination: str = ""
+class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An object of a template."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionTemplate:
-    """A task template. ``mounts`` maps a folder to where it is mounted, or to nothing for its own name."""
+class Metadata(_Part, frozen=True):
+    name: Annotated[str, Meta(max_length=128, pattern=_NO_NUL)]
+    tag: Annotated[str, Meta(max_length=64, pattern=_NO_NUL)] | None = None
 
-    name: str
-    tag: str | None = None
-    session_type: SessionType = SessionType.INTERACTIVE
-    image: str
-    architecture: str | None = None
-    environ: Mapping[str, str] = field(default_factory=dict)
-    bootstrap: str = ""
-    startup_command: str | None = None
+
+class Credential(_Part, frozen=True):
+    username: Text = ""
+    password: Text = ""
+
+
+class GitSource(_Part, frozen=True):
+    """A repository that is cloned when the session starts. ``destination_dir`` is below the home directory."""
+
+    repository: Annotated[str, Meta(max_length=2_048)]
+    branch: Annotated[str, Meta(max_length=256)] = ""
+    commit: Annotated[str, Meta(max_length=256)] = ""
+    credential: Credential = Credential()
+    destination_dir: Annotated[str, Meta(max_length=1_024)] = ""
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.repository)
+        # ext:: and file: would run or read what the user names, and a dash would be an option
+        is_plain = self.repository.isprintable() and parts.scheme in ("http", "https", "git", "ssh")
+        if not is_plain or not parts.hostname:
+            raise ValueError("`repository` must be an http, https, git or ssh URL")
+        for name, value in (("branch", self.branch), ("commit", self.commit)):
+            if value.startswith("-") or not value.isprintable():
+                raise ValueError(f"`{name}` is no name of a revision")
+        if not self.destination.startswith(_HOME + "/") or not self.destination.isprintable():
+            raise ValueError(f"`destination_dir` must be a directory below {_HOME}")
+
+    @property
+    def destination(self) -> str:
+        """The absolute path of the clone."""
+        name = posixpath.basename(urlsplit(self.repository).path.rstrip("/")).removesuffix(".git") or "repository"
+        return posixpath.normpath(posixpath.join(_HOME, self.destination_dir or name))
+
+
+class Run(_Part, frozen=True):
+    bootstrap: Script = ""
+    startup: Script | None = None
+
+
+class KernelTemplate(_Part, frozen=True):
+    image: Text
+    architecture: Text | None = None
+    environ: Texts = {}
+    run: Run = Run()
     git: GitSource | None = None
-    mounts: Mapping[str, str] = field(default_factory=dict)
-    resources: Mapping[str, str] = field(default_factory=dict)
-    resource_opts: Mapping[str, str] = field(default_factory=dict)
-    scaling_group: str | None = None
 
     @property
     def bootstrap_script(self) -> str | None:
         """What the session runs first: its repository, then the template's own script."""
-        parts = [part for part in (clone_script(self.git) if self.git is not None else "", self.bootstrap) if part]
+        parts = [part for part in (clone_script(self.git) if self.git is not None else "", self.run.bootstrap) if part]
         return "\n".join(parts) or None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterNode:
+class SessionSpec(_Part, frozen=True):
+    """``mounts`` maps a folder to where it is mounted, or to nothing for its own name."""
+
+    kernel: KernelTemplate
+    type: Literal["interactive", "batch"] = "interactive"
+    mounts: Texts = {}
+    resources: Texts = {}
+    resource_opts: Texts = {}
+    scaling_group: Text | None = None
+
+
+class SessionTemplate(_Part, frozen=True):
+    """A task template."""
+
+    api_version: Text
+    kind: Literal["taskTemplate", "task_template"]
+    metadata: Metadata
+    spec: SessionSpec
+
+
+class ClusterNode(_Part, frozen=True):
     """``replicas`` kernels of one role, each as a session template says."""
 
-    role: str
-    template_id: TemplateId
-    replicas: int = 1
+    role: Annotated[str, Meta(pattern=r"^(?!master\Z)[a-z][a-z0-9]{0,14}\Z")]
+    session_template: UUID
+    replicas: Annotated[int, Meta(ge=1, le=1_024)] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterTemplate:
-    """``nodes`` begins with the role ``main``, of which there is one. ``environ`` and ``mounts`` are for all."""
+class ClusterSpec(_Part, frozen=True):
+    """``environ`` and ``mounts`` are for all nodes."""
 
-    name: str
-    mode: ClusterMode
-    nodes: tuple[ClusterNode, ...]
-    environ: Mapping[str, str] = field(default_factory=dict)
-    mounts: Mapping[str, str] = field(default_factory=dict)
+    nodes: list[ClusterNode]
+    environ: Texts = {}
+    mounts: Texts = {}
 
-
-class _Fields:
-    """One object of a template; every field is asked for by all of its names, and what is left over is refused."""
-
-    def __init__(self, value: Any, where: str) -> None:
-        if value == "":
-            value = {}
-        if not isinstance(value, Mapping):
-            raise _bad(where, "must be an object")
-        self._left: dict[str, Any] = dict(value)
-        self._where = where
-
-    def _place(self, name: str) -> str:
-        return f"{self._where}.{name}" if self._where else name
-
-    def any(self, *names: str) -> Any:
-        given = [name for name in names if name in self._left]
-        if len(given) > 1:
-            raise _bad(self._place(given[0]), f"is also given as {given[1]}")
-        return self._left.pop(given[0]) if given else ""
-
-    def text(self, *names: str, required: bool = False, max_chars: int = 512) -> str:
-        value, where = self.any(*names), self._place(names[0])
-        if not isinstance(value, str):
-            raise _bad(where, "must be text")
-        if required and not value:
-            raise _bad(where, "is required")
-        if len(value) > max_chars or "\0" in value:
-            raise _bad(where, f"exceeds {max_chars} characters or contains a NUL")
-        return value
-
-    def texts(self, *names: str) -> dict[str, str]:
-        """A map of texts, or a list of names."""
-        value, where = self.any(*names), self._place(names[0])
-        if isinstance(value, list):
-            value = dict.fromkeys(map(str, value), "")
-        inner = _Fields(value, where)
-        return {str(name): inner.text(name, max_chars=65_536) for name in list(inner._left)}
-
-    def part(self, *names: str) -> _Fields:
-        return _Fields(self.any(*names), self._place(names[0]))
-
-    def done(self) -> None:
-        if self._left:
-            raise _bad(self._place(str(next(iter(self._left)))[:64]), "is unknown")
+    def __post_init__(self) -> None:
+        roles = [node.role for node in self.nodes]
+        if len(set(roles)) != len(roles) or [node.replicas for node in self.nodes if node.role == "main"] != [1]:
+            raise ValueError("`nodes` must name each role once, and main with one replica")
 
 
-def _bad(where: str, why: str) -> InvalidInput:
-    return InvalidInput(f"The template's {where or 'text'} {why}.", data={"payload": f"{where}: {why}"})
+class ClusterTemplate(_Part, frozen=True):
+    api_version: Text
+    kind: Literal["clusterTemplate", "cluster_template"]
+    metadata: Metadata
+    spec: ClusterSpec
+    mode: ClusterMode = ClusterMode.SINGLE_NODE
+
+    @property
+    def nodes(self) -> list[ClusterNode]:
+        """The nodes, the one with the role ``main`` first."""
+        return sorted(self.spec.nodes, key=lambda node: node.role != "main")
 
 
-def _head(fields: _Fields, kinds: tuple[str, ...]) -> tuple[str, str | None]:
-    """Name and tag."""
-    fields.text("api_version", "apiVersion", required=True)
-    kind = fields.text("kind", required=True)
-    if kind not in kinds:
-        raise _bad("kind", f"must be {kinds[0]}, and is {kind[:64]!r}")
-    metadata = fields.part("metadata")
-    name, tag = metadata.text("name", required=True, max_chars=128), metadata.text("tag", max_chars=64)
-    metadata.done()
-    return name, tag or None
+T = TypeVar("T", SessionTemplate, ClusterTemplate)
 
 
-def read_session_template(document: Mapping[str, Any]) -> SessionTemplate:
-    """Read and check a session template.
+def read_template(document: Mapping[str, Any], kind: type[T]) -> T:
+    """Read and check a template.
 
     Raises:
         InvalidInput: ``data.payload`` names the place.
     """
-    fields = _Fields(document, "")
-    name, tag = _head(fields, ("taskTemplate", "task_template"))
-    spec = fields.part("spec")
-    fields.done()
-    kind = spec.text("type", "sessionType", "session_type") or "interactive"
-    if kind not in (SessionType.INTERACTIVE, SessionType.BATCH):
-        raise _bad("spec.type", "is interactive or batch")
-    kernel = spec.part("kernel")
-    run = kernel.part("run")
-    git = kernel.any("git")
-    found = SessionTemplate(
-        name=name,
-        tag=tag,
-        session_type=SessionType(kind),
-        image=kernel.text("image", required=True),
-        architecture=kernel.text("architecture") or None,
-        environ=kernel.texts("environ"),
-        bootstrap=run.text("bootstrap", max_chars=65_536),
-        startup_command=run.text("startup", "stratup", "startup_command", "startupCommand", max_chars=65_536) or None,
-        git=_git(_Fields(git, "spec.kernel.git")) if git else None,
-        mounts=spec.texts("mounts"),
-        resources=spec.texts("resources"),
-        resource_opts=spec.texts("resource_opts", "resourceOpts"),
-        scaling_group=spec.text("scaling_group", "scalingGroup") or None,
-    )
-    for part in (run, kernel, spec):
-        part.done()
-    return found
-
-
-def _git(fields: _Fields) -> GitSource:
-    repository = fields.text("repository", required=True, max_chars=2048)
     try:
-        parts = urlsplit(repository)
-    except ValueError:
-        parts = urlsplit("")
-    # ext:: and file: would run or read what the user names, and a dash would be an option
-    is_plain = repository.isprintable() and parts.scheme in ("http", "https", "git", "ssh")
-    if not is_plain or not parts.hostname:
-        raise _bad("spec.kernel.git.repository", "must be an http, https, git or ssh URL")
-    credential = fields.part("credential")
-    source = GitSource(
-        repository=repository,
-        branch=_revision(fields, "branch"),
-        commit=_revision(fields, "commit"),
-        username=credential.text("username"),
-        password=credential.text("password"),
-        destination=_destination(fields, repository),
-    )
-    credential.done()
-    fields.done()
-    return source
+        return msgspec.convert(_respelled(document, ""), kind, strict=False)
+    except msgspec.ValidationError as e:
+        place, problem = split_message(e)
+        raise _bad(place.removeprefix("."), problem) from None
 
 
-def _revision(fields: _Fields, name: str) -> str:
-    value = fields.text(name, max_chars=256)
-    if value.startswith("-") or not value.isprintable():
-        raise _bad(f"spec.kernel.git.{name}", "is no name of a revision")
-    return value
+def _respelled(document: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """One spelling of each field, without those that are empty; a list of names becomes an object of empty texts."""
+    result: dict[str, Any] = {}
+    for key, value in document.items():
+        name = _SPELLINGS.get(key, key)
+        if name in result:
+            raise _bad(f"{place}{name}"[:200], "is given twice, in two spellings")
+        if name in _FREE_KEYS:
+            value = dict.fromkeys(map(str, value), "") if isinstance(value, list) else value
+        elif isinstance(value, Mapping):
+            value = _respelled(value, f"{place}{name}.")
+        elif isinstance(value, list):
+            value = [_respelled(one, f"{place}{name}.") if isinstance(one, Mapping) else one for one in value]
+        if value != "":
+            result[name] = value
+    return result
 
 
-def _destination(fields: _Fields, repository: str) -> str:
-    given = fields.text("destination_dir", "destinationDir", max_chars=1024)
-    name = posixpath.basename(urlsplit(repository).path.rstrip("/")).removesuffix(".git") or "repository"
-    path = posixpath.normpath(posixpath.join(_HOME, given or name))
-    if not path.startswith(_HOME + "/") or not path.isprintable():
-        raise _bad("spec.kernel.git.destination_dir", f"must be a directory below {_HOME}")
-    return path
+def _bad(place: str, problem: str) -> InvalidInput:
+    return InvalidInput(f"The template is not valid: {place}: {problem}", data={"payload": f"{place}: {problem}"})
 
 
 def clone_script(git: GitSource) -> str:
@@ -227,9 +204,9 @@ def clone_script(git: GitSource) -> str:
     options = ["--branch", shlex.quote(git.branch)] if git.branch else []
     command = ["git"]
     lines = ["export GIT_TERMINAL_PROMPT=0"]
-    if git.username or git.password:
+    if git.credential.username or git.credential.password:
         helper = '!f() { printf "username=%s\\npassword=%s\\n" "$BAI_GIT_USER" "$BAI_GIT_PASSWORD"; }; f'
-        user, password = shlex.quote(git.username), shlex.quote(git.password)
+        user, password = shlex.quote(git.credential.username), shlex.quote(git.credential.password)
         command = [f"BAI_GIT_USER={user}", f"BAI_GIT_PASSWORD={password}", "git", "-c"]
         command.append(shlex.quote(f"credential.helper={helper}"))
     # a directory that is not empty was cloned before, in a former life of the session
@@ -238,43 +215,3 @@ def clone_script(git: GitSource) -> str:
     if git.commit:
         lines.append(f"git -C {where} checkout --quiet {shlex.quote(git.commit)} -- || exit 1")
     return "\n".join(lines)
-
-
-def read_cluster_template(document: Mapping[str, Any]) -> ClusterTemplate:
-    """Read and check a cluster template: who has which role, and how many of them there are.
-
-    Raises:
-        InvalidInput: ``data.payload`` names the place.
-    """
-    fields = _Fields(document, "")
-    name, _ = _head(fields, ("clusterTemplate", "cluster_template"))
-    mode = fields.text("mode") or ClusterMode.SINGLE_NODE.value
-    if mode not in tuple(ClusterMode):
-        raise _bad("mode", "is single-node or multi-node")
-    spec = fields.part("spec")
-    fields.done()
-    listed = spec.any("nodes")
-    if not isinstance(listed, list) or not listed:
-        raise _bad("spec.nodes", "must be a list of roles")
-    nodes = [_node(_Fields(one, f"spec.nodes.{i}"), f"spec.nodes.{i}") for i, one in enumerate(listed)]
-    roles = [node.role for node in nodes]
-    if len(set(roles)) != len(roles) or [n.replicas for n in nodes if n.role == "main"] != [1]:
-        raise _bad("spec.nodes", "must name each role once, and main with one replica")
-    nodes.sort(key=lambda node: node.role != "main")
-    environ, mounts = spec.texts("environ"), spec.texts("mounts")
-    spec.done()
-    return ClusterTemplate(name=name, mode=ClusterMode(mode), nodes=tuple(nodes), environ=environ, mounts=mounts)
-
-
-def _node(fields: _Fields, where: str) -> ClusterNode:
-    role, replicas = fields.text("role", required=True), fields.text("replicas") or "1"
-    template = fields.text("session_template", "sessionTemplate", required=True)
-    fields.done()
-    if not _ROLE.fullmatch(role) or role == "master":
-        raise _bad(f"{where}.role", "is a lower-case word of at most 15 letters and digits other than master")
-    if not replicas.isascii() or not replicas.isdigit() or not 1 <= int(replicas[:9]) <= _MAX_REPLICAS:
-        raise _bad(f"{where}.replicas", f"is a number from 1 to {_MAX_REPLICAS}")
-    try:
-        return ClusterNode(role=role, template_id=TemplateId(UUID(template)), replicas=int(replicas))
-    except ValueError:
-        raise _bad(f"{where}.session_template", "is the id of a session template") from None

@@ -11,6 +11,7 @@ from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import TemplateId
 from ai.backend.common.states import UserRole
 from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.common.states import SessionType, UserRole
 from ai.backend.manager.model.identity import Caller, Group
 from ai.backend.manager.model.session import CreateReply, CreateSession, KernelRole
 from ai.backend.manager.model.template import Template, TemplateKind
@@ -19,11 +20,7 @@ from ai.backend.manager.ports.session_defaults import TemplateStore
 from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.templates.documents import read_documents, write_document
-from ai.backend.manager.services.templates.reading import (
-    SessionTemplate,
-    read_cluster_template,
-    read_session_template,
-)
+from ai.backend.manager.services.templates.reading import ClusterTemplate, SessionTemplate, read_template
 
 _MAPS = ("environ", "resources", "resource_opts")
 """Of these the request replaces single entries."""
@@ -101,15 +98,15 @@ class TemplateService:
     async def _check(self, caller: Caller, kind: TemplateKind, document: Mapping[str, Any]) -> str:
         """The name of a template that can be read, with what it refers to."""
         if kind is TemplateKind.SESSION:
-            return read_session_template(document).name
-        cluster = read_cluster_template(document)
+            return read_template(document, SessionTemplate).metadata.name
+        cluster = read_template(document, ClusterTemplate)
         for node in cluster.nodes:
             try:
-                await self.get(caller, TemplateKind.SESSION, node.template_id)
+                await self.get(caller, TemplateKind.SESSION, TemplateId(node.session_template))
             except NotFound:
                 message = f"The role {node.role} names no session template of yours."
                 raise InvalidInput(message, data={"payload": f"{node.role}: no such session template"}) from None
-        return cluster.name
+        return cluster.metadata.name
 
     async def list(self, caller: Caller, kind: TemplateKind, *, is_all: bool = False) -> Sequence[Template]:
         """The caller's own; with ``is_all`` also those of others that the caller may see."""
@@ -195,7 +192,7 @@ class TemplateService:
             As :meth:`SessionService.create`, and NotFound for the template.
         """
         kept = await self._seen(caller, TemplateKind.SESSION, template_id, given.get("owner_access_key"))
-        template = read_session_template(kept.document)
+        template = read_template(kept.document, SessionTemplate)
         values = {**_in_place_of(kept), **_creation_values(template)}
         return await self._sessions.create(caller, _merged(values, given), call_id=call_id)
 
@@ -210,21 +207,22 @@ class TemplateService:
         """A session whose kernels have the roles of a cluster template; see :meth:`create_session`."""
         owner_key = given.get("owner_access_key")
         kept = await self._seen(caller, TemplateKind.CLUSTER, template_id, owner_key)
-        cluster = read_cluster_template(kept.document)
+        cluster = read_template(kept.document, ClusterTemplate)
         roles: list[KernelRole] = []
-        mounts = dict(cluster.mounts)
+        mounts = dict(cluster.spec.mounts)
         for node in cluster.nodes:
-            its = await self._seen(caller, TemplateKind.SESSION, node.template_id, owner_key)
-            template = read_session_template(its.document)
-            mounts = {**template.mounts, **mounts}
+            its = await self._seen(caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key)
+            template = read_template(its.document, SessionTemplate)
+            mounts = {**template.spec.mounts, **mounts}
             roles.append(_role(node.role, node.replicas, template))
-        main = await self._seen(caller, TemplateKind.SESSION, cluster.nodes[0].template_id, owner_key)
+        main_id = TemplateId(cluster.nodes[0].session_template)
+        main = await self._seen(caller, TemplateKind.SESSION, main_id, owner_key)
         values = {
             **_in_place_of(kept),
-            **_creation_values(read_session_template(main.document)),
+            **_creation_values(read_template(main.document, SessionTemplate)),
             "cluster_mode": cluster.mode,
             "cluster_size": sum(role.replicas for role in roles),
-            "environ": dict(cluster.environ),
+            "environ": dict(cluster.spec.environ),
             "bootstrap_script": None,
             "mounts": tuple(mounts),
             "mount_map": {name: target for name, target in mounts.items() if target},
@@ -248,31 +246,33 @@ def _in_place_of(kept: Template) -> dict[str, Any]:
 
 
 def _creation_values(template: SessionTemplate) -> dict[str, Any]:
+    spec, kernel = template.spec, template.spec.kernel
     return {
-        "image": template.image,
-        "architecture": template.architecture,
-        "type": template.session_type,
-        "tag": template.tag,
-        "environ": dict(template.environ),
-        "bootstrap_script": template.bootstrap_script,
-        "startup_command": template.startup_command,
-        "mounts": tuple(template.mounts),
-        "mount_map": {name: target for name, target in template.mounts.items() if target},
-        "resources": dict(template.resources) or None,
-        "resource_opts": dict(template.resource_opts),
-        "scaling_group": template.scaling_group,
+        "image": kernel.image,
+        "architecture": kernel.architecture,
+        "type": SessionType(spec.type),
+        "tag": template.metadata.tag,
+        "environ": dict(kernel.environ),
+        "bootstrap_script": kernel.bootstrap_script,
+        "startup_command": kernel.run.startup,
+        "mounts": tuple(spec.mounts),
+        "mount_map": {name: target for name, target in spec.mounts.items() if target},
+        "resources": dict(spec.resources) or None,
+        "resource_opts": dict(spec.resource_opts),
+        "scaling_group": spec.scaling_group,
     }
 
 
 def _role(name: str, replicas: int, template: SessionTemplate) -> KernelRole:
+    kernel = template.spec.kernel
     return KernelRole(
         name=name,
         replicas=replicas,
-        image=template.image,
-        architecture=template.architecture,
-        resources=dict(template.resources) or None,
-        environ=dict(template.environ),
-        bootstrap_script=template.bootstrap_script,
+        image=kernel.image,
+        architecture=kernel.architecture,
+        resources=dict(template.spec.resources) or None,
+        environ=dict(kernel.environ),
+        bootstrap_script=kernel.bootstrap_script,
     )
 
 
