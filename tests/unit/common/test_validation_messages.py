@@ -12,13 +12,20 @@ from msgspec import Meta
 from ai.backend.common.validation_messages import split_message
 
 
-class Inner(msgspec.Struct):
-    size: Annotated[int, Meta(ge=1)] = 1
-
-
 class Colour(StrEnum):
     RED = "red"
     BLUE = "blue"
+
+
+class Inner(msgspec.Struct):
+    size: Annotated[int, Meta(ge=1)] = 1
+    colour: Colour = Colour.RED
+    letter: Literal["a", "b"] = "a"
+
+
+class Outer(msgspec.Struct):
+    parts: list[Inner] = []
+    part: Inner | None = None
 
 
 class Cat(msgspec.Struct, tag="cat"):
@@ -37,6 +44,8 @@ class Dog(msgspec.Struct, tag="dog"):
         (list[Annotated[int, Meta(le=9)]], [1, 10], "[1]", "Expected `int` <= 9"),
         (dict[str, Inner], {"a": {"size": 0}}, "[...].size", "Expected `int` >= 1"),
         (Literal["a", "b"], "c", "", "Expected one of a, b"),
+        (Outer, {"parts": [{"letter": "c"}]}, ".parts[0].letter", "Expected one of a, b"),
+        (Outer, {"part": {"colour": "green"}}, ".part.colour", "Expected one of red, blue"),
         (Literal["a"] | None, "c", "", "Expected one of a"),
         (list[Colour], ["red", "green"], "[1]", "Expected one of red, blue"),
         (Literal[tuple(range(20))], 99, "", "Expected one of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ..."),

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
 import msgspec
+from msgspec import structs
 
 _MAX_CHOICES = 12
 _MAX_TEXT = 200
@@ -16,21 +17,28 @@ _MAX_TEXT = 200
 def split_message(error: msgspec.ValidationError, annotation: Any = None) -> tuple[str, str]:
     """Split a message of msgspec into the path below the converted value, such as ``[1].size``, and what is wrong.
 
-    ``annotation``: the type of the value; its choices are named where msgspec names only the wrong one.
+    ``annotation``: the type of the value; the choices at the path are named where msgspec names only the wrong one.
     """
     text = str(error)
     what, _, path = text.rpartition(" - at `$") if " - at `$" in text else (text, "", "")
-    choices = [str(choice) for choice in _choices(annotation)]
-    if choices and what.startswith("Invalid enum value"):
-        what = f"Expected one of {', '.join(choices[:_MAX_CHOICES])}{', ...' if choices[_MAX_CHOICES:] else ''}"
-    return path.removesuffix("`")[:_MAX_TEXT], what[:_MAX_TEXT]
+    path = path.removesuffix("`")[:_MAX_TEXT]
+    if what.startswith("Invalid enum value"):
+        fields = [part for part in path.replace("[", ".[").split(".") if part and part[0] != "["]
+        choices = [str(choice) for choice in _choices(annotation, fields)]
+        if choices:
+            what = f"Expected one of {', '.join(choices[:_MAX_CHOICES])}{', ...' if choices[_MAX_CHOICES:] else ''}"
+    return path, what[:_MAX_TEXT]
 
 
-def _choices(annotation: Any) -> Iterator[Any]:
+def _choices(annotation: Any, fields: list[str]) -> Iterator[Any]:
     if get_origin(annotation) is Literal:
         yield from get_args(annotation)
     elif isinstance(annotation, type) and issubclass(annotation, Enum):
         yield from (member.value for member in annotation)
+    elif isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        for field in structs.fields(annotation):
+            if fields and field.encode_name == fields[0]:
+                yield from _choices(field.type, fields[1:])
     else:
         for part in get_args(annotation):
-            yield from _choices(part)
+            yield from _choices(part, fields)

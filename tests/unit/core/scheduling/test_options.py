@@ -41,26 +41,29 @@ def test_everything_said_is_read() -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"pending_timeot": 1}, "did you mean pending_timeout?"),
-        ({"colour": 1}, "known are"),
-        ({"pending_timeout": -1}, "pending_timeout must be a number of seconds, 0 or more, not -1"),
-        ({"pending_timeout": True}, "seconds"),
-        ({"pending_timeout": float("nan")}, "seconds"),
-        ({"half_life": 0}, "half_life must be a positive number"),
-        ({"half_life": "1e999"}, "positive"),
-        ({"weights": {"default": 0}}, "weights must be an object of scopes and positive numbers"),
-        ({"weights": ["default"]}, "weights"),
-        ({"max_priority": 101}, "from 0 to 100"),
-        ({"max_priority": 1.5}, "from 0 to 100"),
-        ({"allowed_session_types": []}, "interactive, batch, inference"),
-        ({"allowed_session_types": ["system"]}, "interactive, batch, inference"),
-        ({"agent_selection_strategy": "nearest"}, "concentrated, dispersed"),
-        ({"preemption": True}, "preemption must be an object"),
-        ({"preemption": {"enabled": "yes"}}, "preemption.enabled must be true or false, not 'yes'"),
-        ({"preemption": {"mode": "again"}}, "preemption.mode must be one of terminate, reschedule, not 'again'"),
-        ({"preemption": {"mod": "terminate"}}, "did you mean mode?"),
-        ({"config": 3}, "config must be an object"),
-        ([], "scheduler_opts must be an object"),
+        ({"pending_timeot": 1}, "scheduler_opts: Object contains unknown field `pending_timeot`"),
+        ({"pending_timeout": -1}, "scheduler_opts.pending_timeout: Expected `float` >= 0.0"),
+        ({"pending_timeout": True}, "scheduler_opts.pending_timeout: Expected `float`, got `bool`"),
+        ({"pending_timeout": float("nan")}, "scheduler_opts.pending_timeout: Expected `float`"),
+        ({"pending_timeout": float("inf")}, "scheduler_opts.pending_timeout: Expected `float` <= 1000000000000.0"),
+        ({"half_life": 0}, "scheduler_opts.half_life: Expected `float` > 0.0"),
+        ({"half_life": "1e999"}, "scheduler_opts.half_life: Number out of range"),
+        ({"weights": {"default": 0}}, "scheduler_opts.weights[...]: Expected `float` > 0.0"),
+        ({"weights": ["default"]}, "scheduler_opts.weights: Expected `object`"),
+        ({"max_priority": 101}, "scheduler_opts.max_priority: Expected `int` <= 100"),
+        ({"max_priority": 1.5}, "scheduler_opts.max_priority: Expected `int`"),
+        ({"allowed_session_types": []}, "scheduler_opts.allowed_session_types: Expected `array` of length >= 1"),
+        (
+            {"allowed_session_types": ["system"]},
+            "allowed_session_types[0]: Expected one of interactive, batch, inference",
+        ),
+        ({"agent_selection_strategy": "nearest"}, "agent_selection_strategy: Expected one of concentrated, dispersed"),
+        ({"preemption": True}, "scheduler_opts.preemption: Expected `object`"),
+        ({"preemption": {"enabled": "yes"}}, "scheduler_opts.preemption.enabled: Expected `bool`"),
+        ({"preemption": {"mode": "again"}}, "scheduler_opts.preemption.mode: Expected one of terminate, reschedule"),
+        ({"preemption": {"mod": "terminate"}}, "scheduler_opts.preemption: Object contains unknown field `mod`"),
+        ({"config": 3}, "scheduler_opts.config: Expected `object`"),
+        ([], "scheduler_opts: Expected `object`"),
     ],
 )
 def test_bad_options_are_refused_and_read_as_if_not_said(options: object, told: str) -> None:
@@ -71,11 +74,16 @@ def test_bad_options_are_refused_and_read_as_if_not_said(options: object, told: 
         assert read(options) == GroupOptions(placement=read(options).placement)
 
 
+def test_a_bad_option_leaves_the_others_as_they_are() -> None:
+    options = read({"half_life": "x", "unknown": 1, "max_priority": "30", "preemption": {"enabled": 3}})
+    assert options == GroupOptions(max_priority=30)
+
+
 def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(InvalidInput) as refused:
         check("sjf", {"half_life": "x", "max_priority": None, "pending_timeout": []})
     assert len(refused.value.data["problems"]) == 3
-    assert "unknown scheduler 'sjf'; known are fifo, lifo, drf, fair-share" in refused.value.message
+    assert "scheduler: unknown 'sjf'; known are fifo, lifo, drf, fair-share" in refused.value.message
 
 
 def test_a_placement_plugin_is_a_strategy() -> None:

@@ -1,19 +1,20 @@
-"""What a resource group says about scheduling: ``scheduler`` and ``scheduler_opts``, read and judged.
+"""The scheduling options of a resource group: ``scheduler`` and ``scheduler_opts``.
 
-The manager reads what is stored with :func:`read`, which never fails: what cannot be read counts as not said. Whoever
-writes calls :func:`check` first. Source: peer facts, options of a resource group; ADR 0120 and 0123.
+The manager reads what is stored with :func:`read`, which never fails: an option that cannot be read has its default.
+Whoever writes calls :func:`check` first. Source: peer facts, options of a resource group; ADR 0120 and 0123.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
-from math import isfinite
-from typing import Any
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, field
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import SessionType
+from ai.backend.common.validation_messages import split_message
 from ai.backend.core.scheduling.placing import PLACEMENTS
 from ai.backend.core.scheduling.queues import ORDERS
 
@@ -27,16 +28,16 @@ _PLACEMENT_SPELLINGS = {
     "legacy": "dispersed",
     "fgd": "least-fragmentation",
 }
-VICTIM_ORDERS = ("newest", "oldest")
-PREEMPTION_MODES = ("terminate", "reschedule")
+_LARGEST = 1e12
+Seconds = Annotated[float, Meta(ge=0, le=_LARGEST)]
+Positive = Annotated[float, Meta(gt=0, le=_LARGEST)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preemption:
-    """Who makes way for sessions of larger priority.
+class Preemption(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which sessions make way for sessions of larger priority.
 
     Attributes:
-        enabled: whether anybody does.
+        enabled: whether any do.
         mode: ``terminate``: victims end for good, but for batch sessions that say ``restartable: true``.
             ``reschedule``: batch sessions wait again and start over, but for those that say ``restartable: false``.
         order: which of the victims of one priority go first.
@@ -44,14 +45,13 @@ class Preemption:
     """
 
     enabled: bool = False
-    mode: str = "terminate"
-    order: str = "newest"
-    min_runtime_s: float = 0.0
+    mode: Literal["terminate", "reschedule"] = "terminate"
+    order: Literal["newest", "oldest"] = "newest"
+    min_runtime_s: Seconds = field(default=0.0, name="min_runtime")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
-    """``scheduler_opts`` of a resource group, with the defaults for what it does not say.
+class GroupOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``scheduler_opts`` of a resource group.
 
     Attributes:
         allowed_session_types: which sessions may be created in the group.
@@ -61,15 +61,20 @@ class GroupOptions:
         half_life_s: after this time use counts half in fair share.
         weights: scope (``domain``, ``domain/project``, ``domain/project/user``) -> its weight in fair share.
         max_priority: the largest priority that users may give to their sessions; administrators may give up to 100.
+        config: like the three below, an option of the published system that is stored and has no effect here.
     """
 
-    allowed_session_types: frozenset[SessionType] = frozenset(SessionType)
-    pending_timeout_s: float = 0.0
-    placement: str = DEFAULT_PLACEMENT
-    preemption: Preemption = field(default_factory=Preemption)
-    half_life_s: float = 7 * 86_400.0
-    weights: Mapping[str, float] = field(default_factory=dict)
-    max_priority: int = USUAL_PRIORITY
+    allowed_session_types: Annotated[frozenset[SessionType], Meta(min_length=1)] = frozenset(SessionType)
+    pending_timeout_s: Seconds = field(default=0.0, name="pending_timeout")
+    placement: Annotated[str, Meta(min_length=1)] = field(default=DEFAULT_PLACEMENT, name="agent_selection_strategy")
+    preemption: Preemption = Preemption()
+    half_life_s: Positive = field(default=7 * 86_400.0, name="half_life")
+    weights: dict[str, Positive] = {}
+    max_priority: Annotated[int, Meta(ge=0, le=HIGHEST_PRIORITY)] = USUAL_PRIORITY
+    config: dict[str, Any] = {}
+    agent_selector_config: dict[str, Any] = {}
+    allow_fractional_resource_fragmentation: bool = True
+    route_cleanup_target_statuses: list[str] = []
 
 
 def order_name(name: object) -> str | None:
@@ -82,211 +87,56 @@ def placement_name(name: object) -> str | None:
     return _spelled(name, _PLACEMENT_SPELLINGS, PLACEMENTS)
 
 
-def _spelled(name: object, spellings: Mapping[str, str], known: Collection[str]) -> str | None:
+def _spelled(name: object, spellings: Mapping[str, str], keys: Collection[str]) -> str | None:
     plain = str(name).strip().lower().replace("_", "-")
     plain = spellings.get(plain, plain)
-    return plain if plain in known else None
+    return plain if plain in keys else None
 
 
 def check(scheduler: object, options: object, *, plugins: Collection[str] = ()) -> GroupOptions:
-    """Judge what somebody wants to store as ``scheduler`` and ``scheduler_opts``; None stands for "not said".
+    """Check what somebody wants to store as ``scheduler`` and ``scheduler_opts``; None means that it is not given.
 
     Args:
         plugins: names of installed placement plugins, which a strategy may be besides our own.
 
     Raises:
         InvalidInput: an unknown order, option or strategy, or a value that the option cannot have. The message names
-            all of them and what would be right.
+            all of them and what was expected.
     """
     problems: list[str] = []
     if scheduler is not None and order_name(scheduler) is None:
-        problems.append(f"unknown scheduler {_short(scheduler)}; known are {', '.join(ORDERS)}")
+        problems.append(f"scheduler: unknown {scheduler!r:.60}; known are {', '.join(ORDERS)}")
     if options is not None and not isinstance(options, Mapping):
-        problems.append(f"scheduler_opts must be an object, not {_short(options)}")
+        problems.append("scheduler_opts: Expected `object`")
         options = None
-    found = _read(options or {}, problems, plugins)
+    result, rejected = _decode(options or {})
+    problems += rejected
+    if result.placement not in PLACEMENTS and result.placement not in plugins:
+        choices = ", ".join([*PLACEMENTS, *sorted(plugins)])
+        problems.append(f"scheduler_opts.agent_selection_strategy: Expected one of {choices}")
     if problems:
         raise InvalidInput("; ".join(problems), data={"problems": problems})
-    return found
+    return result
 
 
 def read(options: Mapping[str, Any]) -> GroupOptions:
     """What is stored, for use: each option that cannot be read has its default."""
-    return _read(options, [], None)
+    return _decode(options)[0]
 
 
-Parser = Callable[[Any], Any]
-
-
-def _read(options: Mapping[Any, Any], problems: list[str], plugins: Collection[str] | None) -> GroupOptions:
-    """``plugins`` None: any name may be one."""
-    found: dict[str, Any] = {}
+def _decode(options: Mapping[str, Any]) -> tuple[GroupOptions, list[str]]:
+    """Options that can be read, and what is wrong with the others. An option that is None is not given."""
+    accepted: dict[str, Any] = {}
+    problems: list[str] = []
     for name, value in options.items():
-        if name in _UNUSED:
-            _try(name, value, _UNUSED[name], problems)
-        elif name == "preemption":
-            found["preemption"] = _preemption(value, problems)
-        elif name == "agent_selection_strategy":
-            _try_into(found, "placement", name, value, lambda v: _placement(v, plugins), problems)
-        elif (option := _OPTIONS.get(name)) is not None:
-            _try_into(found, option[0], name, value, option[1], problems)
+        if value is None:
+            continue
+        try:
+            msgspec.convert({name: value}, GroupOptions, strict=False)
+        except msgspec.ValidationError as e:
+            place, problem = split_message(e, GroupOptions)
+            problems.append(f"scheduler_opts{place}: {problem}")
         else:
-            known = sorted({*_OPTIONS, *_UNUSED, "preemption", "agent_selection_strategy"})
-            problems.append(_unknown("scheduler option", name, known))
-    return GroupOptions(**found)
-
-
-def _preemption(value: Any, problems: list[str]) -> Preemption:
-    if not isinstance(value, Mapping):
-        problems.append(f"preemption must be an object, not {_short(value)}")
-        return Preemption()
-    found: dict[str, Any] = {}
-    for name, part in value.items():
-        if name in _PREEMPTION:
-            target, parser = _PREEMPTION[name]
-            _try_into(found, target, f"preemption.{name}", part, parser, problems)
-        else:
-            problems.append(_unknown("option of preemption", name, sorted(_PREEMPTION)))
-    return Preemption(**found)
-
-
-def _try(name: str, value: Any, parser: Parser, problems: list[str]) -> Any:
-    try:
-        return parser(value)
-    except ValueError as e:
-        problems.append(f"{name} must be {e}, not {_short(value)}")
-        return None
-
-
-def _try_into(found: dict[str, Any], target: str, name: str, value: Any, parser: Parser, problems: list[str]) -> None:
-    """None is "not said"; what cannot be read is a problem, and is left out."""
-    if value is not None and (parsed := _try(name, value, parser, problems)) is not None:
-        found[target] = parsed
-
-
-def _unknown(what: str, name: object, known: list[str]) -> str:
-    near = get_close_matches(str(name), known, n=1)
-    return f"unknown {what} {_short(name)}; " + (
-        f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-    )
-
-
-def _short(value: object) -> str:
-    return f"{value!r:.60}"
-
-
-# ---- values; each raises ValueError with what it must be
-
-
-def _number(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(what)
-    try:
-        number = float(value)
-    except (ValueError, OverflowError):
-        raise ValueError(what) from None
-    if not isfinite(number):
-        raise ValueError(what)
-    return number
-
-
-def _seconds(value: Any) -> float:
-    what = "a number of seconds, 0 or more"
-    number = _number(value, what)
-    if number < 0:
-        raise ValueError(what)
-    return number
-
-
-def _positive(value: Any) -> float:
-    what = "a positive number"
-    number = _number(value, what)
-    if number <= 0:
-        raise ValueError(what)
-    return number
-
-
-def _priority(value: Any) -> int:
-    what = f"a whole number from 0 to {HIGHEST_PRIORITY}"
-    number = _number(value, what)
-    if number != int(number) or not 0 <= number <= HIGHEST_PRIORITY:
-        raise ValueError(what)
-    return int(number)
-
-
-def _boolean(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("true or false")
-    return value
-
-
-def _object(value: Any) -> Mapping[Any, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError("an object")
-    return value
-
-
-def _texts(value: Any) -> list[str]:
-    if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-        raise ValueError("a list of texts")
-    return list(value)
-
-
-def _one_of(choices: Collection[str]) -> Parser:
-    def parse(value: Any) -> str:
-        plain = str(value).strip().lower()
-        if plain not in choices:
-            raise ValueError(f"one of {', '.join(choices)}")
-        return plain
-
-    return parse
-
-
-def _placement(value: Any, plugins: Collection[str] | None) -> str:
-    found = placement_name(value)
-    if found is None and isinstance(value, str) and value and (plugins is None or value in plugins):
-        return value
-    if found is None:
-        raise ValueError(f"one of {', '.join([*PLACEMENTS, *sorted(plugins or ())])}")
-    return found
-
-
-def _session_types(value: Any) -> frozenset[SessionType]:
-    what = f"a list with some of {', '.join(SessionType)}"
-    if not isinstance(value, list | tuple) or not value:
-        raise ValueError(what)
-    try:
-        return frozenset(SessionType(str(v).lower()) for v in value)
-    except ValueError:
-        raise ValueError(what) from None
-
-
-def _weights(value: Any) -> dict[str, float]:
-    try:
-        return {str(scope): _positive(weight) for scope, weight in _object(value).items()}
-    except ValueError:
-        raise ValueError("an object of scopes and positive numbers") from None
-
-
-_OPTIONS: Mapping[str, tuple[str, Parser]] = {
-    "allowed_session_types": ("allowed_session_types", _session_types),
-    "pending_timeout": ("pending_timeout_s", _seconds),
-    "half_life": ("half_life_s", _positive),
-    "weights": ("weights", _weights),
-    "max_priority": ("max_priority", _priority),
-}
-"""Option -> (attribute of :class:`GroupOptions`, how it is read)."""
-_PREEMPTION: Mapping[str, tuple[str, Parser]] = {
-    "enabled": ("enabled", _boolean),
-    "mode": ("mode", _one_of(PREEMPTION_MODES)),
-    "order": ("order", _one_of(VICTIM_ORDERS)),
-    "min_runtime": ("min_runtime_s", _seconds),
-}
-_UNUSED: Mapping[str, Parser] = {
-    "config": _object,
-    "agent_selector_config": _object,
-    "allow_fractional_resource_fragmentation": _boolean,
-    "route_cleanup_target_statuses": _texts,
-}
-"""Options of the published system that are accepted and stored, and mean nothing to this scheduler."""
-assert {name for name, _ in _OPTIONS.values()} | {"placement", "preemption"} == {f.name for f in fields(GroupOptions)}
+            accepted[name] = value
+    result = msgspec.convert(accepted, GroupOptions, strict=False)
+    return msgspec.structs.replace(result, placement=placement_name(result.placement) or result.placement), problems

@@ -169,7 +169,7 @@ def read_template(document: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(_respelled(document, ""), kind, strict=False)
     except msgspec.ValidationError as e:
-        place, problem = split_message(e)
+        place, problem = split_message(e, kind)
         raise _bad(place.removeprefix("."), problem) from None
 
 
