@@ -111,7 +111,7 @@ def _api(env: Mapping[str, str]) -> Api:
     return Api(env["BACKEND_ENDPOINT"], env["BACKEND_ACCESS_KEY"], env["BACKEND_SECRET_KEY"])
 
 
-def _exports(path: Path) -> dict[str, str]:
+def read_exports(path: Path) -> dict[str, str]:
     """Return what a file of `export NAME=VALUE` lines sets."""
     words = [shlex.split(line)[1] for line in path.read_text().splitlines() if line.startswith("export ")]
     return dict(word.split("=", 1) for word in words)
@@ -122,7 +122,7 @@ def up(data_dir: Path, *options: str, **env: str) -> Cluster:
     command = [BACKENDAI, "up", "--data-dir", str(data_dir), "--port", str(_free_port()), "--detach", *options]
     subprocess.run(command, check=True, env={**os.environ, **env}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     pid = int((data_dir / "up.lock").read_text())
-    return Cluster(data_dir, pid, _exports(data_dir / "env.sh"), _exports(data_dir / "env-admin.sh"))
+    return Cluster(data_dir, pid, read_exports(data_dir / "env.sh"), read_exports(data_dir / "env-admin.sh"))
 
 
 @contextmanager
@@ -143,7 +143,7 @@ def small_image_cluster(folder: Path | None = None, **env: str) -> Iterator[Clus
         server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **env})
     try:
         _wait_until_serving(folder, server)
-        yield Cluster(folder, server.pid, _exports(folder / "env.sh"), _exports(folder / "env-admin.sh"))
+        yield Cluster(folder, server.pid, read_exports(folder / "env.sh"), read_exports(folder / "env-admin.sh"))
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(60)

@@ -12,6 +12,7 @@ from bench.figures import OPTIONS, REGISTRY, Figure
 # Every module that registers benchmarks, in the order of the table in docs/benchmarks.md.
 MODULES = (
     "sessions",
+    "path",
     "docker",
     "server",
     "terminal",
