@@ -18,6 +18,7 @@ from pathlib import Path
 # file -> "module:function" that returns its text, or "module:function(word)" for a function of one word
 GENERATORS: dict[str, str] = {
     "docs/reference/state-machines.md": "ai.backend.core.lifecycle.diagram:render",
+    "docs/reference/rpc.md": "ai.backend.infra.rpc.methods:page",
     "docs/reference/rooms.md": "tools.rooms_page:render",
     "docs/reference/rest.md": "ai.backend.manager.api.reference:rest_page",
     "docs/reference/graphql.md": "ai.backend.manager.api.reference:graphql_page",

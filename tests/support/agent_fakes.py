@@ -23,7 +23,14 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.states import Enforcement, SlotType
-from ai.backend.common.wire.agent import AgentReport, HeartbeatReply, KernelObservation, KernelPresence, StatReport
+from ai.backend.common.wire.agent import (
+    AgentReport,
+    HeartbeatReply,
+    KernelObservation,
+    KernelPresence,
+    ObservationReport,
+    StatReport,
+)
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.plugin.accelerator import (
     AbstractAllocMap,
@@ -381,11 +388,11 @@ class FakeManager:
         self._beat.set()
         return HeartbeatReply(interval_s=0.05, unknown_kernels=self.unknown)
 
-    async def observe(self, agent_id: str, epoch: int, observations: list[KernelObservation]) -> int:
+    async def observe(self, report: ObservationReport) -> int:
         self._listen()
-        self.observations.extend(observations)
+        self.observations.extend(report.observations)
         self.news.set()
-        return observations[-1].seq
+        return report.observations[-1].seq
 
     async def report_stats(self, report: StatReport) -> None:
         self._listen()

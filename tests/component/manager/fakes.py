@@ -32,6 +32,7 @@ from ai.backend.common.wire.agent import (
     KernelSpec,
     ListFiles,
     ListProcesses,
+    ObservationReport,
     OpenPort,
     OpenPty,
     OperateDevice,
@@ -158,7 +159,11 @@ class FakeAgent:
             if status.is_final:
                 del self.kernels[kernel_id]
         return await self.reports.observe(
-            self.agent_id, self.epoch, [self.observation(kernel_id, attempt, status, **details)]
+            ObservationReport(
+                agent_id=self.agent_id,
+                epoch=self.epoch,
+                observations=[self.observation(kernel_id, attempt, status, **details)],
+            )
         )
 
     def _spawn(self, work: Any) -> None:

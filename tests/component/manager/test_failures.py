@@ -16,7 +16,7 @@ from ai.backend.common.states import (
     SessionStatus,
     SessionType,
 )
-from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.agent import KernelSpec, ObservationReport
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.model.session import CreateSession, Session
 from tests.component.manager.conftest import SETTINGS, Cluster, start_manager
@@ -91,9 +91,10 @@ async def test_observations_are_applied_once(cluster: Cluster, agent: FakeAgent)
     await _until(cluster, queued.session, SessionStatus.PREPARING)
     kernel = str(queued.session.id)
     batch = [agent.observation(kernel, 1, s) for s in (KernelStatus.CREATING, KernelStatus.RUNNING)]
-    assert await cluster.manager.reports.observe("agent-1", 1, batch) == 2
+    report = ObservationReport(agent_id="agent-1", epoch=1, observations=batch)
+    assert await cluster.manager.reports.observe(report) == 2
     before = await cluster.manager._stores.sessions.last_event_id()
-    assert await cluster.manager.reports.observe("agent-1", 1, batch) == 2
+    assert await cluster.manager.reports.observe(report) == 2
     assert await cluster.manager._stores.sessions.last_event_id() == before
     assert await cluster.manager._stores.sessions.acked("agent-1", 1) == 2  # type: ignore[arg-type]  # an AgentId is text
 

@@ -21,7 +21,7 @@ from ai.backend.common.wire.agent import (
     HeartbeatReply,
     ImageJob,
     ImageJobState,
-    KernelObservation,
+    ObservationReport,
     OperateDevice,
     PartitionOption,
     ProcessInfo,
@@ -219,16 +219,16 @@ class Reports:
 
     def __init__(self) -> None:
         self.heartbeats: list[AgentReport] = []
-        self.observed: list[tuple[str, int, list[KernelObservation]]] = []
+        self.observed: list[ObservationReport] = []
         self.stats: list[StatReport] = []
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
         self.heartbeats.append(report)
         return HeartbeatReply(interval_s=7.0)
 
-    async def observe(self, agent_id: str, epoch: int, observations: list[KernelObservation]) -> int:
-        self.observed.append((agent_id, epoch, observations))
-        return observations[-1].seq
+    async def observe(self, report: ObservationReport) -> int:
+        self.observed.append(report)
+        return report.observations[-1].seq
 
     async def report_stats(self, report: StatReport) -> None:
         self.stats.append(report)

@@ -32,6 +32,7 @@ from ai.backend.common.wire.agent import (
     ListProcesses,
     MetricFamily,
     MetricSample,
+    ObservationReport,
     OpenPty,
     OperateDevice,
     PtyFrame,
@@ -88,7 +89,8 @@ class TestLinkContract:
     async def test_reports_and_answers_arrive_as_they_are(self, pair: Pair) -> None:
         end = await pair.join()
         assert (await end.reports.heartbeat(report())).interval_s == 7.0
-        assert await end.reports.observe("i-1", 3, [observation(1), observation(2)]) == 2
+        observed = ObservationReport(agent_id="i-1", epoch=3, observations=[observation(1), observation(2)])
+        assert await end.reports.observe(observed) == 2
         sample = MetricSample(labels={"device_id": "0"}, value=1.5)
         stats = StatReport(
             agent_id="i-1",
@@ -97,7 +99,7 @@ class TestLinkContract:
             families=[MetricFamily(name="x_total", kind="counter", help="X.", samples=[sample])],
         )
         await end.reports.report_stats(stats)
-        assert pair.reports.observed == [("i-1", 3, [observation(1), observation(2)])]
+        assert pair.reports.observed == [observed]
         (told,) = pair.reports.stats
         assert told.of_kernel("k") == {"mem": {"current": "1"}}
         assert (told.at, told.families) == (stats.at, stats.families)
@@ -164,7 +166,7 @@ class TestLinkContract:
         with pytest.raises(Forbidden):
             await end.reports.heartbeat(report("i-2"))
         with pytest.raises(Forbidden):
-            await end.reports.observe("i-2", 1, [observation(1)])
+            await end.reports.observe(ObservationReport(agent_id="i-2", epoch=1, observations=[observation(1)]))
         assert pair.reports.heartbeats == []
 
     async def test_a_message_that_is_too_large_is_refused(self, pair: Pair) -> None:

@@ -87,7 +87,6 @@ class Agent:
         self._recovered = asyncio.Event()
         self._commands: Commands | None = None
         self._beat: Callable[[], None] = lambda: None
-        self.commands: AgentCommands = _LateCommands(self)
 
     @property
     def agent_id(self) -> str:
@@ -239,24 +238,12 @@ class Agent:
             file.close()
         self._directory.close()
 
-    def current_commands(self) -> AgentCommands:
+    @property
+    def commands(self) -> AgentCommands:
         """Raises Unavailable unless the agent is started."""
         if self._commands is None:
             raise Unavailable(f"the agent {self.agent_id} is not started")
         return self._commands
-
-
-class _LateCommands:
-    """Commands of an agent that may start later, or again."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-
-    def __getattr__(self, name: str) -> Any:
-        async def call(request: Any) -> Any:
-            return await getattr(self._agent.current_commands(), name)(request)
-
-        return call
 
 
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:

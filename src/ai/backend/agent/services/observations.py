@@ -12,7 +12,7 @@ import msgspec
 from ai.backend.agent.ports.records import Outbox
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
-from ai.backend.common.wire.agent import KernelObservation
+from ai.backend.common.wire.agent import KernelObservation, ObservationReport
 from ai.backend.common.wire.link import ManagerReports
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,9 @@ class Observer:
                 self._wake.clear()
                 continue
             try:
-                acknowledged = await self._manager.observe(self._agent_id, self._epoch, batch)
+                acknowledged = await self._manager.observe(
+                    ObservationReport(agent_id=self._agent_id, epoch=self._epoch, observations=batch)
+                )
             except BackendError as e:
                 log.log(logging.INFO if failures else logging.WARNING, "observations wait for the manager: %s", e)
             except Exception:

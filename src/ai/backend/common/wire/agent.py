@@ -550,6 +550,14 @@ class KernelObservation(Wire, frozen=True, kw_only=True):
     log_tail: bytes | None = None
 
 
+class ObservationReport(Wire, frozen=True, kw_only=True):
+    """Observations of one agent in the order of their ``seq``, within an epoch of that agent."""
+
+    agent_id: str
+    epoch: int
+    observations: list[KernelObservation]
+
+
 class MetricSample(Wire, frozen=True, kw_only=True):
     labels: dict[str, str]
     value: float

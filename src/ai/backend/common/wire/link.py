@@ -1,9 +1,8 @@
-"""The two halves of the manager-agent link, as interfaces that know no transport.
+"""Declares every call between manager and agent, in both directions, without naming a transport.
 
-The agent implements :class:`AgentCommands`, the manager implements :class:`ManagerReports`. ``infra.rpc`` carries both
-over one connection (in memory, or pyzmq CURVE between processes) and rebuilds errors with
-:func:`ai.backend.common.errors.from_wire`. Every call has a deadline; a peer that does not answer raises
-DeadlineExceeded.
+The agent implements :class:`AgentCommands`, the manager implements :class:`ManagerReports`. ``infra.rpc`` derives the
+proxies and the dispatch from these interfaces, and carries the calls in memory or by ZeroMQ with CURVE. It raises the
+errors of the far side again (:func:`ai.backend.common.errors.from_wire`), and DeadlineExceeded for a missing answer.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from ai.backend.common.wire.agent import (
     HeartbeatReply,
     ImageJob,
     ImageJobState,
-    KernelObservation,
     KernelRef,
     ListFiles,
     ListProcesses,
+    ObservationReport,
     OpenPort,
     OpenPty,
     OperateDevice,
@@ -44,6 +43,7 @@ from ai.backend.common.wire.agent import (
     TarFile,
     UploadFiles,
 )
+from ai.backend.common.wire.methods import remote
 
 
 class PtyStream(Protocol):
@@ -76,44 +76,84 @@ class ByteStream(Protocol):
 
 
 class AgentCommands(Protocol):
-    """What a manager asks of one agent."""
+    """The commands that a manager sends to one agent."""
 
+    @remote("repeatable")
     async def create_kernels(self, req: CreateKernels) -> None:
-        """Accepts or refuses at once; progress comes as observations.
+        """Accepts all kernels or refuses all, at once; progress comes as observations.
 
         Raises:
             UnsupportedResource, InvalidAllocation, InsufficientResource, CreationDenied: nothing was taken.
+            Conflict: the attempt is older than the one that the agent holds.
         """
 
+    @remote("repeatable")
     async def destroy_kernel(self, req: DestroyKernel) -> None:
-        """Accepts at once; TERMINATED is reported when nothing is left."""
+        """Accepts at once; TERMINATED is reported when nothing is left. A missing kernel is reported as gone."""
 
+    @remote("repeatable")
     async def restart_kernel(self, req: RestartKernel) -> None:
-        """Accepts at once; RESTARTING and RUNNING are reported."""
+        """Accepts at once; RESTARTING and RUNNING are reported.
 
-    async def execute(self, req: Execute) -> RunResult: ...
-    async def interrupt(self, req: KernelRef) -> None: ...
-    async def complete(self, req: Complete) -> list[str]: ...
-    async def upload_files(self, req: UploadFiles) -> None: ...
-    async def download_files(self, req: DownloadFiles) -> list[TarFile]: ...
-    async def list_files(self, req: ListFiles) -> FileListing: ...
-    async def read_logs(self, req: ReadLogs) -> bytes: ...
+        Raises:
+            NotFound: the agent holds no such kernel. Conflict: it does not run, or the attempt is old.
+        """
+
+    @remote("once", wait_field="flush_timeout_s", abandonable=True)
+    async def execute(self, req: Execute) -> RunResult:
+        """Takes one step of a run and returns what it has printed so far."""
+        ...
+
+    @remote("once")
+    async def interrupt(self, req: KernelRef) -> None:
+        """Interrupts the run that is under way in a kernel."""
+
+    @remote("read")
+    async def complete(self, req: Complete) -> list[str]:
+        """Returns the completions of a piece of code."""
+        ...
+
+    @remote("repeatable", deadline_s=60.0)
+    async def upload_files(self, req: UploadFiles) -> None:
+        """Writes files below the home directory of a kernel."""
+
+    @remote("read", deadline_s=60.0)
+    async def download_files(self, req: DownloadFiles) -> list[TarFile]:
+        """Returns files or directories of a kernel, each as a tar archive.
+
+        Raises:
+            LimitExceeded: they are larger than ``max_bytes``.
+        """
+        ...
+
+    @remote("read")
+    async def list_files(self, req: ListFiles) -> FileListing:
+        """Returns the entries of a directory of a kernel."""
+        ...
+
+    @remote("read", deadline_s=30.0)
+    async def read_logs(self, req: ReadLogs) -> bytes:
+        """Returns the newest output of a kernel's workload."""
+        ...
+
+    @remote("read")
     async def list_processes(self, req: ListProcesses) -> list[ProcessInfo]:
-        """The busiest first; takes a part of a second, because rates need two looks."""
+        """Returns the busiest processes of a kernel. It measures twice, which takes a part of a second."""
         ...
 
+    @remote("once", deadline_s=90.0)
     async def operate_device(self, req: OperateDevice) -> DeviceOperation:
-        """Answers when it is done and the next heartbeat shows it. Raises Conflict for a device in use."""
+        """Changes a device and returns when the next heartbeat shows it. Raises Conflict for a device in use."""
         ...
 
-    async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions: ...
-    async def image_job(self, req: ImageJob) -> ImageJobState:
-        """Begins the job, or tells how far it is; answers within ``wait_s``. Raises what refuses it at once."""
+    @remote("read", deadline_s=60.0)
+    async def device_options(self, req: DeviceOptionsOf) -> DeviceOptions:
+        """Returns what can be done with the devices of a plugin now."""
         ...
 
-    async def open_pty(self, req: OpenPty) -> PtyStream: ...
+    @remote("repeatable", deadline_s=60.0)
     async def start_service(self, req: StartService) -> ServiceState:
-        """Answers once it listens.
+        """Starts a service of a kernel and returns once it listens. A service that runs is left as it is.
 
         Raises:
             NotFound: the kernel has no such service. Forbidden: what it offers would be open to others of the host.
@@ -121,22 +161,51 @@ class AgentCommands(Protocol):
         """
         ...
 
+    @remote("repeatable")
     async def stop_service(self, req: StopService) -> None:
-        """One that does not run is no error. Raises NotFound."""
+        """Stops a service of a kernel. A service that does not run is no error. Raises NotFound."""
 
-    async def list_services(self, req: KernelRef) -> list[ServiceState]: ...
+    @remote("read")
+    async def list_services(self, req: KernelRef) -> list[ServiceState]:
+        """Returns the services of a kernel."""
+        ...
+
+    @remote("repeatable", wait_field="wait_s", abandonable=True)
+    async def image_job(self, req: ImageJob) -> ImageJobState:
+        """Begins the job if its id is new, and returns its progress within ``wait_s``.
+
+        A job that is refused at once raises the reason.
+        """
+        ...
+
+    @remote("once", stream="frames")
+    async def open_pty(self, req: OpenPty) -> PtyStream:
+        """Opens a terminal in a kernel."""
+        ...
+
+    @remote("once", stream="bytes", abandonable=True)
     async def open_port(self, req: OpenPort) -> ByteStream:
-        """Raises Unavailable if nothing listens there, NotSupported or Forbidden where the runtime has no tunnels."""
+        """Connects to a port inside a kernel's workload.
+
+        Raises:
+            Unavailable: nothing listens there. NotSupported, Forbidden: the runtime has no tunnels.
+        """
         ...
 
 
 class ManagerReports(Protocol):
-    """What an agent tells its manager. ``agent_id`` of a report must equal the identity that the link is bound to."""
+    """The reports that an agent sends to its manager. An agent reports for no other ``agent_id`` than its own."""
 
-    async def heartbeat(self, report: AgentReport) -> HeartbeatReply: ...
-
-    async def observe(self, agent_id: str, epoch: int, observations: list[KernelObservation]) -> int:
-        """Apply in order and return the highest ``seq`` that is durably applied; the agent forgets up to there."""
+    @remote("repeatable")
+    async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
+        """Tells that the agent lives and what it has; returns when to send the next one."""
         ...
 
-    async def report_stats(self, report: StatReport) -> None: ...
+    @remote("repeatable")
+    async def observe(self, report: ObservationReport) -> int:
+        """Applies observations in order and returns the highest durable ``seq``; the agent forgets up to there."""
+        ...
+
+    @remote("repeatable")
+    async def report_stats(self, report: StatReport) -> None:
+        """Replaces the live statistics of the agent's kernels and devices."""

@@ -11,14 +11,14 @@ import msgspec
 from ai.backend.common.errors import BackendError, DeadlineExceeded, LimitExceeded, Unavailable, from_wire
 from ai.backend.common.wire.agent import PtyFrame
 from ai.backend.common.wire.link import AgentCommands, ByteStream, ManagerReports, PtyStream
-from ai.backend.infra.rpc.methods import Method, deadline_of
+from ai.backend.common.wire.methods import Method
 from ai.backend.infra.rpc.proxies import (
-    CommandsProxy,
-    Handler,
-    ReportsProxy,
-    commands_handler,
-    guarded,
-    reports_handler,
+    Caller,
+    Service,
+    commands_proxy,
+    commands_service,
+    reports_proxy,
+    reports_service,
 )
 
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -56,23 +56,23 @@ class MemoryLink:
     def agent_endpoint(self, agent_id: str) -> MemoryAgentEndpoint:
         return MemoryAgentEndpoint(self, agent_id)
 
-    def _handler_of(self, agent_id: str, *, to_agent: bool) -> Handler:
+    def _service_of(self, agent_id: str, *, to_agent: bool) -> Service:
         if self._reports is None:
             raise Unavailable("the manager is not there")
         commands = self._commands.get(agent_id)
         if commands is None:
             raise Unavailable(f"agent {agent_id} is not connected")
-        return commands_handler(commands) if to_agent else reports_handler(self._reports, agent_id)
+        return commands_service(commands) if to_agent else reports_service(self._reports, agent_id)
 
     async def run(self, agent_id: str, method: Method, request: object, *, to_agent: bool) -> Any:
         """One call either way; the handler runs in a task of its own, as it would on the far side."""
-        handler = self._handler_of(agent_id, to_agent=to_agent)
+        service = self._service_of(agent_id, to_agent=to_agent)
         copy = pass_wire(request, method.request)
-        task = asyncio.ensure_future(guarded(handler, method, copy))
+        task = asyncio.ensure_future(service.call(method, copy))
         pending = self._pending.setdefault(agent_id, set())
         pending.add(task)
         task.add_done_callback(pending.discard)
-        timeout_s = deadline_of(method, request) * self.deadline_scale
+        timeout_s = method.deadline_of(request) * self.deadline_scale
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
         except asyncio.CancelledError:
@@ -115,6 +115,9 @@ class MemoryLink:
 class _MemoryCaller:
     def __init__(self, link: MemoryLink, agent_id: str, *, to_agent: bool) -> None:
         self._link, self._agent_id, self._to_agent = link, agent_id, to_agent
+
+    async def connect(self) -> Caller:
+        return self
 
     async def call(self, method: Method, request: object) -> Any:
         reply = await self._link.run(self._agent_id, method, request, to_agent=self._to_agent)
@@ -233,7 +236,7 @@ class MemoryManagerEndpoint:
             await self._link.cut(agent_id)
 
     def agent(self, agent_id: str) -> AgentCommands:
-        return CommandsProxy(_MemoryCaller(self._link, agent_id, to_agent=True))
+        return commands_proxy(_MemoryCaller(self._link, agent_id, to_agent=True).connect)
 
     @property
     def agents(self) -> Mapping[str, AgentCommands]:
@@ -245,7 +248,7 @@ class MemoryAgentEndpoint:
 
     def __init__(self, link: MemoryLink, agent_id: str) -> None:
         self._link, self._agent_id = link, agent_id
-        self._reports = ReportsProxy(_MemoryCaller(link, agent_id, to_agent=False))
+        self._reports = reports_proxy(_MemoryCaller(link, agent_id, to_agent=False).connect)
 
     async def start(self, commands: AgentCommands) -> None:
         self._link._commands[self._agent_id] = commands

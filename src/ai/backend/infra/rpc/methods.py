@@ -1,73 +1,75 @@
-"""Every call of the link: its name, its types and how long it may take."""
+"""The calls of the link in both directions, as :mod:`ai.backend.common.wire.link` declares them, and their page."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
-from ai.backend.common.wire import agent as w
+from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.common.wire.methods import Method, methods_of
 
+COMMANDS = methods_of(AgentCommands)
+REPORTS = methods_of(ManagerReports)
+_STREAMS = {"frames": "PtyStream", "bytes": "ByteStream"}
+_INTRODUCTION = """# Calls between manager and agent
 
-class Observe(w.Wire, frozen=True, kw_only=True):
-    """The arguments of :meth:`~ai.backend.common.wire.link.ManagerReports.observe` as one message."""
+Written from `ai.backend.common.wire.link`; the types are in `ai.backend.common.wire.agent`. Change them there and run
+`python -m tools.docs`. A message is one msgpack array and has at most 64 MiB. A call of an unknown name, or with a
+request of another type, raises InvalidInput on the side that calls; a message that is too large raises LimitExceeded,
+a missing answer DeadlineExceeded, a missing peer Unavailable.
 
-    agent_id: str
-    epoch: int
-    observations: list[w.KernelObservation]
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One call. ``deadline_s`` includes the way there and back. ``stream``: what it opens, a PtyStream or a ByteStream.
-
-    ``abandonable``: the handler is cancelled once nobody waits for its answer any more. Commands that change something
-    run to their end instead, so that a repeated one finds it done.
-    """
-
-    name: str
-    request: Any
-    reply: Any
-    deadline_s: float = 15.0
-    stream: Literal["frames", "bytes"] | None = None
-    abandonable: bool = False
+* *Repetition*: `read` changes nothing; `repeatable` has the effect of one call if it comes twice; `once` acts each
+  time.
+* *Deadline*: seconds for the way there and back; `+ field` adds what that field of the request says.
+* *Abandoned*: whether the handler is cancelled when its caller has gone. The others run to their end.
+"""
 
 
-def _table(*methods: Method) -> dict[str, Method]:
-    return {method.name: method for method in methods}
+def page() -> str:
+    """Returns docs/reference/rpc.md."""
+    return "\n".join(
+        [
+            _INTRODUCTION,
+            *_section("From the manager to an agent", COMMANDS),
+            *_section("From an agent to its manager", REPORTS),
+        ]
+    )
 
 
-COMMANDS = _table(
-    Method("create_kernels", w.CreateKernels, None),
-    Method("destroy_kernel", w.DestroyKernel, None),
-    Method("restart_kernel", w.RestartKernel, None),
-    Method("execute", w.Execute, w.RunResult, abandonable=True),
-    Method("interrupt", w.KernelRef, None),
-    Method("complete", w.Complete, list[str], abandonable=True),
-    Method("upload_files", w.UploadFiles, None, deadline_s=60.0),
-    Method("download_files", w.DownloadFiles, list[w.TarFile], deadline_s=60.0, abandonable=True),
-    Method("list_files", w.ListFiles, w.FileListing, abandonable=True),
-    Method("read_logs", w.ReadLogs, bytes, deadline_s=30.0, abandonable=True),
-    Method("list_processes", w.ListProcesses, list[w.ProcessInfo], abandonable=True),
-    Method("operate_device", w.OperateDevice, w.DeviceOperation, deadline_s=90.0),
-    Method("device_options", w.DeviceOptionsOf, w.DeviceOptions, deadline_s=60.0, abandonable=True),
-    Method("start_service", w.StartService, w.ServiceState, deadline_s=60.0),
-    Method("stop_service", w.StopService, None),
-    Method("list_services", w.KernelRef, list[w.ServiceState], abandonable=True),
-    Method("image_job", w.ImageJob, w.ImageJobState, abandonable=True),
-    Method("open_pty", w.OpenPty, None, stream="frames"),
-    Method("open_port", w.OpenPort, None, stream="bytes", abandonable=True),
-)
-REPORTS = _table(
-    Method("heartbeat", w.AgentReport, w.HeartbeatReply),
-    Method("observe", Observe, int),
-    Method("report_stats", w.StatReport, None),
-)
+def _section(title: str, methods: Mapping[str, Method]) -> list[str]:
+    head = "| call | request | reply | repetition | deadline | abandoned |"
+    lines = [f"## {title}", "", head, "|---|---|---|---|---|---|"]
+    for method in methods.values():
+        deadline = f"{method.deadline_s:g}" + (f" + `{method.wait_field}`" if method.wait_field is not None else "")
+        cells = (
+            f"[`{method.name}`](#{method.name})",
+            f"`{_name(method.request)}`",
+            _reply(method),
+            method.repetition,
+            deadline,
+            "yes" if method.abandonable else "no",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    for method in methods.values():
+        lines += ["", f"### {method.name}", "", *_paragraphs(method.documentation)]
+    return [*lines, ""]
 
 
-def deadline_of(method: Method, request: object) -> float:
-    """Seconds that a call may take: a run's step may wait its flush time on top of the usual."""
-    if isinstance(request, w.Execute):
-        return method.deadline_s + max(0.0, request.flush_timeout_s)
-    if isinstance(request, w.ImageJob):
-        return method.deadline_s + max(0.0, request.wait_s)
-    return method.deadline_s
+def _reply(method: Method) -> str:
+    if method.stream is not None:
+        return f"a `{_STREAMS[method.stream]}`"
+    return "-" if method.reply is None else f"`{_name(method.reply)}`"
+
+
+def _name(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else _generic(kind)
+
+
+def _generic(kind: Any) -> str:
+    return f"{kind.__origin__.__name__}[{', '.join(_name(one) for one in kind.__args__)}]"
+
+
+def _paragraphs(documentation: str) -> list[str]:
+    """Returns the text with its section ``Raises:`` as a list."""
+    lines = documentation.replace("``", "`").split("\n")
+    return [f"* {line.strip()}" if line.startswith("    ") else line for line in lines]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -19,11 +19,11 @@ from ai.backend.common.errors import (
     Unavailable,
     from_wire,
 )
+from ai.backend.common.wire.methods import Method
 from ai.backend.infra.rpc.data_dialer import DataDialer
 from ai.backend.infra.rpc.data_server import DataServer
 from ai.backend.infra.rpc.frames import DataOffer, Envelope, Kind, WireError, decode_body, encode
-from ai.backend.infra.rpc.methods import Method, deadline_of
-from ai.backend.infra.rpc.proxies import Handler, guarded
+from ai.backend.infra.rpc.proxies import Service
 from ai.backend.infra.rpc.streams import BYTES, FRAMES, BytesOverFrames, StreamPort, serve_bytes, serve_frames
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _MAX_OUTSTANDING = 4096
 
 
 class Multiplexer:
-    """One connection's calls. ``served`` are the methods that the far side may call.
+    """One connection's calls. ``service`` answers those of the far side.
 
     ``data`` takes connections for the streams of bytes that this side opens, ``dialer`` makes them for those that it
     accepts; without them the link carries all.
@@ -43,17 +43,16 @@ class Multiplexer:
         self,
         peer: str,
         send: Send,
-        served: Mapping[str, Method],
         *,
+        service: Service | None = None,
         max_message_bytes: int,
         deadline_scale: float = 1.0,
         data: DataServer | None = None,
         dialer: DataDialer | None = None,
     ) -> None:
         self.peer = peer
-        self.handler: Handler | None = None
+        self.service = service
         self._send = send
-        self._served = served
         self._limit = max_message_bytes
         self._scale = deadline_scale
         self._server = data
@@ -67,17 +66,14 @@ class Multiplexer:
 
     # ---- calling ----------------------------------------------------------------------------------------------------
 
-    async def call(self, method: Method, request: object) -> Any:
-        """Raises what the far side raised, DeadlineExceeded, Unavailable, or LimitExceeded for too large a request."""
-        return await self._call(method, request, self._next_number())
-
     async def open_stream(self, method: Method, request: object) -> Any:
         """A PtyStream or a ByteStream, as the method says. Raises as ``call``."""
-        number = self._next_number()
+        self._number += 1
+        number = self._number
         port = self._opened[number] = self._port(number, self._opened, method)
         try:
             with self._offer(port, method) as offer:
-                await self._call(method, request, number, offer)
+                await self.call(method, request, number, offer)
         except BaseException:
             port.end()
             raise
@@ -88,15 +84,17 @@ class Multiplexer:
             return nullcontext()
         return self._server.offer(port)
 
-    def _next_number(self) -> int:
-        self._number += 1
-        return self._number
-
-    async def _call(self, method: Method, request: object, number: int, offer: DataOffer | None = None) -> Any:
+    async def call(
+        self, method: Method, request: object, number: int | None = None, offer: DataOffer | None = None
+    ) -> Any:
+        """Raises what the far side raised, DeadlineExceeded, Unavailable, or LimitExceeded for too large a request."""
+        if number is None:
+            self._number += 1
+            number = self._number
         if len(self._waiting) >= _MAX_OUTSTANDING:
             raise Unavailable(f"{self.peer} is behind with {_MAX_OUTSTANDING} calls")
         message = encode(Kind.CALL, number, method.name, request, limit=self._limit, offer=offer)
-        timeout_s = deadline_of(method, request) * self._scale
+        timeout_s = method.deadline_of(request) * self._scale
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = (method, reply)
         try:
@@ -121,15 +119,7 @@ class Multiplexer:
     # ---- receiving --------------------------------------------------------------------------------------------------
 
     def feed(self, envelope: Envelope) -> None:
-        """Take one message. Nothing that the far side sends makes this raise."""
-        try:
-            self._feed(envelope)
-        except msgspec.MsgspecError as e:
-            log.warning("%s sent a message of kind %s that cannot be read: %s", self.peer, envelope.kind, e)
-        except Exception:
-            log.exception("a message of kind %s from %s failed", envelope.kind, self.peer)
-
-    def _feed(self, envelope: Envelope) -> None:
+        """Takes one message. Raises msgspec.MsgspecError for one that cannot be read."""
         number = envelope.id
         match envelope.kind:
             case Kind.CALL:
@@ -184,7 +174,11 @@ class Multiplexer:
     # ---- serving ----------------------------------------------------------------------------------------------------
 
     def _serve(self, envelope: Envelope) -> None:
-        method = self._served.get(envelope.name)
+        service = self.service
+        if service is None:
+            self._post_error_soon(envelope.id, Unavailable("not ready yet"))
+            return
+        method = service.methods.get(envelope.name)
         if method is None:
             error = InvalidInput(f"there is no method {envelope.name[:64]!r}", data={"method": "unknown"})
             self._post_error_soon(envelope.id, error)
@@ -194,20 +188,18 @@ class Multiplexer:
         if len(self._serving) >= _MAX_OUTSTANDING:
             self._post_error_soon(envelope.id, Unavailable("too many calls are under way"))
             return
-        task = self._spawn(self._answer(method, envelope))
+        task = asyncio.create_task(self._answer(service, method, envelope))
         self._serving[envelope.id] = (method, task)
         task.add_done_callback(lambda _: self._serving.pop(envelope.id, None))
 
-    async def _answer(self, method: Method, envelope: Envelope) -> None:
+    async def _answer(self, service: Service, method: Method, envelope: Envelope) -> None:
         number = envelope.id
         try:
-            if self.handler is None:
-                raise Unavailable("not ready yet")
             try:
                 request = decode_body(envelope.body, method.request)
             except msgspec.MsgspecError as e:
                 raise InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
-            reply = await guarded(self.handler, method, request)
+            reply = await service.call(method, request)
             if method.stream is not None:
                 await self._accept(number, reply, method, envelope.offer)
                 reply = None
@@ -279,7 +271,7 @@ class Multiplexer:
     async def close(self) -> None:
         """Lose the connection and wait until nothing of it is left."""
         self.lose(Unavailable("the link is closed"))
-        tasks = list(self._tasks)
+        tasks = [*self._tasks, *(task for _, task in self._serving.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from ai.backend.common.errors import DeadlineExceeded, Unavailable
-from ai.backend.common.wire.agent import AgentReport, HeartbeatReply, KernelObservation, StatReport
+from ai.backend.common.wire.agent import AgentReport, HeartbeatReply, ObservationReport, StatReport
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.rpc.endpoints import AgentEndpoint
 
@@ -105,12 +105,12 @@ class _Reports:
             unknown_kernels=[kernel for reply in good for kernel in reply.unknown_kernels],
         )
 
-    async def observe(self, agent_id: str, epoch: int, observations: list[KernelObservation]) -> int:
+    async def observe(self, report: ObservationReport) -> int:
         faces = self._ends.faces
         failure: Exception = Unavailable("no manager is known")
         for address in sorted(faces, key=lambda one: one != self._last):
             try:
-                seq = await faces[address].observe(agent_id, epoch, observations)
+                seq = await faces[address].observe(report)
             except _AWAY as e:
                 failure = e
                 continue

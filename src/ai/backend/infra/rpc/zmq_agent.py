@@ -16,9 +16,8 @@ from ai.backend.infra.rpc.data_dialer import DataDialer
 from ai.backend.infra.rpc.frames import Envelope, Hello, Kind, decode, encode
 from ai.backend.infra.rpc.keys import KeyPair
 from ai.backend.infra.rpc.memory import MAX_MESSAGE_BYTES
-from ai.backend.infra.rpc.methods import COMMANDS, Method
 from ai.backend.infra.rpc.multiplexer import Multiplexer
-from ai.backend.infra.rpc.proxies import ReportsProxy, commands_handler
+from ai.backend.infra.rpc.proxies import commands_service, reports_proxy
 
 log = logging.getLogger(__name__)
 
@@ -66,15 +65,14 @@ class ZmqAgentEndpoint:
         self._multiplexer = Multiplexer(
             "the manager",
             self._send,
-            COMMANDS,
             max_message_bytes=max_message_bytes,
             deadline_scale=deadline_scale,
             dialer=self._dialer,
         )
-        self._reports = ReportsProxy(self)
+        self._reports = reports_proxy(self._connection)
 
     async def start(self, commands: AgentCommands) -> None:
-        self._multiplexer.handler = commands_handler(commands)
+        self._multiplexer.service = commands_service(commands)
         self._incarnation = uuid4().hex
         self._context = zmq.asyncio.Context()
         self._socket = self._open_socket(self._context)
@@ -117,16 +115,8 @@ class ZmqAgentEndpoint:
     def reports(self) -> ManagerReports:
         return self._reports
 
-    async def call(self, method: Method, request: object) -> object:
+    async def _connection(self) -> Multiplexer:
         """Raises Unavailable if there is no manager, after waiting a moment for one that is just coming."""
-        await self._wait_connected()
-        return await self._multiplexer.call(method, request)
-
-    async def open_stream(self, method: Method, request: object) -> object:
-        await self._wait_connected()
-        return await self._multiplexer.open_stream(method, request)
-
-    async def _wait_connected(self) -> None:
         if self._socket is None:
             raise Unavailable("the link is not started")
         try:
@@ -135,6 +125,7 @@ class ZmqAgentEndpoint:
         except TimeoutError:
             reason = f" (it says: {self._refused})" if self._refused else ""
             raise Unavailable(f"the manager at {self._connect} does not answer{reason}") from None
+        return self._multiplexer
 
     async def _send(self, data: bytes) -> None:
         if self._socket is None:
@@ -188,14 +179,18 @@ class ZmqAgentEndpoint:
         while True:
             parts = await socket.recv_multipart()
             try:
-                self._take(decode(parts[-1]))
+                envelope = decode(parts[-1])
+                self._heard_at = asyncio.get_running_loop().time()
+                if envelope.kind in (Kind.WELCOME, Kind.REFUSED):
+                    self._take_greeting(envelope)
+                else:
+                    self._multiplexer.feed(envelope)
             except msgspec.MsgspecError as e:
-                log.warning("a message that is no envelope is ignored: %s", e)
+                log.warning("a message that cannot be read is ignored: %s", e)
             except Exception:
                 log.exception("a message could not be handled")
 
-    def _take(self, envelope: Envelope) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
+    def _take_greeting(self, envelope: Envelope) -> None:
         if envelope.kind == Kind.WELCOME:
             if self._manager not in ("", envelope.name):
                 self._lost("it was started anew")
@@ -203,10 +198,8 @@ class ZmqAgentEndpoint:
             if not self._connected.is_set():
                 log.info("connected to the manager at %s", self._connect)
                 self._connected.set()
-        elif envelope.kind == Kind.REFUSED:
+        else:
             if self._refused != envelope.name:
                 log.warning("the manager refuses this agent: %s", envelope.name)
             self._refused = envelope.name
             self._lost(envelope.name)
-        else:
-            self._multiplexer.feed(envelope)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 import msgspec
@@ -18,9 +20,8 @@ from ai.backend.infra.rpc.data_server import DataServer
 from ai.backend.infra.rpc.frames import PROTOCOL, Envelope, Hello, Kind, decode, decode_body, encode
 from ai.backend.infra.rpc.keys import AgentKeys, KeyPair
 from ai.backend.infra.rpc.memory import MAX_MESSAGE_BYTES
-from ai.backend.infra.rpc.methods import REPORTS, Method
 from ai.backend.infra.rpc.multiplexer import Multiplexer
-from ai.backend.infra.rpc.proxies import CommandsProxy, reports_handler
+from ai.backend.infra.rpc.proxies import commands_proxy, reports_service
 from ai.backend.infra.rpc.zap import DOMAIN, ZapHandler
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,10 @@ class ZmqManagerEndpoint:
         self._zap = self._socket = self._context = self._reports = None
 
     def agent(self, agent_id: str) -> AgentCommands:
-        return CommandsProxy(_AgentCaller(self, agent_id))
+        return commands_proxy(partial(self._connection, agent_id))
+
+    async def _connection(self, agent_id: str) -> Multiplexer:
+        return self.multiplexer_of(agent_id)
 
     @property
     def agents(self) -> Mapping[str, AgentCommands]:
@@ -160,6 +164,8 @@ class ZmqManagerEndpoint:
             frames = await socket.recv_multipart(copy=False)
             try:
                 await self._take(frames)
+            except msgspec.MsgspecError as e:
+                log.warning("a message that cannot be read is ignored: %s", e)
             except Exception:
                 log.exception("a message could not be handled")
 
@@ -168,11 +174,7 @@ class ZmqManagerEndpoint:
             log.warning("a message of %d parts is ignored", len(frames))
             return
         route = frames[0].bytes
-        try:
-            envelope = decode(frames[1].bytes)
-        except msgspec.MsgspecError as e:
-            log.warning("a message that is no envelope is ignored: %s", e)
-            return
+        envelope = decode(frames[1].bytes)
         peer = self._routes.get(route)
         if envelope.kind == Kind.HELLO:
             await self._hello(route, str(frames[1].get("User-Id")), envelope)
@@ -197,7 +199,7 @@ class ZmqManagerEndpoint:
             await self._refuse(route, "the key belongs to another agent")
         else:
             self._admit(route, hello)
-            await self._post(route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
+            await self._greet(route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
 
     def _admit(self, route: bytes, hello: Hello) -> None:
         assert self._reports is not None
@@ -208,13 +210,12 @@ class ZmqManagerEndpoint:
         if peer is None:
             multiplexer = Multiplexer(
                 f"agent {hello.agent_id}",
-                lambda data: self._send_to(hello.agent_id, data),
-                REPORTS,
+                lambda data: self._post(self._route_of(hello.agent_id), data),
+                service=reports_service(self._reports, hello.agent_id),
                 max_message_bytes=self._limit,
                 deadline_scale=self._scale,
                 data=self._data,
             )
-            multiplexer.handler = reports_handler(self._reports, hello.agent_id)
             peer = self._peers[hello.agent_id] = _Peer(hello.agent_id, hello.incarnation, route, multiplexer, 0.0)
             log.info("agent %s is connected", hello.agent_id)
         if peer.route != route:
@@ -224,26 +225,29 @@ class ZmqManagerEndpoint:
         peer.seen_at = asyncio.get_running_loop().time()
 
     async def _refuse(self, route: bytes, reason: str) -> None:
-        await self._post(route, encode(Kind.REFUSED, name=reason, limit=self._limit))
+        await self._greet(route, encode(Kind.REFUSED, name=reason, limit=self._limit))
 
     # ---- sending ----------------------------------------------------------------------------------------------------
 
-    async def _send_to(self, agent_id: str, data: bytes) -> None:
+    def _route_of(self, agent_id: str) -> bytes | None:
         peer = self._peers.get(agent_id)
-        if peer is None or not await self._post(peer.route, data):
-            raise Unavailable(f"agent {agent_id} is not connected")
+        return peer.route if peer is not None else None
 
-    async def _post(self, route: bytes, data: bytes) -> bool:
-        if self._socket is None:
-            return False
+    async def _greet(self, route: bytes, data: bytes) -> None:
+        with suppress(Unavailable):
+            await self._post(route, data)
+
+    async def _post(self, route: bytes | None, data: bytes) -> None:
+        """Raises Unavailable if that connection is gone."""
+        if self._socket is None or route is None:
+            raise Unavailable("the agent is not connected")
         try:
             await self._socket.send_multipart([route, data])
         except zmq.ZMQError as e:
             if e.errno != zmq.EHOSTUNREACH:
                 log.warning("a message could not be sent: %s", e)
             self._drop_route(route, "its connection is gone")
-            return False
-        return True
+            raise Unavailable("the connection of the agent is gone") from None
 
     def _drop_route(self, route: bytes, reason: str) -> None:
         peer = self._routes.get(route)
@@ -267,20 +271,7 @@ class ZmqManagerEndpoint:
                     self._drop(peer, f"it said nothing for {self._lost_after_s:g} s")
                 elif peer.multiplexer.is_waiting:
                     # A connection that was closed refuses what is sent: an agent that died need not be waited for.
-                    await self._post(peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
-
-
-class _AgentCaller:
-    """Calls whichever connection the agent has at that moment."""
-
-    def __init__(self, endpoint: ZmqManagerEndpoint, agent_id: str) -> None:
-        self._endpoint, self._agent_id = endpoint, agent_id
-
-    async def call(self, method: Method, request: object) -> object:
-        return await self._endpoint.multiplexer_of(self._agent_id).call(method, request)
-
-    async def open_stream(self, method: Method, request: object) -> object:
-        return await self._endpoint.multiplexer_of(self._agent_id).open_stream(method, request)
+                    await self._greet(peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
 
 
 class _ConnectedAgents(Mapping[str, AgentCommands]):

@@ -23,6 +23,7 @@ from ai.backend.common.wire.agent import (
     AgentReport,
     HeartbeatReply,
     KernelObservation,
+    ObservationReport,
     OverlayReport,
     SlotReport,
     StatReport,
@@ -205,17 +206,17 @@ class ReportsService:
 
     # ---- observations ----
 
-    async def observe(self, agent_id: str, epoch: int, observations: list[KernelObservation]) -> int:
+    async def observe(self, report: ObservationReport) -> int:
         """Apply in order and return the highest ``seq`` that is durably applied.
 
         Repeated ones are skipped; those of kernels that are not (or not any more) on this agent are acknowledged
         and void.
         """
-        agent = AgentId(agent_id)
+        agent, epoch = AgentId(report.agent_id), report.epoch
         self.last_seen[agent] = self._clock.monotonic()
         async with self._locks.setdefault(agent, asyncio.Lock()):
             done = await self._highest(agent, epoch)
-            fresh = sorted((o for o in observations if o.seq > done), key=lambda o: o.seq)
+            fresh = sorted((o for o in report.observations if o.seq > done), key=lambda o: o.seq)
             if not fresh:
                 return done
             ack = ObservationAck(agent_id=agent, epoch=epoch, seq=fresh[-1].seq)

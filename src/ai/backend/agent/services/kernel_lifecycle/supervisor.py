@@ -234,27 +234,28 @@ class Supervisor:
 
     def _start(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
         """Begin an operation once the one under way has been cancelled and has ended."""
-        previous = kernel.task
-
-        async def run() -> None:
-            if previous is not None and not previous.done():
-                previous.cancel()
-                await asyncio.wait({previous})
-            await self._carry_out(kernel, operation)
 
         def done(task: asyncio.Task[None]) -> None:
             if kernel.task is task:
                 kernel.task = None
             _log_failure(task)
 
-        kernel.task = asyncio.create_task(run(), name=f"kernel-{kernel.id}")
+        kernel.task = asyncio.create_task(self._carry_out(kernel, operation, kernel.task), name=f"kernel-{kernel.id}")
         kernel.task.add_done_callback(done)
 
-    async def _carry_out(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
+    async def _carry_out(
+        self,
+        kernel: Kernel,
+        operation: Callable[[Kernel], Coroutine[Any, Any, None]],
+        previous: asyncio.Task[None] | None,
+    ) -> None:
         """An operation, over what no step foresees, as a full disk: no kernel is left where nobody goes on with it.
 
         What was to run is ended, and an end or an adoption is tried until it succeeds.
         """
+        if previous is not None and not previous.done():
+            previous.cancel()
+            await asyncio.wait({previous})
         delay_s, failure = _ADOPT_FIRST_S, None
         while True:
             try:

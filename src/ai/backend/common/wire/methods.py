@@ -1,0 +1,106 @@
+"""Declares a remote call once: on a method of an interface, from which types, proxy, dispatch and page are derived.
+
+    class AgentCommands(Protocol):
+        @remote("read", deadline_s=30.0)
+        async def read_logs(self, req: ReadLogs) -> bytes:
+            \"\"\"Returns the newest output of a workload.\"\"\"
+
+The name, the request type, the reply type and the documentation are those of the method. A method has one argument.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, TypeVar, get_type_hints
+
+Repetition = Literal["read", "repeatable", "once"]
+"""``read`` changes nothing. ``repeatable``: the same request twice has the effect of one. ``once``: each call acts."""
+StreamKind = Literal["frames", "bytes"]
+F = TypeVar("F", bound=Callable[..., Any])
+_ATTRIBUTE = "__remote__"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One remote call. ``reply`` is the type on the wire: None for a method that opens a stream.
+
+    ``deadline_s`` includes the way there and back. ``abandonable``: the handler is cancelled once its caller has gone.
+    Calls that change something run to their end instead, so that a repeated one sees what was done.
+    """
+
+    name: str
+    request: Any
+    reply: Any
+    documentation: str
+    repetition: Repetition
+    deadline_s: float
+    wait_field: str | None
+    stream: StreamKind | None
+    abandonable: bool
+
+    def deadline_of(self, request: object) -> float:
+        """Returns the seconds that a call may take: a handler may wait as long as the request says, on top."""
+        wait_s: float = getattr(request, self.wait_field) if self.wait_field is not None else 0.0
+        return self.deadline_s + max(0.0, wait_s)
+
+
+def remote(
+    repetition: Repetition,
+    *,
+    deadline_s: float = 15.0,
+    wait_field: str | None = None,
+    stream: StreamKind | None = None,
+    abandonable: bool = False,
+) -> Callable[[F], F]:
+    """Makes a method of an interface a remote call.
+
+    Args:
+        repetition: what the same request does a second time.
+        deadline_s: how long a call may take.
+        wait_field: field of the request with seconds that are added to the deadline.
+        stream: what the method opens instead of a reply: a PtyStream (``frames``) or a ByteStream (``bytes``).
+        abandonable: the handler ends when its caller has gone; a ``read`` always does.
+    """
+
+    def declare(function: F) -> F:
+        make = partial(
+            Method,
+            repetition=repetition,
+            deadline_s=deadline_s,
+            wait_field=wait_field,
+            stream=stream,
+            abandonable=abandonable or repetition == "read",
+        )
+        setattr(function, _ATTRIBUTE, make)
+        return function
+
+    return declare
+
+
+def methods_of(interface: type) -> dict[str, Method]:
+    """Returns the remote calls that an interface declares, by name, in their order.
+
+    Raises:
+        TypeError: a public method is not declared, or does not have one argument.
+    """
+    methods: dict[str, Method] = {}
+    for name, function in vars(interface).items():
+        if name.startswith("_"):
+            continue
+        make = getattr(function, _ATTRIBUTE, None)
+        hints = get_type_hints(function) if make is not None else {}
+        reply = hints.pop("return", None)
+        if make is None or len(hints) != 1:
+            raise TypeError(f"{interface.__name__}.{name} is no remote call with one argument")
+        method: Method = make(
+            name=name,
+            request=next(iter(hints.values())),
+            reply=reply,
+            documentation=inspect.getdoc(function) or "",
+        )
+        has_reply = method.stream is None and reply is not type(None)
+        methods[name] = method if has_reply else replace(method, reply=None)
+    return methods
