@@ -253,9 +253,9 @@ class MemoryAdapter:
 
 
 class ZmqAdapter:
-    """At an address where a manager that starts anew is found again; ``data``: what carries streams of bytes."""
+    """At an address where a manager that starts anew is found again; ``data``: what carries streams."""
 
-    def __init__(self, directory: Path, data: str = "link") -> None:
+    def __init__(self, directory: Path, data: str = "unix") -> None:
         self.data = data
         self.socket = directory / ("a path that is longer than an address of a socket may be " * 2) / "data.sock"
         self.address = f"tcp://127.0.0.1:{free_port()}" if data == "tls" else f"ipc://{directory}/link.sock"
@@ -269,7 +269,7 @@ class ZmqAdapter:
             agent_keys=self.agent_keys,
             lost_after_s=0.6,
             deadline_scale=SCALE,
-            data=None if self.data == "link" else DataServer(path=self.socket if self.data == "unix" else None),
+            data=DataServer(path=self.socket if self.data == "unix" else None),
         )
 
     def agent(self, agent_id: str) -> ZmqAgentEndpoint:

@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 OPEN = OpenPort(kernel_id="k", port=2200)
 
 
-@pytest.fixture(params=["memory", "link", "unix", "tls"])
+@pytest.fixture(params=["memory", "unix", "tls"])
 def link(request: pytest.FixtureRequest, tmp_path: Path) -> Link:
     return MemoryAdapter() if request.param == "memory" else ZmqAdapter(tmp_path, request.param)
 

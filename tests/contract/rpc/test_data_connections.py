@@ -1,9 +1,8 @@
-"""Connections that carry streams beside the link: who may open one, and what happens when none can be."""
+"""Connections that carry streams beside the link: a stranger opens none, and without one a stream is refused."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
@@ -15,11 +14,12 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from ai.backend.common.errors import Unavailable
+from ai.backend.common.errors import DeadlineExceeded, Unavailable
+from ai.backend.common.wire.agent import OpenPty
 from ai.backend.infra.rpc import data_connection, data_dialer, data_server, streams
 from ai.backend.infra.rpc.data_server import DataServer
 from ai.backend.infra.rpc.frames import DataOffer
-from ai.backend.infra.rpc.streams import BYTES, StreamPort
+from ai.backend.infra.rpc.streams import StreamPort
 from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
 from tests.contract.rpc.conftest import Pair, ZmqAdapter
 from tests.contract.rpc.test_byte_streams import connect, read_all
@@ -34,9 +34,8 @@ class Watched(DataServer):
         self.changed: dict[str, Any] = {}
 
     @contextmanager
-    def offer(self, port: StreamPort[bytes]) -> Iterator[DataOffer | None]:
+    def offer(self, port: StreamPort) -> Iterator[DataOffer]:
         with super().offer(port) as offer:
-            assert offer is not None
             self.offered.append(offer)
             yield msgspec.structs.replace(offer, **self.changed)
 
@@ -87,9 +86,9 @@ async def line_to(pair: Pair, offer: DataOffer) -> tuple[asyncio.StreamReader, a
     return await asyncio.open_connection("127.0.0.1", offer.port, ssl=context)
 
 
-async def accepted(pair: Pair) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, StreamPort[bytes]]:
+async def accepted(pair: Pair) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, StreamPort]:
     """To the listener, with a token, and the manager's end of what it is for."""
-    port = StreamPort(BYTES, lambda kind, body: asyncio.sleep(0), lambda: None)
+    port = StreamPort()
     with server_of(pair).offer(port) as offer:
         assert offer is not None
         reader, writer = await line_to(pair, offer)
@@ -126,7 +125,7 @@ class TestWhatCarries:
     async def test_a_welcome_that_comes_too_late_leaves_nothing(
         self, pair: Pair, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The manager has begun to carry by the connection, the agent has given it up and uses the link."""
+        """The manager has begun to carry by the connection, the agent has given it up."""
         await pair.join()
         say, late = data_connection.DataConnection.say, asyncio.Event()
 
@@ -138,12 +137,13 @@ class TestWhatCarries:
 
         monkeypatch.setattr(data_connection.DataConnection, "say", hesitate)
         monkeypatch.setattr(data_dialer, "MEET_S", 0.2)
-        stream, loop = await connect(pair)
+        with pytest.raises((Unavailable, DeadlineExceeded)):
+            await connect(pair)
         assert late.is_set()
         async with asyncio.timeout(30):
-            with pytest.raises(Unavailable):
-                await stream.read()
-            await loop.is_cut.wait()
+            await pair.commands.connections[-1].is_cut.wait()
+            while server_of(pair)._connections:  # noqa: ASYNC110  # a set has no event
+                await asyncio.sleep(0.01)
 
     async def test_pieces_of_every_size_arrive_as_they_were(self, pair: Pair) -> None:
         await pair.join()
@@ -202,62 +202,50 @@ class TestWhatCarries:
 
 
 class TestWhenThereIsNone:
-    async def test_the_link_carries_what_no_connection_can_and_says_so_once(
-        self, pair: Pair, carrier: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_a_stream_without_a_connection_is_refused_and_the_link_goes_on(self, pair: Pair) -> None:
         await pair.join()
         with socket.create_server(("127.0.0.1", 0)) as taken:
             free = taken.getsockname()[1]
         server_of(pair).changed = {"path": "/nowhere/data.sock", "port": free}
-        with caplog.at_level(logging.WARNING, "ai.backend.infra.rpc.data_dialer"):
-            assert await echo(pair) == b"hello"
-            assert await echo(pair) == b"hello"
+        with pytest.raises(Unavailable, match="data connection"):
+            await connect(pair)
+        with pytest.raises(Unavailable, match="data connection"):
+            await pair.manager.agent("i-1").open_pty(OpenPty(kernel_id="k"))
+        async with asyncio.timeout(30):
+            await pair.commands.connections[-1].is_cut.wait()
+            await pair.commands.terminals[-1].is_closed.wait()
         assert not server_of(pair)._connections
-        lines = [line for line in caplog.messages if "no data connection" in line]
-        assert len(lines) == (carrier == "tls"), "over ipc there is no host to connect to"
+        assert not server_of(pair)._expected
+        server_of(pair).changed = {}
+        assert await echo(pair) == b"hello"
 
     @pytest.mark.parametrize("carrier", ["tls"])
-    async def test_a_port_that_failed_is_tried_again_soon_and_later_and_later(
-        self, pair: Pair, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        await pair.join()
-        dialer, now = data_dialer.DataDialer("tcp://127.0.0.1:1"), 1000.0
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
-        waits = []
-        for _ in range(9):
-            dialer._put_off("there", "gone")
-            dialer._put_off("there", "gone, too")
-            waits.append(dialer._not_before - now)
-            now = dialer._not_before
-        assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
-        port = StreamPort(BYTES, lambda kind, body: asyncio.sleep(0), lambda: None)
-        monkeypatch.undo()
-        dialer._not_before = 0.0
-        with server_of(pair).offer(port) as offer:
-            assert offer is not None
-            connection = await dialer._by_port(offer)
-        assert connection is not None
-        assert dialer._backoff.failures == 0
-        connection.abort()
+    async def test_a_port_that_is_taken_stops_the_start(self, pair: Pair, tmp_path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            server = DataServer(port)
+            with pytest.raises(Unavailable, match=f"data port {port}"):
+                await server.start("tcp://127.0.0.1:1")
+        await server.stop()
 
     @pytest.mark.parametrize("carrier", ["tls"])
-    async def test_somebody_else_at_the_port_gets_no_token(
-        self, pair: Pair, carrier: str, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_somebody_else_at_the_port_gets_no_token(self, pair: Pair) -> None:
         await pair.join()
         server_of(pair).changed = {"fingerprint": bytes(32)}
-        assert await echo(pair) == b"hello"
-        assert "somebody else answers there" in caplog.text
-        assert not server_of(pair)._connections
+        with pytest.raises(Unavailable, match="somebody else answers there"):
+            await connect(pair)
+        async with asyncio.timeout(30):
+            while server_of(pair)._connections:  # noqa: ASYNC110  # a set has no event
+                await asyncio.sleep(0.01)
 
     @pytest.mark.parametrize("carrier", ["unix"])
-    async def test_a_socket_that_is_open_to_others_is_not_used(self, pair: Pair, carrier: str) -> None:
+    async def test_a_socket_that_is_open_to_others_is_not_used(self, pair: Pair) -> None:
         await pair.join()
         assert isinstance(pair.link, Adapter)
         pair.link.socket.parent.chmod(0o755)
-        stream, _ = await connect(pair)
+        with pytest.raises(Unavailable):
+            await connect(pair)
         assert not server_of(pair)._connections
-        await stream.close()
 
     async def test_a_call_that_fails_leaves_no_token(self, pair: Pair) -> None:
         await pair.join()
@@ -282,7 +270,7 @@ class TestStrangers:
             assert await stream.read() == b"still"
 
     async def test_a_token_is_for_one_call_and_no_longer(self, pair: Pair) -> None:
-        port = StreamPort(BYTES, lambda kind, body: asyncio.sleep(0), lambda: None)
+        port = StreamPort()
         with server_of(pair).offer(port) as offer:
             assert offer is not None
         reader, writer = await line_to(pair, offer)
@@ -315,7 +303,7 @@ class TestStrangers:
                 while len(server._connections) != data_server._STRANGERS_OF_ONE:  # noqa: ASYNC110  # it has no event
                     await asyncio.sleep(0.05)
             stream, _ = await connect(pair)
-            assert any(one._port is not None for one in server._connections), "the link carries it"
+            assert any(one._port is not None for one in server._connections)
             await stream.close()
         finally:
             for sock in silent:

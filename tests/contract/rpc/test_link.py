@@ -214,11 +214,27 @@ class TestLinkContract:
         await pair.call_until_up(lambda: end.reports.heartbeat(report()))
         await pair.call_until_up(lambda: pair.manager.agent("i-1").destroy_kernel(DESTROY))
 
-    async def test_both_ends_may_be_stopped_twice(self, pair: Pair) -> None:
+    async def test_ends_that_were_stopped_twice_leave_nothing_and_start_again(self, pair: Pair) -> None:
         end = await pair.join()
+        pair.commands.gate = asyncio.Event()
+        calls = [asyncio.create_task(pair.manager.agent("i-1").execute(EXECUTE)) for _ in range(2)]
+        await asyncio.sleep(0)
         for _ in range(2):
             await end.stop()
             await pair.manager.stop()
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [Unavailable, Unavailable]
+        assert not pair.manager.agents
+        with pytest.raises(Unavailable):
+            await end.reports.heartbeat(report())
+        with pytest.raises(Unavailable):
+            await pair.manager.agent("i-1").destroy_kernel(DESTROY)
+        pair.commands.gate = None
+        await pair.manager.start(pair.reports)
+        await end.start(pair.commands)
+        await pair.met("i-1")
+        await pair.manager.agent("i-1").destroy_kernel(DESTROY)
+        await pair.call_until_up(lambda: end.reports.heartbeat(report()))
 
 
 class TestStreamContract:
@@ -269,3 +285,17 @@ class TestStreamContract:
         pair.commands.raising = Conflict("not running")
         with pytest.raises(Conflict):
             await pair.manager.agent("i-1").open_pty(OpenPty(kernel_id="k"))
+
+    async def test_a_frame_that_is_larger_than_a_piece_arrives_in_parts(self, pair: Pair) -> None:
+        await pair.join()
+        stream = await pair.manager.agent("i-1").open_pty(OpenPty(kernel_id="k"))
+        said, seen = bytes(range(256)) * 4096, b""
+        writing = asyncio.create_task(stream.send(PtyFrame(kind="stdin", data=said)))
+        async with asyncio.timeout(30):
+            async for frame in stream:
+                seen += frame.data
+                if len(seen) >= len(said):
+                    break
+            await writing
+        assert seen == said
+        await stream.close()

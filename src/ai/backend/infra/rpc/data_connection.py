@@ -1,7 +1,8 @@
-"""A connection that carries one stream of the link instead of the link (decision 0139).
+"""A connection that carries one stream between manager and agent, beside the link (decision 0139).
 
 It begins with the token of the stream from whoever connects, and one byte back. Then frames go both ways, each with a
-head of five bytes: its kind, and how many bytes follow (``DATA``) or how much credit is meant (``CREDIT``). They are
+head of five bytes: its kind, and how many bytes follow (``DATA``) or how much credit is meant (``CREDIT``); the last
+one is an end. They are
 read as they come, as credit bounds them, so that an end is heard however slow the stream's reader is. So what is sent
 waits for nothing but the way there, and a far side that reads nothing for a while is cut.
 """
@@ -16,8 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.infra.rpc.frames import Kind
-from ai.backend.infra.rpc.streams import BYTES, CHUNK_BYTES, LINGER_S, StreamPort
+from ai.backend.infra.rpc.streams import CHUNK_BYTES, LINGER_S, WINDOW_BYTES, Piece, StreamPort
 
 log = logging.getLogger(__name__)
 TOKEN_BYTES = 32
@@ -27,6 +27,8 @@ MEET_S = 3.0
 STALLED_S = 60.0
 """How long the far side may take nothing at all while as much as the window waits here for it."""
 _HEAD = struct.Struct(">BI")
+_END = 10
+"""The kind of the last frame: the stream is over."""
 _JOINED = 16 * 1024
 """A piece below this is copied to leave with its head, a larger one is not."""
 _NO_ROOM = bytearray(4096)
@@ -41,7 +43,7 @@ class DataConnection(asyncio.BufferedProtocol):
         self._first: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._forget = forget
         self._transport: asyncio.Transport | None = None
-        self._port: StreamPort[bytes] | None = None
+        self._port: StreamPort | None = None
         self._has_parted = False
         self._timer: asyncio.TimerHandle | None = None
         self._is_writable = asyncio.Event()
@@ -59,13 +61,13 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.write(data)
 
-    def carry(self, port: StreamPort[bytes]) -> None:
+    def carry(self, port: StreamPort) -> None:
         """Carry the messages of this stream from now on, and end with it."""
         self._port = port
         is_gone = self._has_parted
         port.ride(self._post, self._part)
         if is_gone:
-            port.cut()
+            port.end()
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -77,7 +79,7 @@ class DataConnection(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         # No more is under way to whoever grants what it has read; for others the sender waits.
-        transport.set_write_buffer_limits(high=BYTES.window + CHUNK_BYTES)
+        transport.set_write_buffer_limits(high=WINDOW_BYTES + CHUNK_BYTES)
         line = transport.get_extra_info("socket")
         if line.family == socket.AF_UNIX:
             line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ROOM)
@@ -114,13 +116,9 @@ class DataConnection(asyncio.BufferedProtocol):
         if not self._first.done():
             self._first.set_exception(ConnectionResetError("it has gone"))
             self._first.exception()
-        had_parted = self._has_parted
         self._leave()
         if self._port is not None:
-            if had_parted:
-                self._port.end()
-            else:
-                self._port.cut()
+            self._port.end()
 
     # ---- frames -----------------------------------------------------------------------------------------------------
 
@@ -135,12 +133,12 @@ class DataConnection(asyncio.BufferedProtocol):
 
     def _take_head(self, data: bytes) -> None:
         kind, size = _HEAD.unpack(data)
-        if self._port is None or kind not in (Kind.DATA, Kind.CREDIT, Kind.END) or size > 2**24:
+        if self._port is None or kind not in (Piece.DATA, Piece.CREDIT, _END) or size > 2**24:
             self._refuse("what cannot be read")
-        elif kind == Kind.CREDIT:
+        elif kind == Piece.CREDIT:
             self._expect(_HEAD.size, self._take_head)
             self._port.grant(size)
-        elif kind == Kind.END:
+        elif kind == _END:
             self._leave()
             self._port.end()
             if self._transport is not None:
@@ -184,18 +182,18 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
 
-    async def _post(self, kind: Kind, body: Any) -> None:
+    async def _post(self, kind: Piece, body: Any) -> None:
         await self._is_writable.wait()
         if self._has_parted or self._transport is None or self._transport.is_closing():
             raise Unavailable("the connection was cut")
-        if kind == Kind.DATA:
+        if kind is Piece.DATA:
             head = _HEAD.pack(kind, len(body))
             if len(body) < _JOINED:
                 self._transport.write(head + body)
             else:
                 self._transport.write(head)
                 self._transport.write(body)
-        elif kind == Kind.CREDIT:
+        else:
             self._transport.write(_HEAD.pack(kind, body))
 
     def _part(self) -> None:
@@ -203,7 +201,7 @@ class DataConnection(asyncio.BufferedProtocol):
         if self._has_parted or self._transport is None:
             return
         self._leave()
-        self._transport.write(_HEAD.pack(Kind.END, 0))
+        self._transport.write(_HEAD.pack(_END, 0))
         self._linger()
 
     def _leave(self) -> None:

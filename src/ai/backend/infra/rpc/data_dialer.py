@@ -1,4 +1,4 @@
-"""The agent's side of data connections: it connects where the manager says, or leaves a stream to the link."""
+"""The agent's side of data connections: it connects where the manager says."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from hmac import compare_digest
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ai.backend.infra.retry import Backoff
+from ai.backend.common.errors import Unavailable
 from ai.backend.infra.rpc.data_connection import MEET_S, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
 
 log = logging.getLogger(__name__)
-_AGAIN_S, _AGAIN_AT_MOST_S = 5.0, 300.0
-"""How long a port that could not be reached is not tried again: at first, and when it has failed for long."""
 AT_ONCE = 8
 """How many connections to a port may be without their answer at a time."""
 
@@ -30,8 +28,6 @@ class DataDialer:
 
     def __init__(self, address: str) -> None:
         self._host = urlsplit(address).hostname
-        self._not_before = 0.0
-        self._backoff = Backoff(_AGAIN_S, _AGAIN_AT_MOST_S)
         self._turns = asyncio.Semaphore(AT_ONCE)
         self._connections: set[DataConnection] = set()
 
@@ -39,11 +35,10 @@ class DataDialer:
     def _context(self) -> ssl.SSLContext:
         return tls_client_context()
 
-    async def dial(self, offer: DataOffer, port: StreamPort[bytes]) -> None:
-        """Have the stream carried by a connection of its own, or by the link if there can be none."""
+    async def dial(self, offer: DataOffer, port: StreamPort) -> None:
+        """Has the stream carried by a connection of its own. Raises Unavailable if there can be none."""
         connection = await self._by_path(offer) or await self._by_port(offer)
-        if connection is not None:
-            connection.carry(port)
+        connection.carry(port)
 
     def close(self) -> None:
         """Cut every connection."""
@@ -65,19 +60,17 @@ class DataDialer:
             log.debug("the socket %s takes no data connection: %s", offer.path, e)
             return None
 
-    async def _by_port(self, offer: DataOffer) -> DataConnection | None:
+    async def _by_port(self, offer: DataOffer) -> DataConnection:
         if offer.port is None or self._host is None:
-            return None
+            raise Unavailable("the manager takes data connections of its own host and user only")
         async with self._turns:
-            if asyncio.get_running_loop().time() < self._not_before:
-                return None
             try:
-                connection = await self._connect_by_tls(self._host, offer.port, offer)
+                return await self._connect_by_tls(self._host, offer.port, offer)
             except (OSError, TimeoutError) as e:
-                self._put_off(f"{self._host}:{offer.port}", str(e) or f"no answer within {MEET_S:g} s")
-                return None
-            self._backoff.reset()
-            return connection
+                reason = str(e) or f"no answer within {MEET_S:g} s"
+                message = f"no data connection to the manager at {self._host}:{offer.port}: {reason}"
+                log.warning("%s; terminals and tunnels need that port", message)
+                raise Unavailable(message) from e
 
     async def _connect_by_tls(self, host: str, port: int, offer: DataOffer) -> DataConnection:
         """Raises OSError or TimeoutError."""
@@ -90,20 +83,6 @@ class DataDialer:
                 connection.abort()
                 raise ConnectionError("somebody else answers there")
             return await self._meet(connection, offer)
-
-    def _put_off(self, where: str, reason: str) -> None:
-        """Those that failed beside others count as one failure."""
-        now = asyncio.get_running_loop().time()
-        if now < self._not_before:
-            return
-        delay_s = self._backoff.next_s()
-        self._not_before = now + delay_s
-        log.warning(
-            "tunnels are slower than they could be: no data connection to the manager at %s (%s); tried again in %g s",
-            where,
-            reason,
-            delay_s,
-        )
 
     def _connection(self) -> DataConnection:
         return DataConnection(len(WELCOME), forget=self._connections.discard)

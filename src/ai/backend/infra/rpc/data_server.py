@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from ai.backend.common.errors import Unavailable
 from ai.backend.infra.rpc.certificate import tls_server_context
 from ai.backend.infra.rpc.data_connection import MEET_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
 from ai.backend.infra.rpc.frames import DataOffer
@@ -74,10 +75,14 @@ class DataServer:
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._connections: set[DataConnection] = set()
-        self._expected: dict[bytes, StreamPort[bytes]] = {}
+        self._expected: dict[bytes, StreamPort] = {}
 
     async def start(self, address: str) -> None:
-        """Listen at the host of the link's address. Where that fails a line says so, and the link carries all."""
+        """Listens at the host of the link's address, and on the socket if it can.
+
+        Raises:
+            Unavailable: the port is taken.
+        """
         host = urlsplit(address).hostname
         if host is not None:
             try:
@@ -85,10 +90,9 @@ class DataServer:
                 family = socket.AF_INET6 if ":" in host else socket.AF_INET
                 listener = socket.create_server((host, self._wanted), family=family, backlog=128)
             except OSError as e:  # ssl.SSLError is one
-                log.warning("agents cannot open data connections at %s:%d: %s", host, self._wanted, e)
-            else:
-                self._port = listener.getsockname()[1]
-                self._listen(listener, context)
+                raise Unavailable(f"cannot bind the data port {self._wanted} of {host}: {e}") from None
+            self._port = listener.getsockname()[1]
+            self._listen(listener, context)
         if self._path is not None:
             try:
                 listener = _listen_on(self._path)
@@ -114,11 +118,10 @@ class DataServer:
         self._port, self._has_socket = None, False
 
     @contextmanager
-    def offer(self, port: StreamPort[bytes]) -> Iterator[DataOffer | None]:
-        """A way for the far end of this stream to connect until the block is left; None if there is none."""
+    def offer(self, port: StreamPort) -> Iterator[DataOffer]:
+        """Yields how the far end of this stream may connect until the block is left. Raises Unavailable: in no way."""
         if not self._listeners:
-            yield None
-            return
+            raise Unavailable("the manager takes no data connections")
         token = secrets.token_bytes(TOKEN_BYTES)
         self._expected[token] = port
         try:

@@ -9,7 +9,7 @@ import msgspec
 
 from ai.backend.common.errors import LimitExceeded
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Kind(IntEnum):
@@ -27,12 +27,6 @@ class Kind(IntEnum):
     """The failure of a call of that number. Body: :class:`WireError`."""
     CANCEL = 7
     """Nobody waits for the answer to that call any more."""
-    DATA = 8
-    """One frame of the stream that a call of that number opened."""
-    CREDIT = 9
-    """So many more frames of that stream may be sent. Body: int."""
-    END = 10
-    """The stream is over."""
 
 
 class DataOffer(msgspec.Struct, frozen=True):
@@ -49,7 +43,7 @@ class DataOffer(msgspec.Struct, frozen=True):
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """``offer``: with a call that opens a stream of bytes."""
+    """``offer``: with a call that opens a stream."""
 
     kind: int
     id: int = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -19,12 +18,10 @@ from ai.backend.common.errors import (
     Unavailable,
     from_wire,
 )
-from ai.backend.common.wire.methods import Method
-from ai.backend.infra.rpc.data_dialer import DataDialer
-from ai.backend.infra.rpc.data_server import DataServer
+from ai.backend.common.wire.methods import Method, StreamKind
 from ai.backend.infra.rpc.frames import DataOffer, Envelope, Kind, WireError, decode_body, encode
 from ai.backend.infra.rpc.proxies import Service
-from ai.backend.infra.rpc.streams import BYTES, FRAMES, BytesOverFrames, StreamPort, serve_bytes, serve_frames
+from ai.backend.infra.rpc.streams import StreamDialer, StreamPort, StreamServer, open_end, serve_end
 
 log = logging.getLogger(__name__)
 Send = Callable[[bytes], Awaitable[None]]
@@ -35,8 +32,8 @@ _MAX_OUTSTANDING = 4096
 class Multiplexer:
     """One connection's calls. ``service`` answers those of the far side.
 
-    ``data`` takes connections for the streams of bytes that this side opens, ``dialer`` makes them for those that it
-    accepts; without them the link carries all.
+    ``server`` takes the carriers of the streams that this side opens, ``dialer`` makes those of the streams that it
+    accepts.
     """
 
     def __init__(
@@ -47,50 +44,48 @@ class Multiplexer:
         service: Service | None = None,
         max_message_bytes: int,
         deadline_scale: float = 1.0,
-        data: DataServer | None = None,
-        dialer: DataDialer | None = None,
+        server: StreamServer | None = None,
+        dialer: StreamDialer | None = None,
     ) -> None:
         self.peer = peer
         self.service = service
         self._send = send
         self._limit = max_message_bytes
         self._scale = deadline_scale
-        self._server = data
+        self._server = server
         self._dialer = dialer
         self._number = 0
         self._waiting: dict[int, tuple[Method, asyncio.Future[Any]]] = {}
         self._serving: dict[int, tuple[Method, asyncio.Task[None]]] = {}
-        self._opened: dict[int, StreamPort[Any]] = {}
-        self._accepted: dict[int, StreamPort[Any]] = {}
+        self._streams: set[StreamPort] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ---- calling ----------------------------------------------------------------------------------------------------
 
     async def open_stream(self, method: Method, request: object) -> Any:
-        """A PtyStream or a ByteStream, as the method says. Raises as ``call``."""
-        self._number += 1
-        number = self._number
-        port = self._opened[number] = self._port(number, self._opened, method)
+        """Returns a PtyStream or a ByteStream, as the method says. Raises as ``call``."""
+        if self._server is None or method.stream is None:
+            raise Unavailable(f"this side opens no streams by {method.name}")
+        port = self._port()
         try:
-            with self._offer(port, method) as offer:
-                await self.call(method, request, number, offer)
+            with self._server.offer(port) as offer:
+                await self.call(method, request, offer)
+            if not port.is_carried:
+                raise Unavailable(f"{self.peer} did not connect for {method.name}")
         except BaseException:
             port.end()
             raise
-        return BytesOverFrames(port) if method.stream == "bytes" else port
+        return open_end(port, method.stream)
 
-    def _offer(self, port: StreamPort[Any], method: Method) -> AbstractContextManager[DataOffer | None]:
-        if self._server is None or method.stream != "bytes":
-            return nullcontext()
-        return self._server.offer(port)
+    def _port(self) -> StreamPort:
+        port = StreamPort(self._streams.discard)
+        self._streams.add(port)
+        return port
 
-    async def call(
-        self, method: Method, request: object, number: int | None = None, offer: DataOffer | None = None
-    ) -> Any:
+    async def call(self, method: Method, request: object, offer: DataOffer | None = None) -> Any:
         """Raises what the far side raised, DeadlineExceeded, Unavailable, or LimitExceeded for too large a request."""
-        if number is None:
-            self._number += 1
-            number = self._number
+        self._number += 1
+        number = self._number
         if len(self._waiting) >= _MAX_OUTSTANDING:
             raise Unavailable(f"{self.peer} is behind with {_MAX_OUTSTANDING} calls")
         message = encode(Kind.CALL, number, method.name, request, limit=self._limit, offer=offer)
@@ -113,8 +108,8 @@ class Multiplexer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether calls or streams of this side are open."""
-        return bool(self._waiting or self._opened)
+        """Whether calls of this side, or streams, are open."""
+        return bool(self._waiting or self._streams)
 
     # ---- receiving --------------------------------------------------------------------------------------------------
 
@@ -133,16 +128,6 @@ class Multiplexer:
                 served = self._serving.get(number)
                 if served is not None and served[0].abandonable:
                     served[1].cancel()
-                elif served is None and (port := self._accepted.get(number)) is not None:
-                    port.end()  # its answer came too late
-            case Kind.DATA:
-                self._data(number, envelope)
-            case Kind.CREDIT:
-                if (port := self._stream(number)) is not None:
-                    port.grant(decode_body(envelope.body, int))
-            case Kind.END:
-                if (port := self._stream(number)) is not None:
-                    port.end()
             case _:
                 log.warning("%s sent a message of the unknown kind %s", self.peer, envelope.kind)
 
@@ -160,16 +145,6 @@ class Multiplexer:
         waiting = self._waiting.get(number)
         if waiting is not None and not waiting[1].done():
             waiting[1].set_exception(error)
-
-    def _data(self, number: int, envelope: Envelope) -> None:
-        port = self._stream(number)
-        if port is not None and not port.deliver(decode_body(envelope.body, port.flow.frame)):
-            log.warning("%s sent more of a stream than it may; the stream is ended", self.peer)
-            port.end()
-            self._post_soon(Kind.END, number)
-
-    def _stream(self, number: int) -> StreamPort[Any] | None:
-        return self._opened.get(number) or self._accepted.get(number)
 
     # ---- serving ----------------------------------------------------------------------------------------------------
 
@@ -201,32 +176,24 @@ class Multiplexer:
                 raise InvalidInput(f"{method.name}: {e}", data={"request": str(e)}) from None
             reply = await service.call(method, request)
             if method.stream is not None:
-                await self._accept(number, reply, method, envelope.offer)
+                await self._accept(method.stream, reply, envelope.offer)
                 reply = None
             await self._post(Kind.REPLY, number, reply)
         except BackendError as e:
             await self._post_error(number, e)
 
-    async def _accept(self, number: int, stream: Any, method: Method, offer: DataOffer | None) -> None:
-        port = self._accepted[number] = self._port(number, self._accepted, method)
-        if offer is not None and self._dialer is not None and method.stream == "bytes":
-            try:
-                await self._dialer.dial(offer, port)
-            except BaseException:
-                port.end()
-                await stream.close()
-                raise
-        self._spawn(serve_bytes(port, stream) if method.stream == "bytes" else serve_frames(port, stream))
-
-    def _port(self, number: int, ports: dict[int, StreamPort[Any]], method: Method) -> StreamPort[Any]:
-        async def post(kind: Kind, body: Any) -> None:
-            await self._post(kind, number, body)
-
-        def forget() -> None:
-            ports.pop(number, None)
-
-        flow = BYTES if method.stream == "bytes" else FRAMES
-        return StreamPort(flow, post, forget, tell_cut=lambda: self._post_soon(Kind.END, number))
+    async def _accept(self, kind: StreamKind, stream: Any, offer: DataOffer | None) -> None:
+        """Connects the stream that a handler has opened with the end that the far side offers."""
+        port = self._port()
+        try:
+            if offer is None or self._dialer is None:
+                raise Unavailable("there is no way to connect a stream")
+            await self._dialer.dial(offer, port)
+        except BaseException:
+            port.end()
+            await stream.close()
+            raise
+        self._spawn(serve_end(port, kind, stream))
 
     # ---- sending ----------------------------------------------------------------------------------------------------
 
@@ -262,7 +229,7 @@ class Multiplexer:
         """The connection is gone: calls fail, streams end, and handlers stop whose answers nobody awaits."""
         for number in list(self._waiting):
             self._fail(number, error)
-        for port in [*self._opened.values(), *self._accepted.values()]:
+        for port in list(self._streams):
             port.end()
         for method, task in list(self._serving.values()):
             if method.abandonable:

@@ -1,154 +1,155 @@
-"""Two-way streams inside the link, with credit: a slow reader slows its writer and nobody else."""
+"""Two-way streams beside the link, with credit: a slow reader slows its writer and nobody else."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import AbstractContextManager
+from enum import IntEnum
+from typing import Any, Protocol
+
+import msgspec
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.agent import PtyFrame
 from ai.backend.common.wire.link import ByteStream, PtyStream
-from ai.backend.infra.rpc.frames import Kind
+from ai.backend.common.wire.methods import StreamKind
+from ai.backend.infra.rpc.frames import DataOffer
 
-F = TypeVar("F")
-Post = Callable[[Kind, Any], Awaitable[None]]
-"""Sends one message of this stream."""
+log = logging.getLogger(__name__)
 CHUNK_BYTES = 256 * 1024
-"""The largest piece of a stream of bytes: what other messages of the link may have to wait for."""
+"""The largest piece of a stream."""
+WINDOW_BYTES = 1024 * 1024
+"""What may be under way in one direction. A MiB is 50 MB/s over a way of 20 ms."""
 LINGER_S = 5.0
 _PIECE_COST = 256
 """What a piece weighs besides its bytes, so that single bytes fill the window too."""
+_FRAME_HEAD_BYTES = 1024
+"""More than a terminal's frame adds to its data."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flow(Generic[F]):
-    """What a stream carries. ``window`` is what may be under way in one direction, in the unit of ``cost``."""
+class Piece(IntEnum):
+    """What a carrier of a stream transports. The numbers are on the wire."""
 
-    frame: type[F]
-    window: int
-    cost: Callable[[F], int]
-    is_last: Callable[[F], bool]
-
-
-FRAMES: Flow[PtyFrame] = Flow(PtyFrame, 64, lambda _: 1, lambda frame: frame.kind == "closed")
-BYTES: Flow[bytes] = Flow(bytes, 1024 * 1024, lambda piece: len(piece) + _PIECE_COST, lambda piece: not piece)
-"""Pieces of bytes; an empty one says that nothing follows. A MiB is 50 MB/s over a way of 20 ms."""
+    DATA = 8
+    """A piece of bytes; an empty one says that nothing follows."""
+    CREDIT = 9
+    """So many more bytes may be sent."""
 
 
-class StreamPort(Generic[F]):
-    """One end of a stream. With ``FRAMES`` a :class:`~ai.backend.common.wire.link.PtyStream`."""
+Post = Callable[[Piece, Any], Awaitable[None]]
+"""Sends a piece of bytes or a credit to the other end. Raises Unavailable if the carrier is gone."""
 
-    def __init__(
-        self, flow: Flow[F], post: Post, forget: Callable[[], None], *, tell_cut: Callable[[], None] = lambda: None
-    ) -> None:
-        self.flow = flow
-        self._tell_cut = tell_cut
-        self._post = post
+
+def cost_of(piece: bytes) -> int:
+    """Returns what a piece takes of the window."""
+    return len(piece) + _PIECE_COST
+
+
+class StreamPort:
+    """One end of a stream. ``forget`` is called at its end, as is that of the carrier."""
+
+    def __init__(self, forget: Callable[[StreamPort], None] = lambda port: None) -> None:
         self._forget = forget
-        self._incoming: deque[F] = deque()
+        self._post: Post | None = None
+        self._leave_carrier: Callable[[], None] = lambda: None
+        self._incoming: deque[bytes] = deque()
         self._held = 0
         self._news = asyncio.Event()
-        self._credit = flow.window
+        self._credit = WINDOW_BYTES
         self._credited = asyncio.Event()
         self._consumed = 0
-        self._ended = False
         self._over = asyncio.Event()
 
-    def ride(self, post: Post, forget: Callable[[], None]) -> None:
-        """Have its messages go another way from the first one on; ``forget`` is called at its end, too."""
-        forget_here, self._post = self._forget, post
+    @property
+    def is_carried(self) -> bool:
+        return self._post is not None
 
-        def forget_both() -> None:
-            forget_here()
-            forget()
+    def ride(self, post: Post, leave: Callable[[], None]) -> None:
+        """Takes its carrier, once. ``leave`` is called at its end, and tells the far side."""
+        self._post, self._leave_carrier = post, leave
+        if self._over.is_set():
+            leave()
 
-        self._forget = forget_both
-        if self._ended:
-            forget()
-
-    def deliver(self, frame: F) -> bool:
-        """Take a frame from the far side. False: it sent more than it may."""
-        if self._held > self.flow.window:
+    def deliver(self, piece: bytes) -> bool:
+        """Takes a piece from the far side. False: it sent more than it may."""
+        if self._held > WINDOW_BYTES:
             return False
-        self._held += self.flow.cost(frame)
-        self._incoming.append(frame)
+        self._held += cost_of(piece)
+        self._incoming.append(piece)
         self._news.set()
         return True
 
     def grant(self, count: int) -> None:
-        """More may be sent, never more than the window: what is on its way is kept here if the far side takes none."""
-        self._credit = min(self.flow.window, self._credit + max(0, count))
+        """Lets more be sent, never more than the window: what the far side does not take is held here."""
+        self._credit = min(WINDOW_BYTES, self._credit + max(0, count))
         self._credited.set()
 
     def end(self) -> None:
-        """The far side, or the link, has ended it. What has arrived can still be read."""
-        self._ended = True
+        """Ends the stream on both sides. What has arrived can still be read. Safe twice."""
+        if self._over.is_set():
+            return
         self._over.set()
         self._news.set()
         self._credited.set()
-        self._forget()
-
-    def cut(self) -> None:
-        """What it rode on is gone without a word. The far side may not know of the ride, so the link tells it."""
-        if not self._ended:
-            self.end()
-            self._tell_cut()
+        self._leave_carrier()
+        self._forget(self)
 
     async def over(self) -> None:
-        """Wait until either side, or the link, has ended it."""
+        """Waits until either side, or what carries the stream, has ended it."""
         await self._over.wait()
 
-    async def send(self, frame: F) -> None:
-        while self._credit <= 0 and not self._ended:
+    async def send(self, piece: bytes) -> None:
+        """Returns once the piece is under way. Raises Unavailable if the stream has ended."""
+        while self._credit <= 0 and not self._over.is_set():
             self._credited.clear()
             await self._credited.wait()
-        if self._ended:
+        if self._over.is_set() or self._post is None:
             raise Unavailable("the stream has ended")
-        self._credit -= self.flow.cost(frame)
-        await self._post(Kind.DATA, frame)
+        self._credit -= cost_of(piece)
+        await self._post(Piece.DATA, piece)
 
-    async def receive(self) -> F | None:
-        """The next frame; None once it has ended."""
+    async def receive(self) -> bytes | None:
+        """Returns the next piece; None once the stream has ended."""
         while not self._incoming:
-            if self._ended:
+            if self._over.is_set():
                 return None
             self._news.clear()
             await self._news.wait()
-        frame = self._incoming.popleft()
-        cost = self.flow.cost(frame)
+        piece = self._incoming.popleft()
+        cost = cost_of(piece)
         self._held -= cost
         self._consumed += cost
-        if self._consumed >= self.flow.window // 2 and not self._ended:
+        if self._consumed >= WINDOW_BYTES // 2 and not self._over.is_set() and self._post is not None:
             consumed, self._consumed = self._consumed, 0
             try:
-                await self._post(Kind.CREDIT, consumed)
+                await self._post(Piece.CREDIT, consumed)
             except BackendError:
                 self.end()
-        return frame
-
-    async def __aiter__(self) -> AsyncIterator[F]:
-        while (frame := await self.receive()) is not None:
-            yield frame
-            if self.flow.is_last(frame):
-                return
-
-    async def close(self) -> None:
-        if self._ended:
-            return
-        self.end()
-        try:
-            await self._post(Kind.END, None)
-        except BackendError:
-            pass  # the link is gone, and the stream with it
+        return piece
 
 
-class BytesOverFrames:
-    """A :class:`~ai.backend.common.wire.link.ByteStream` on one end of a stream of pieces."""
+class StreamServer(Protocol):
+    """Takes the carriers of the streams that this side opens."""
 
-    def __init__(self, port: StreamPort[bytes]) -> None:
+    def offer(self, port: StreamPort) -> AbstractContextManager[DataOffer]:
+        """Yields how the far side may connect to ``port`` until the block is left. Raises Unavailable: in no way."""
+        ...
+
+
+class StreamDialer(Protocol):
+    """Makes the carriers of the streams that this side accepts."""
+
+    async def dial(self, offer: DataOffer, port: StreamPort) -> None:
+        """Connects ``port`` with the end that the far side offers. Raises Unavailable."""
+
+
+class PortBytes:
+    """A :class:`~ai.backend.common.wire.link.ByteStream` on one end of a stream."""
+
+    def __init__(self, port: StreamPort) -> None:
         self._port = port
         self._has_read_all = False
 
@@ -174,37 +175,75 @@ class BytesOverFrames:
         await self._port.send(b"")
 
     async def close(self) -> None:
-        await self._port.close()
+        self._port.end()
 
 
-async def serve_frames(port: StreamPort[PtyFrame], stream: PtyStream) -> None:
-    """Connect the handler's stream with its port until either ends, then close both."""
+class PortFrames:
+    """A :class:`~ai.backend.common.wire.link.PtyStream` on one end of a stream: one frame is one piece."""
+
+    def __init__(self, port: StreamPort) -> None:
+        self._port = port
+
+    async def send(self, frame: PtyFrame) -> None:
+        largest = CHUNK_BYTES - _FRAME_HEAD_BYTES
+        for start in range(0, max(1, len(frame.data)), largest):
+            part = msgspec.structs.replace(frame, data=frame.data[start : start + largest])
+            await self._port.send(msgspec.msgpack.encode(part))
+
+    async def __aiter__(self) -> AsyncIterator[PtyFrame]:
+        while (piece := await self._port.receive()) is not None:
+            try:
+                frame = msgspec.msgpack.decode(piece, type=PtyFrame)
+            except msgspec.MsgspecError as e:
+                log.warning("a frame of a terminal cannot be read; the terminal is cut: %s", e)
+                self._port.end()
+                return
+            yield frame
+            if frame.kind == "closed":
+                return
+
+    async def close(self) -> None:
+        self._port.end()
+
+
+def open_end(port: StreamPort, kind: StreamKind) -> PtyStream | ByteStream:
+    """Returns the stream of that kind for whoever opened it."""
+    return PortBytes(port) if kind == "bytes" else PortFrames(port)
+
+
+async def serve_end(port: StreamPort, kind: StreamKind, stream: Any) -> None:
+    """Connects the handler's stream with its port until either ends, then closes both."""
+    try:
+        await (_serve_bytes(port, stream) if kind == "bytes" else _serve_frames(port, stream))
+    finally:
+        port.end()
+        await stream.close()
+
+
+async def _serve_frames(port: StreamPort, stream: PtyStream) -> None:
+    far = PortFrames(port)
 
     async def outward() -> None:
         async for frame in stream:
-            await port.send(frame)
+            await far.send(frame)
 
     async def inward() -> None:
-        async for frame in port:
+        async for frame in far:
             await stream.send(frame)
 
     tasks = {asyncio.ensure_future(outward()), asyncio.ensure_future(inward())}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await port.close()
-        await stream.close()
+        await _cancel(tasks)
 
 
-async def serve_bytes(port: StreamPort[bytes], stream: ByteStream) -> None:
-    """Connect the handler's stream with its port until both ways have ended or either is cut, then close both.
+async def _serve_bytes(port: StreamPort, stream: ByteStream) -> None:
+    """Returns once both ways have ended or either is cut.
 
     What the far side had said before it went is still handed on, if the stream takes it soon.
     """
-    far = BytesOverFrames(port)
+    far = PortBytes(port)
 
     async def copy(source: ByteStream, sink: ByteStream) -> None:
         while data := await source.read():
@@ -221,8 +260,10 @@ async def serve_bytes(port: StreamPort[bytes], stream: ByteStream) -> None:
         if over.done():
             await asyncio.wait({inward}, timeout=LINGER_S)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await port.close()
-        await stream.close()
+        await _cancel(tasks)
+
+
+async def _cancel(tasks: Collection[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

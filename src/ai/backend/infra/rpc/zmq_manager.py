@@ -47,7 +47,7 @@ class ZmqManagerEndpoint:
         keypair: the manager's CURVE keys. Agents must know the public one.
         agent_keys: which agent each client key belongs to, asked at each handshake and hello.
         lost_after_s: an agent that says nothing for so long is not connected.
-        data: takes connections for streams of bytes, beside the link; started and stopped with it.
+        data: takes the connections that carry streams; started and stopped with it. None: no streams can be opened.
     """
 
     def __init__(
@@ -91,7 +91,11 @@ class ZmqManagerEndpoint:
             await self.stop()
             raise Unavailable(f"cannot bind {self._bind}: {e}") from None
         if self._data is not None:
-            await self._data.start(self.address)
+            try:
+                await self._data.start(self.address)
+            except Unavailable:
+                await self.stop()
+                raise
         self._tasks = [
             asyncio.create_task(self._receive(self._socket), name="link-receive"),
             asyncio.create_task(self._watch(), name="link-watch"),
@@ -214,7 +218,7 @@ class ZmqManagerEndpoint:
                 service=reports_service(self._reports, hello.agent_id),
                 max_message_bytes=self._limit,
                 deadline_scale=self._scale,
-                data=self._data,
+                server=self._data,
             )
             peer = self._peers[hello.agent_id] = _Peer(hello.agent_id, hello.incarnation, route, multiplexer, 0.0)
             log.info("agent %s is connected", hello.agent_id)

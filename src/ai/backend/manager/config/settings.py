@@ -28,8 +28,8 @@ class AgentLinkSettings(Settings):
         0,
         ge=0,
         le=65_535,
-        description="Where agents connect for the bytes of tunnels, by TLS, at the host of `bind` as they know it; 0:"
-        " any free port. Name one where a firewall stands between; what cannot connect uses the link, which is slower.",
+        description="Where agents connect for tunnels and terminals, by TLS, at the host of `bind` as they know it;"
+        " 0: any free port. Name one, and let it through, where a firewall stands between.",
     )
     advertise: str | None = Field(
         None, description="What agents are told in etcd to connect to, if that is another address than `bind`."
