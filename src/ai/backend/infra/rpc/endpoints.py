@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
+from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 
 
@@ -39,3 +40,29 @@ class AgentEndpoint(Protocol):
     def reports(self) -> ManagerReports:
         """Usable before ``start``; calls raise Unavailable while there is no manager."""
         ...
+
+
+class ConnectedAgents(Mapping[str, AgentCommands]):
+    """The agents that are connected now, as a mapping whose missing keys raise Unavailable.
+
+    Args:
+        ids: returns the ids of the connected agents.
+        agent: returns the commands of an agent.
+    """
+
+    def __init__(self, ids: Callable[[], Collection[str]], agent: Callable[[str], AgentCommands]) -> None:
+        self._ids, self._agent = ids, agent
+
+    def __getitem__(self, agent_id: str) -> AgentCommands:
+        if agent_id not in self._ids():
+            raise Unavailable(f"agent {agent_id} is not connected")
+        return self._agent(agent_id)
+
+    def __contains__(self, agent_id: object) -> bool:
+        return agent_id in self._ids()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._ids()))
+
+    def __len__(self) -> int:
+        return len(self._ids())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +11,7 @@ from typing import Any
 
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.rpc.endpoints import ConnectedAgents
 from ai.backend.infra.rpc.frames import DataOffer, decode
 from ai.backend.infra.rpc.multiplexer import Multiplexer
 from ai.backend.infra.rpc.proxies import commands_proxy, commands_service, reports_proxy, reports_service
@@ -84,6 +85,9 @@ class MemoryLink:
     def agent_endpoint(self, agent_id: str) -> MemoryAgentEndpoint:
         return MemoryAgentEndpoint(self, agent_id)
 
+    def connected(self) -> Collection[str]:
+        return self.commands if self.reports is not None else ()
+
     def connection(self, agent_id: str) -> _Connection:
         """Returns the connection of an agent; it lasts until one of its ends stops.
 
@@ -125,32 +129,12 @@ class MemoryLink:
             await connection.close()
 
 
-class _Connected(Mapping[str, AgentCommands]):
-    """The agents of a link now, as a mapping whose missing keys raise Unavailable."""
-
-    def __init__(self, link: MemoryLink) -> None:
-        self._link = link
-
-    def __getitem__(self, agent_id: str) -> AgentCommands:
-        self._link.connection(agent_id)
-        return self._link.manager.agent(agent_id)
-
-    def __contains__(self, agent_id: object) -> bool:
-        return agent_id in self._link.commands and self._link.reports is not None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._link.commands if self._link.reports is not None else {})
-
-    def __len__(self) -> int:
-        return len(self._link.commands) if self._link.reports is not None else 0
-
-
 class MemoryManagerEndpoint:
     """The manager's end of a :class:`MemoryLink`."""
 
     def __init__(self, link: MemoryLink) -> None:
         self._link = link
-        self._agents = _Connected(link)
+        self._agents = ConnectedAgents(link.connected, self.agent)
 
     async def start(self, reports: ManagerReports) -> None:
         self._link.reports = reports

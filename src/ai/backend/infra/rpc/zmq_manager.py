@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ import zmq.asyncio
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.rpc.data_server import DataServer
+from ai.backend.infra.rpc.endpoints import ConnectedAgents
 from ai.backend.infra.rpc.frames import PROTOCOL, Envelope, Hello, Kind, decode, decode_body, encode
 from ai.backend.infra.rpc.keys import AgentKeys, KeyPair
 from ai.backend.infra.rpc.memory import MAX_MESSAGE_BYTES
@@ -76,7 +77,7 @@ class ZmqManagerEndpoint:
         self._peers: dict[str, _Peer] = {}
         self._routes: dict[bytes, _Peer] = {}
         self._incarnation = ""
-        self._agents = _ConnectedAgents(self)
+        self._agents = ConnectedAgents(lambda: self._peers, self.agent)
         self.address = bind
 
     async def start(self, reports: ManagerReports) -> None:
@@ -145,21 +146,15 @@ class ZmqManagerEndpoint:
         return commands_proxy(partial(self._connection, agent_id))
 
     async def _connection(self, agent_id: str) -> Multiplexer:
-        return self.multiplexer_of(agent_id)
-
-    @property
-    def agents(self) -> Mapping[str, AgentCommands]:
-        return self._agents
-
-    def connected(self) -> list[str]:
-        return list(self._peers)
-
-    def multiplexer_of(self, agent_id: str) -> Multiplexer:
         """Raises Unavailable unless that agent is connected."""
         peer = self._peers.get(agent_id)
         if peer is None:
             raise Unavailable(f"agent {agent_id} is not connected")
         return peer.multiplexer
+
+    @property
+    def agents(self) -> Mapping[str, AgentCommands]:
+        return self._agents
 
     # ---- receiving --------------------------------------------------------------------------------------------------
 
@@ -276,23 +271,3 @@ class ZmqManagerEndpoint:
                 elif peer.multiplexer.is_waiting:
                     # A connection that was closed refuses what is sent: an agent that died need not be waited for.
                     await self._greet(peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
-
-
-class _ConnectedAgents(Mapping[str, AgentCommands]):
-    """The connected agents as a mapping whose missing keys raise Unavailable."""
-
-    def __init__(self, endpoint: ZmqManagerEndpoint) -> None:
-        self._endpoint = endpoint
-
-    def __getitem__(self, agent_id: str) -> AgentCommands:
-        self._endpoint.multiplexer_of(agent_id)
-        return self._endpoint.agent(agent_id)
-
-    def __contains__(self, agent_id: object) -> bool:
-        return agent_id in self._endpoint.connected()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._endpoint.connected())
-
-    def __len__(self) -> int:
-        return len(self._endpoint.connected())
