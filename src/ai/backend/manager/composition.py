@@ -323,7 +323,6 @@ class Manager:
             kept.agents,
             kept.identities,
             self._writer,
-            self._launch,
             clock,
             settings.sessions,
             kept.shares,

@@ -28,6 +28,7 @@ from ai.backend.core.lifecycle.events import (
     SessionEvent,
     SessionRecovered,
     SessionScheduled,
+    SessionStartOverRequested,
 )
 from ai.backend.core.lifecycle.kernel import HOLDING, KernelState, is_orphan
 from ai.backend.core.lifecycle.session import SessionState
@@ -186,7 +187,7 @@ class SimManager:
 
     def _made(self, session_id: SessionId, event: SessionEvent, plans: Mapping[KernelId, DeviceAllocation]) -> Change:
         """Raises Conflict."""
-        after, effects = machine.step(self._database.sessions[session_id], event)
+        after, _, effects = machine.step(self._database.sessions[session_id], event)
         version = self._database.versions[session_id]
         return Change(
             session_id=session_id, version=version, after=after, effects=effects, plans=plans, at=self._world.now
@@ -229,9 +230,8 @@ class SimManager:
                 case DestroyKernels(targets=targets, reason=reason):
                     for target in targets:
                         self._destroy(target, reason)
-                case RestartKernels(targets=targets):
-                    for target in targets:
-                        self._call(target, lambda agent, t=target: agent.restart(t))  # type: ignore[misc]  # bound now
+                case RestartKernels(session_id=session_id):
+                    self._restart_in_place(self._database.sessions[session_id])
                 case CreateKernels(session_id=session_id):
                     self._create(session_id)
                 case _:
@@ -358,8 +358,10 @@ class SimManager:
         plan = self.plan()
         changes = [self._placed(p) for p in plan.placements]
         for eviction in plan.evictions:
-            reason = KernelEventReason.RESCHEDULED if eviction.starts_over else KernelEventReason.PREEMPTED
-            self._change(eviction.session_id, SessionDestroyRequested(reason=reason), fenced=True, tries=1)
+            event: SessionEvent = SessionDestroyRequested(reason=KernelEventReason.PREEMPTED)
+            if eviction.starts_over:
+                event = SessionStartOverRequested()
+            self._change(eviction.session_id, event, fenced=True, tries=1)
         if not changes or not self.is_up:
             return
         self._busy.add("_schedule")
@@ -391,9 +393,12 @@ class SimManager:
 
     def _restart(self) -> None:
         for session in self._database.in_status(S.RESTARTING):
-            for kernel in session.kernels:
-                if kernel.status is KernelStatus.RESTARTING:
-                    self._call(kernel.target, lambda agent, t=kernel.target: agent.restart(t))  # type: ignore[misc]  # bound now
+            self._restart_in_place(session)
+
+    def _restart_in_place(self, session: SessionState) -> None:
+        for kernel in session.kernels:
+            if kernel.status is KernelStatus.RESTARTING:
+                self._call(kernel.target, lambda agent, t=kernel.target: agent.restart(t))  # type: ignore[misc]  # bound now
 
     def _heartbeats(self) -> None:
         """Compare what each agent holds with what it should hold."""
@@ -439,7 +444,7 @@ class SimManager:
         """Idempotent. It is acknowledged once it is stored."""
         before = self._database.sessions[self._database.owners[observed.kernel_id]]
         kernel = before.kernel(observed.kernel_id)
-        after, effects = machine.step(before, observed)
+        after, _, effects = machine.step(before, observed)
         if kernel is not None and kernel.attempt != observed.attempt and (effects or after != before):
             raise AssertionError(f"{observed} is of another attempt than {kernel.attempt} and changed something")
         self._change(before.session_id, observed, then=acknowledge)

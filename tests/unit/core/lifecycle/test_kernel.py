@@ -14,6 +14,7 @@ from ai.backend.core.lifecycle.effects import ReleaseSlots, TakeSlots
 from ai.backend.core.lifecycle.kernel import (
     HOLDING,
     PROGRESS,
+    REQUESTS,
     TRANSITIONS,
     KernelState,
     KernelStep,
@@ -22,8 +23,9 @@ from ai.backend.core.lifecycle.kernel import (
     is_orphan,
     step,
 )
-from ai.backend.core.lifecycle.outcomes import Outcome
+from ai.backend.core.lifecycle.transition import InvalidTransition, Transition
 
+S, T = KernelStatus, KernelTrigger
 AGENT = AgentId("i-1")
 PAIRS = list(product(KernelStatus, KernelTrigger))
 
@@ -33,7 +35,7 @@ def make(status: KernelStatus, attempt: int = 1) -> KernelState:
 
 
 def test_the_table_is_total() -> None:
-    assert set(TRANSITIONS) == set(PAIRS)
+    assert set(TRANSITIONS) == set(KernelStatus)
 
 
 def test_there_is_a_trigger_for_every_status_an_agent_may_report() -> None:
@@ -44,15 +46,17 @@ def test_there_is_a_trigger_for_every_status_an_agent_may_report() -> None:
 def test_every_pair_does_what_the_table_says(status: KernelStatus, trigger: KernelTrigger) -> None:
     state = make(status)
     event = KernelStep(trigger=trigger, agent_id=AGENT, attempt=1)
-    target = TRANSITIONS[status, trigger]
-    if target is Outcome.REFUSED:
-        with pytest.raises(Conflict):
+    row = TRANSITIONS[status].get(trigger)
+    if row is None and trigger in REQUESTS:
+        with pytest.raises(InvalidTransition):
             step(state, event)
         return
-    after, effects = step(state, event)
-    if target is Outcome.IGNORED:
-        assert (after, effects) == (state, ())
+    after, path, effects = step(state, event)
+    if row is None:
+        assert (after, path, effects) == (state, (), ())
         return
+    target = row[0]
+    assert path == (Transition(status, trigger, target),)
     assert after.status is target
     assert check(after) == []
     taken = [e for e in effects if isinstance(e, TakeSlots)]
@@ -63,25 +67,25 @@ def test_every_pair_does_what_the_table_says(status: KernelStatus, trigger: Kern
 
 @pytest.mark.parametrize("status", [s for s in KernelStatus if s.is_final])
 def test_a_final_status_never_changes(status: KernelStatus) -> None:
-    assert all(isinstance(TRANSITIONS[status, trigger], Outcome) for trigger in KernelTrigger)
+    assert not TRANSITIONS[status]
 
 
 def test_observations_only_move_forward() -> None:
     for i, status in enumerate(PROGRESS):
         for earlier in PROGRESS[1 : i + 1]:
-            assert TRANSITIONS[status, KernelTrigger.observed(earlier)] is Outcome.IGNORED
+            assert KernelTrigger.observed(earlier) not in TRANSITIONS[status]
 
 
 @pytest.mark.parametrize("attempt", [0, 1, 3])
 def test_another_attempt_is_ignored(attempt: int) -> None:
     state = make(KernelStatus.CREATING, attempt=2)
     event = KernelStep(trigger=KernelTrigger.OBSERVED_RUNNING, attempt=attempt)
-    assert step(state, event) == (state, ())
+    assert step(state, event) == (state, (), ())
 
 
 def test_scheduling_starts_a_new_attempt_and_forgets_the_old_exit_code() -> None:
     state = KernelState(kernel_id=KernelId(UUID(int=1)), attempt=2, agent_id=AGENT, exit_code=1)
-    after, effects = step(state, KernelStep(trigger=KernelTrigger.SCHEDULED, agent_id=AgentId("i-2")))
+    after, _, effects = step(state, KernelStep(trigger=KernelTrigger.SCHEDULED, agent_id=AgentId("i-2")))
     assert (after.attempt, after.agent_id, after.exit_code) == (3, "i-2", None)
     assert effects == (TakeSlots(target=after.target),)
 
@@ -92,11 +96,11 @@ def test_scheduling_to_no_agent_is_refused() -> None:
 
 
 def test_a_reason_and_an_exit_code_stay_until_there_is_news() -> None:
-    state, _ = step(
+    state, _, _ = step(
         make(KernelStatus.RUNNING),
         KernelStep(trigger=KernelTrigger.OBSERVED_TERMINATING, reason=KernelEventReason.TASK_FAILED, exit_code=3),
     )
-    state, _ = step(state, KernelStep(trigger=KernelTrigger.OBSERVED_TERMINATED))
+    state, _, _ = step(state, KernelStep(trigger=KernelTrigger.OBSERVED_TERMINATED))
     assert (state.reason, state.exit_code) == (KernelEventReason.TASK_FAILED, 3)
 
 
@@ -123,3 +127,40 @@ def test_what_is_unknown_or_elsewhere_is_an_orphan() -> None:
 
 def test_check_names_a_kernel_that_holds_without_an_agent() -> None:
     assert check(KernelState(kernel_id=KernelId(UUID(int=1)), status=KernelStatus.RUNNING))
+
+
+def _expected() -> dict[tuple[KernelStatus, KernelTrigger], KernelStatus]:
+    """The rules of the machine, from which the literal table was once written."""
+    endings = {
+        T.DESTROY_REQUESTED: S.TERMINATING,
+        T.OBSERVED_TERMINATING: S.TERMINATING,
+        T.OBSERVED_TERMINATED: S.TERMINATED,
+        T.OBSERVED_ERROR: S.ERROR,
+        T.OBSERVED_CANCELLED: S.CANCELLED,
+        T.ABANDONED: S.ERROR,
+    }
+    up = (S.RUNNING, S.RESIZING, S.SUSPENDED)
+    moves: dict[KernelStatus, dict[KernelTrigger, KernelStatus]] = {
+        S.PENDING: {T.SCHEDULED: S.SCHEDULED, T.DESTROY_REQUESTED: S.CANCELLED},
+        S.RESTARTING: {T.OBSERVED_RUNNING: S.RUNNING, **endings},
+        S.TERMINATING: {
+            T.OBSERVED_TERMINATED: S.TERMINATED,
+            T.OBSERVED_ERROR: S.ERROR,
+            T.OBSERVED_CANCELLED: S.CANCELLED,
+            T.ABANDONED: S.TERMINATED,
+            T.RETURNED: S.PENDING,
+        },
+    }
+    for i, status in enumerate(PROGRESS[1:], 1):
+        forward = {T.observed(later): later for later in (*PROGRESS[i + 1 :], S.RUNNING)}
+        moves[status] = {**forward, T.RETURNED: S.PENDING, T.OBSERVED_PENDING: S.PENDING, **endings}
+    moves[S.SCHEDULED][T.DISPATCHED] = S.PREPARING
+    for status in up:
+        others = {T.observed(other): other for other in up if other is not status}
+        moves[status] = {**others, T.RESTART_REQUESTED: S.RESTARTING, T.RETURNED: S.PENDING, **endings}
+    return {(status, trigger): to for status, rows in moves.items() for trigger, to in rows.items()}
+
+
+def test_the_table_follows_the_rules() -> None:
+    rows = {(status, trigger): to for status, moves in TRANSITIONS.items() for trigger, (to, _) in moves.items()}
+    assert rows == _expected()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from uuid import UUID
 
 import pytest
@@ -40,10 +39,20 @@ from ai.backend.core.lifecycle.events import (
     SessionRecovered,
     SessionRestartRequested,
     SessionScheduled,
+    SessionStartOverRequested,
 )
 from ai.backend.core.lifecycle.kernel import KernelState
-from ai.backend.core.lifecycle.outcomes import Outcome
-from ai.backend.core.lifecycle.session import TRANSITIONS, SessionState, SessionTrigger, add_up, check, step
+from ai.backend.core.lifecycle.session import (
+    REQUESTS,
+    TRANSITIONS,
+    SessionPhase,
+    SessionState,
+    SessionTrigger,
+    add_up,
+    check,
+    step,
+)
+from ai.backend.core.lifecycle.transition import STORY_LENGTH, InvalidTransition, Transition
 
 KS = KernelStatus
 SS = SessionStatus
@@ -66,7 +75,7 @@ def places(state: SessionState) -> SessionScheduled:
 def run(state: SessionState, *events: SessionEvent) -> tuple[SessionState, list[Effect]]:
     effects: list[Effect] = []
     for event in events:
-        state, more = step(state, event)
+        state, _, more = step(state, event)
         assert check(state) == []
         effects += more
     return state, effects
@@ -91,23 +100,24 @@ def of(kind: type, effects: list[Effect]) -> list[Effect]:
     return [e for e in effects if isinstance(e, kind)]
 
 
-def test_the_table_is_total() -> None:
-    assert set(TRANSITIONS) == set(product(SessionStatus, SessionTrigger))
+def test_every_phase_has_its_rows_and_every_public_status_a_phase() -> None:
+    assert set(TRANSITIONS) == set(SessionPhase)
+    assert {phase.status for phase in SessionPhase} == set(SessionStatus)
 
 
-def test_every_status_can_be_reached_from_pending() -> None:
-    reached = {SS.PENDING}
+def test_every_phase_can_be_reached_from_pending() -> None:
+    reached = {SessionPhase.PENDING}
     while True:
-        more = {t for (s, _), t in TRANSITIONS.items() if s in reached and not isinstance(t, Outcome)} - reached
+        more = {target for phase in reached for target, _ in TRANSITIONS[phase].values()} - reached
         if not more:
             break
         reached |= more
-    assert reached == set(SessionStatus)
+    assert reached == set(SessionPhase)
 
 
 @pytest.mark.parametrize("status", sorted(FINAL_SESSION_STATUSES))
 def test_a_final_status_never_changes(status: SessionStatus) -> None:
-    assert all(isinstance(TRANSITIONS[status, trigger], Outcome) for trigger in SessionTrigger)
+    assert not TRANSITIONS[SessionPhase(status.value)]
 
 
 def test_the_life_of_a_session_of_one_kernel() -> None:
@@ -117,7 +127,7 @@ def test_the_life_of_a_session_of_one_kernel() -> None:
     assert effects == [
         EmitEvent(name="session_scheduled", session_id=state.session_id),
         TakeSlots(target=target),
-        CreateKernels(session_id=state.session_id, targets=(target,)),
+        CreateKernels(session_id=state.session_id),
     ]
     stages = []
     for event in (SessionDispatched(), seen(0, KS.PULLING), seen(0, KS.PREPARED), seen(0, KS.CREATING)):
@@ -246,7 +256,6 @@ def test_a_restart_keeps_slots_and_ignores_the_old_incarnation() -> None:
     assert state.status is SS.RESTARTING
     (restart,) = of(RestartKernels, effects)
     assert isinstance(restart, RestartKernels)
-    assert [t.attempt for t in restart.targets] == [2]
     assert not of(ReleaseSlots, effects)
     same, _ = run(state, seen(0, KS.TERMINATED, attempt=1))
     assert same == state
@@ -269,7 +278,7 @@ def test_requests_out_of_place_are_refused(event: SessionEvent) -> None:
     ended, _ = run(running(), SessionDestroyRequested())
     gone, _ = run(ended, seen(0, KS.TERMINATED))
     for state in (ended, gone):
-        with pytest.raises(Conflict):
+        with pytest.raises(InvalidTransition):
             step(state, event)
 
 
@@ -308,7 +317,7 @@ def test_the_destruction_of_a_kernel_on_a_lost_agent_ends_when_it_is_given_up() 
     assert state.status is SS.TERMINATED
 
 
-OVER = SessionDestroyRequested(reason=R.RESCHEDULED)
+OVER = SessionStartOverRequested()
 
 
 def gone(n: int, reason: KernelEventReason = R.RESCHEDULED, exit_code: int | None = None) -> KernelObserved:
@@ -366,7 +375,8 @@ EVENTS = st.one_of(
         retryable=st.booleans(),
     ),
     st.builds(SessionRestartRequested),
-    st.builds(SessionDestroyRequested, reason=st.sampled_from([R.USER_REQUESTED, R.RESCHEDULED]), forced=st.booleans()),
+    st.builds(SessionDestroyRequested, forced=st.booleans()),
+    st.builds(SessionStartOverRequested),
     st.builds(SessionDegraded),
     st.builds(SessionRecovered),
     st.builds(
@@ -388,10 +398,12 @@ def test_no_order_of_events_breaks_an_invariant(events: list[SessionEvent], sess
     was_final: SessionState | None = None
     for event in events:
         try:
-            state, effects = step(state, event)
+            state, path, effects = step(state, event)
         except Conflict:
             continue
         assert check(state) == []
+        assert path == state.story[len(state.story) - len(path) :], "the story ends with the path"
+        assert [t.after for t in path][:-1] == [t.before for t in path][1:], "a path has no gap"
         for effect in effects:
             if isinstance(effect, TakeSlots):
                 held[effect.target.kernel_id] += 1
@@ -420,3 +432,111 @@ def test_what_is_given_back_too_late_has_ended(
     state, effects = run(state, seen(0, KS.PENDING, reason=R.CREATION_DEFERRED, attempt=attempt))
     assert (state.kernels[0].status, state.status) == (kernel, session)
     assert len(of(ReleaseSlots, effects)) == 1
+
+
+def test_a_step_returns_the_path_and_the_story_keeps_it() -> None:
+    state = pending()
+    state, path, _ = step(state, replace(places(state), stimulus_id="schedule loop"))
+    assert path == (Transition("PENDING", "scheduled", "SCHEDULED", "schedule loop"),)
+    state, path, _ = step(state, seen(0, KS.TERMINATED, reason=R.SELF_TERMINATED, stimulus_id="report 7 of i-0"))
+    assert [(t.trigger, t.after) for t in path] == [
+        ("kernel-ended", "TERMINATING"),
+        ("kernels-terminated", "TERMINATED"),
+    ]
+    assert len(state.story) == 3
+    with pytest.raises(InvalidTransition) as refused:
+        step(state, SessionRestartRequested(stimulus_id="request of AKIA"))
+    e = refused.value
+    assert (e.state, e.trigger, e.stimulus_id, e.story) == (
+        "TERMINATED", "restart-requested", "request of AKIA", state.story,
+    )  # fmt: skip
+    assert "report 7 of i-0" in e.explain()
+    assert e.data["status"] == "TERMINATED"
+
+
+def test_the_story_is_bounded() -> None:
+    state = running()
+    for _ in range(STORY_LENGTH):
+        state, _ = run(state, SessionDegraded(), SessionRecovered())
+    assert len(state.story) == STORY_LENGTH
+
+
+def test_clients_see_a_session_that_starts_over_terminate_once() -> None:
+    state, effects = run(running(session_type=SessionType.BATCH), OVER)
+    assert (state.phase, state.status) == (SessionPhase.STARTING_OVER, SS.TERMINATING)
+    assert names(effects)[0] == "session_terminating"
+    state, effects = run(state, SessionDestroyRequested())
+    assert (state.phase, names(effects)) == (SessionPhase.TERMINATING, [])
+
+
+ROWS = {
+    "PENDING": "scheduled>SCHEDULED destroy-requested>CANCELLED",
+    "SCHEDULED": "dispatched>PREPARING creation-deferred>PENDING creation-failed kernel-observed kernel-over"
+    " program-over kernels-abandoned kernels-preparing>PREPARING kernels-pulling>PULLING kernels-prepared>PREPARED"
+    " kernels-creating>CREATING kernels-running>RUNNING destroy-requested>TERMINATING"
+    " start-over-requested>STARTING_OVER kernel-ended>TERMINATING",
+    "PREPARING": "creation-deferred>PENDING creation-failed kernel-observed kernel-over program-over kernels-abandoned"
+    " kernels-pulling>PULLING kernels-prepared>PREPARED kernels-creating>CREATING kernels-running>RUNNING"
+    " destroy-requested>TERMINATING start-over-requested>STARTING_OVER kernel-ended>TERMINATING",
+    "PULLING": "creation-deferred>PENDING creation-failed kernel-observed kernel-over program-over kernels-abandoned"
+    " kernels-prepared>PREPARED kernels-creating>CREATING kernels-running>RUNNING destroy-requested>TERMINATING"
+    " start-over-requested>STARTING_OVER kernel-ended>TERMINATING",
+    "PREPARED": "creation-deferred>PENDING creation-failed kernel-observed kernel-over program-over kernels-abandoned"
+    " kernels-creating>CREATING kernels-running>RUNNING destroy-requested>TERMINATING"
+    " start-over-requested>STARTING_OVER kernel-ended>TERMINATING",
+    "CREATING": "creation-deferred>PENDING creation-failed kernel-observed kernel-over program-over kernels-abandoned"
+    " kernels-running>RUNNING destroy-requested>TERMINATING start-over-requested>STARTING_OVER"
+    " kernel-ended>TERMINATING",
+    "RUNNING": "restart-requested>RESTARTING degraded>RUNNING_DEGRADED kernel-observed kernel-over program-over"
+    " kernels-abandoned destroy-requested>TERMINATING start-over-requested>STARTING_OVER kernel-ended>TERMINATING",
+    "RUNNING_DEGRADED": "recovered>RUNNING kernel-observed kernel-over program-over kernels-abandoned"
+    " destroy-requested>TERMINATING start-over-requested>STARTING_OVER kernel-ended>TERMINATING",
+    "RESTARTING": "kernel-observed kernel-over program-over kernels-abandoned kernels-running>RUNNING"
+    " destroy-requested>TERMINATING start-over-requested>STARTING_OVER kernel-ended>TERMINATING",
+    "STARTING_OVER": "kernel-over kernels-abandoned kernels-waiting>PENDING program-over>TERMINATING"
+    " destroy-requested>TERMINATING",
+    "TERMINATING": "kernel-observed kernel-over program-over kernels-abandoned destroy-requested"
+    " kernels-terminated>TERMINATED kernels-failed>ERROR kernels-cancelled>CANCELLED",
+    "TERMINATED": "",
+    "ERROR": "",
+    "CANCELLED": "",
+}
+
+
+@pytest.mark.parametrize("phase", SessionPhase)
+def test_every_row_of_the_table(phase: SessionPhase) -> None:
+    rows = [f"{t}>{to}" if to is not phase else str(t) for t, (to, _) in TRANSITIONS[phase].items()]
+    assert sorted(rows) == sorted(ROWS[phase].split())
+
+
+HANDLERS = {
+    "scheduled": "_place",
+    "dispatched": "_dispatch",
+    "creation-deferred": "_return_all",
+    "creation-failed": "_fail",
+    "restart-requested": "_restart",
+    "destroy-requested": "_destroy",
+    "start-over-requested": "_start_over",
+    "kernel-observed": "_observe",
+    "kernel-over": "_observe",
+    "program-over": "_observe",
+    "kernels-abandoned": "_abandon",
+    "kernel-ended": "_end_others",
+    "PENDING destroy-requested": "_cancel",
+    "TERMINATING destroy-requested": "_destroy_again",
+    "STARTING_OVER destroy-requested": "_end_waiting",
+    "STARTING_OVER kernel-over": "_wait_again",
+    "STARTING_OVER kernels-abandoned": "_wait_again",
+    "STARTING_OVER program-over": "_end_after_all",
+}
+
+
+def test_every_row_has_its_handler() -> None:
+    for phase, rows in TRANSITIONS.items():
+        for trigger, (_, handler) in rows.items():
+            expected = HANDLERS.get(f"{phase} {trigger}", HANDLERS.get(trigger))
+            assert (handler.__name__ if handler is not None else None) == expected, (phase, trigger)
+
+
+def test_only_requests_are_refused() -> None:
+    assert {SessionTrigger.SCHEDULED, SessionTrigger.RESTART_REQUESTED} == REQUESTS

@@ -234,7 +234,7 @@ def test_a_session_that_goes_back_gives_its_network_back() -> None:
     failed = SessionCreationFailed(
         kernel_ids=frozenset({session.main.id}), reason=KernelEventReason.CREATION_DEFERRED, retryable=True
     )
-    change, _ = advance(session, failed, now=NOW)
+    change = advance(session, failed, now=NOW)
     assert change is not None
     assert change.new.status is SessionStatus.PENDING
     assert (change.new.vni, change.new.network) == (None, None)

@@ -11,6 +11,7 @@ from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus, SessionType
+from ai.backend.core.lifecycle.effects import CreateKernels, DestroyKernels, RestartKernels
 from ai.backend.core.lifecycle.events import (
     KernelObserved,
     SessionCreationFailed,
@@ -19,10 +20,13 @@ from ai.backend.core.lifecycle.events import (
     SessionEvent,
     SessionRestartRequested,
     SessionScheduled,
+    SessionStartOverRequested,
 )
 from ai.backend.manager.model.changes import slot_deltas
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.services.transitions import advance, fold
+from ai.backend.manager.model.session import HOLDING_KERNEL_STATUSES, Session
+from ai.backend.manager.services.transitions import STARTED_OVER, advance, fold
 from tests.contract.store.builders import NOW, SLOTS, make_session
 
 LATER = NOW + timedelta(seconds=7)
@@ -39,14 +43,14 @@ def seen(session: Session, status: KernelStatus, *, index: int = 0, exit_code: i
 
 
 def after(session: Session, *events: SessionEvent) -> Session:
-    change, _ = advance(session, *events, now=LATER)
+    change = advance(session, *events, now=LATER)
     assert change is not None
     return change.new
 
 
 def test_scheduling_takes_slots_and_tells() -> None:
     session = make_session(size=2)
-    change, _ = advance(session, scheduled(session), now=LATER)
+    change = advance(session, scheduled(session), now=LATER)
     assert change is not None
     assert slot_deltas([change]) == {AGENT: SLOTS * 2}
     assert [e.name for e in change.events] == ["session_scheduled"]
@@ -64,10 +68,10 @@ def test_running_and_ending_leave_times_and_nothing_held() -> None:
     running = after(session, scheduled(session), SessionDispatched(), seen(session, KernelStatus.RUNNING))
     assert (running.started_at, running.main.started_at) == (LATER, LATER)
     assert {"SCHEDULED", "PREPARING", "RUNNING"} <= set(running.status_history)
-    asked, effects = advance(running, SessionDestroyRequested(), now=LATER)
+    asked = advance(running, SessionDestroyRequested(), now=LATER)
     assert asked is not None
-    assert [type(e).__name__ for e in effects if type(e).__name__ == "DestroyKernels"]
-    change, _ = advance(asked.new, seen(session, KernelStatus.TERMINATED, exit_code=0), now=LATER)
+    assert [type(command) for command in asked.commands] == [DestroyKernels]
+    change = advance(asked.new, seen(session, KernelStatus.TERMINATED, exit_code=0), now=LATER)
     assert change is not None
     assert slot_deltas([change]) == {AGENT: SLOTS * -1}
     assert change.new.main.occupied_slots == ResourceSlot()
@@ -110,18 +114,59 @@ def test_a_kernel_of_a_gang_that_failed_waits_as_if_it_had_not_started() -> None
 
 def test_what_changes_nothing_is_no_change() -> None:
     session = make_session()
-    assert advance(session, seen(session, KernelStatus.RUNNING), now=LATER) == (None, ())
+    assert advance(session, seen(session, KernelStatus.RUNNING), now=LATER) is None
     cancelled = after(session, SessionDestroyRequested())
     assert cancelled.status is SessionStatus.CANCELLED
-    assert advance(cancelled, SessionDestroyRequested(), now=LATER)[0] is None
+    assert advance(cancelled, SessionDestroyRequested(), now=LATER) is None
     with pytest.raises(Conflict):
         advance(session, SessionRestartRequested(), now=LATER)
+
+
+def test_the_commands_of_a_change_follow_from_its_step() -> None:
+    session = make_session()
+    placed = advance(session, scheduled(session), now=LATER)
+    assert placed is not None
+    assert placed.commands == (CreateKernels(session_id=session.id),)
+    running = after(placed.new, seen(session, KernelStatus.RUNNING))
+    restarting = advance(running, SessionRestartRequested(), now=LATER)
+    assert restarting is not None
+    assert restarting.commands == (RestartKernels(session_id=session.id),)
+    ending = after(running, SessionDestroyRequested())
+    forced = advance(ending, SessionDestroyRequested(forced=True), now=LATER)
+    assert forced is not None, "a forced end is sent again"
+    assert not forced.is_stored
+    (command,) = forced.commands
+    assert isinstance(command, DestroyKernels)
+    assert command.forced
+
+
+def test_a_session_that_starts_over_says_so_itself() -> None:
+    session = replace(make_session(), type=SessionType.BATCH)
+    running = after(session, scheduled(session), seen(session, KernelStatus.RUNNING))
+    leaving = after(running, SessionStartOverRequested(stimulus_id="schedule loop"))
+    assert (leaving.status, leaving.starting_over) == (SessionStatus.TERMINATING, True)
+    assert leaving.story[-1].stimulus_id == "schedule loop"
+    waiting = after(leaving, seen(session, KernelStatus.TERMINATED))
+    assert (waiting.status, waiting.starting_over, waiting.not_before) == (SessionStatus.PENDING, False, None)
+    assert waiting.status_data[STARTED_OVER] == {"times": 1, "attempts": 1}
+    ended = after(leaving, SessionDestroyRequested())
+    assert (ended.status, ended.starting_over) == (SessionStatus.TERMINATING, False)
+    # The reason alone decides nothing: only the machine's state does.
+    odd = replace(leaving, starting_over=False)
+    assert after(odd, seen(session, KernelStatus.TERMINATED)).status is SessionStatus.TERMINATED
+
+
+def test_the_history_follows_the_path() -> None:
+    session = make_session()
+    running = after(session, scheduled(session), seen(session, KernelStatus.RUNNING))
+    ended = after(running, seen(session, KernelStatus.TERMINATED))
+    assert list(ended.status_history) == ["SCHEDULED", "RUNNING", "TERMINATING", "TERMINATED"]
 
 
 def test_a_batch_session_tells_its_exit_code() -> None:
     session = replace(make_session(), type=SessionType.BATCH)
     running = after(session, scheduled(session), seen(session, KernelStatus.RUNNING))
-    change, _ = advance(running, seen(session, KernelStatus.TERMINATED, exit_code=3), now=LATER)
+    change = advance(running, seen(session, KernelStatus.TERMINATED, exit_code=3), now=LATER)
     assert change is not None
     failure = next(e for e in change.events if e.name == "session_failure")
     assert (failure.payload["exitCode"], failure.payload["result"]) == (3, "FAILURE")

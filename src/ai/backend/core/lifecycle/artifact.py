@@ -10,8 +10,6 @@ Rules:
    happens to the revision; an import that is asked for meanwhile waits for that.
 4. An import of what is being imported or is available changes nothing; cancelling needs an import, and a cleanup needs
    that none is under way.
-
-``step`` is total over (status, trigger).
 """
 
 from __future__ import annotations
@@ -19,11 +17,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 
 from ai.backend.common.artifacts import RevisionStatus
-from ai.backend.common.errors import Conflict
-from ai.backend.core.lifecycle.outcomes import Outcome
+from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
 
 S = RevisionStatus
 
@@ -39,28 +35,26 @@ class RevisionTrigger(StrEnum):
 
 T = RevisionTrigger
 
-_MOVES: Mapping[RevisionStatus, Mapping[RevisionTrigger, RevisionStatus | Outcome]] = {
-    S.SCANNED: {T.IMPORT_REQUESTED: S.PULLING, T.CANCEL_REQUESTED: Outcome.REFUSED},
+TRANSITIONS: Mapping[RevisionStatus, Mapping[RevisionTrigger, RevisionStatus]] = {
+    S.SCANNED: {
+        T.IMPORT_REQUESTED: S.PULLING,
+    },
     S.PULLING: {
         T.DOWNLOADED: S.PULLED,
         T.FAILED: S.SCANNED,
         T.CANCEL_REQUESTED: S.SCANNED,
-        T.CLEANUP_REQUESTED: Outcome.REFUSED,
     },
     S.PULLED: {
         T.ARCHIVED: S.AVAILABLE,
         T.FAILED: S.SCANNED,
         T.CANCEL_REQUESTED: S.SCANNED,
-        T.CLEANUP_REQUESTED: Outcome.REFUSED,
     },
-    S.AVAILABLE: {T.CLEANUP_REQUESTED: S.SCANNED, T.CANCEL_REQUESTED: Outcome.REFUSED},
+    S.AVAILABLE: {
+        T.CLEANUP_REQUESTED: S.SCANNED,
+    },
 }
-
-TRANSITIONS: Mapping[tuple[RevisionStatus, RevisionTrigger], RevisionStatus | Outcome] = MappingProxyType(
-    {(status, trigger): _MOVES[status].get(trigger, Outcome.IGNORED) for status in S for trigger in T}
-)
-
-_WHY_NOT = {
+#: The pairs without a row that are refused, with the reason in half a sentence. All others change nothing.
+REFUSALS: Mapping[tuple[RevisionStatus, RevisionTrigger], str] = {
     (S.SCANNED, T.CANCEL_REQUESTED): "it is not being imported",
     (S.AVAILABLE, T.CANCEL_REQUESTED): "its import is done; clean it up instead",
     (S.PULLING, T.CLEANUP_REQUESTED): "it is being imported; cancel that first",
@@ -76,15 +70,24 @@ class RevisionState:
     residue: bool = False
 
 
-def step(state: RevisionState, trigger: RevisionTrigger) -> RevisionState:
-    """The next state; the same one if the trigger is out of date.
+def step(
+    state: RevisionState, trigger: RevisionTrigger, *, subject: str = "", stimulus_id: str = "", story: Path = ()
+) -> tuple[RevisionState, Path, tuple[()]]:
+    """Move a revision.
+
+    Returns:
+        The next state and the transition that led there; the same state and an empty path if the trigger is out of
+        date. There are no effects: the loop that imports and removes files reads the state.
 
     Raises:
-        Conflict: the status does not admit what is requested; the message says why, in half a sentence.
+        InvalidTransition: the status does not admit what is requested; the message says why, in half a sentence.
     """
-    target = TRANSITIONS[state.status, trigger]
-    if target is Outcome.REFUSED:
-        raise Conflict(_WHY_NOT[state.status, trigger], data={"status": state.status.value})
-    if isinstance(target, Outcome):
-        return state
-    return RevisionState(target, state.residue or target is S.SCANNED)
+    if (reason := REFUSALS.get((state.status, trigger))) is not None:
+        raise InvalidTransition(
+            reason, subject=subject, state=state.status, trigger=trigger, stimulus_id=stimulus_id, story=story
+        )
+    target = TRANSITIONS[state.status].get(trigger)
+    if target is None:
+        return state, (), ()
+    path = (Transition(state.status, trigger, target, stimulus_id),)
+    return RevisionState(target, state.residue or target is S.SCANNED), path, ()

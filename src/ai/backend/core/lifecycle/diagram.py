@@ -2,46 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from enum import StrEnum
-from typing import TypeVar
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Any
 
 from ai.backend.common.artifacts import RevisionStatus
-from ai.backend.common.states import FINAL_KERNEL_STATUSES, FINAL_SESSION_STATUSES, KernelStatus, SessionStatus
-from ai.backend.core.lifecycle import artifact, kernel, session
-from ai.backend.core.lifecycle.outcomes import Outcome
+from ai.backend.common.folders import FolderStatus
+from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelStatus
+from ai.backend.core.lifecycle import artifact, folder, kernel, kernel_phase, session
 
 _HEAD = """\
 Written from the tables in `src/ai/backend/core/lifecycle` by `python -m tools.docs`; do not edit.
-A pair of status and trigger that is not listed changes nothing and is no error."""
-
-_S = TypeVar("_S", bound=StrEnum)
-_T = TypeVar("_T", bound=StrEnum)
+A row whose next state is its own only runs its handler. A pair of state and trigger that is not listed changes nothing
+and is no error. The last column names the handler of the row, or the effects that it asks for."""
 
 
-def arrows(table: Mapping[tuple[_S, _T], _S | Outcome]) -> dict[tuple[_S, _S], list[_T]]:
-    """Every (from, to) pair of statuses with the triggers that lead there, in the order of the table."""
-    found: dict[tuple[_S, _S], list[_T]] = {}
-    for (status, trigger), target in table.items():
-        if not isinstance(target, Outcome):
-            found.setdefault((status, target), []).append(trigger)
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine of the page. ``refused``: the pairs without a row that raise InvalidTransition."""
+
+    title: str
+    doc: str | None
+    table: Mapping[Any, Mapping[Any, Any]]
+    initial: Collection[StrEnum]
+    final: Collection[StrEnum] = ()
+    refused: Collection[tuple[StrEnum, StrEnum]] = ()
 
 
-def mermaid(table: Mapping[tuple[_S, _T], _S | Outcome], *, initial: _S, final: frozenset[_S]) -> str:
+def _refused(table: Mapping[Any, Mapping[Any, Any]], requests: Collection[StrEnum]) -> list[tuple[StrEnum, StrEnum]]:
+    return [(state, trigger) for state, rows in table.items() for trigger in sorted(requests) if trigger not in rows]
+
+
+MACHINES = (
+    Machine(
+        title="Session",
+        doc=session.__doc__,
+        table=session.TRANSITIONS,
+        initial=(session.SessionPhase.PENDING,),
+        final=(session.SessionPhase.CANCELLED, session.SessionPhase.ERROR, session.SessionPhase.TERMINATED),
+        refused=_refused(session.TRANSITIONS, session.REQUESTS),
+    ),
+    Machine(
+        title="Kernel",
+        doc=kernel.__doc__,
+        table=kernel.TRANSITIONS,
+        initial=(KernelStatus.PENDING,),
+        final=sorted(FINAL_KERNEL_STATUSES),
+        refused=_refused(kernel.TRANSITIONS, kernel.REQUESTS),
+    ),
+    Machine(
+        title="Kernel on its agent",
+        doc=kernel_phase.__doc__,
+        table=kernel_phase.TRANSITIONS,
+        initial=(kernel_phase.Phase.CREATING,),
+        final=(kernel_phase.Phase.ENDED,),
+        refused=_refused(kernel_phase.TRANSITIONS, kernel_phase.REQUESTS),
+    ),
+    Machine(
+        title="Folder",
+        doc=folder.__doc__,
+        table=folder.TRANSITIONS,
+        initial=(FolderStatus.PERFORMING, FolderStatus.CLONING),
+        final=(FolderStatus.DELETE_COMPLETE,),
+        refused=_refused(folder.TRANSITIONS, folder.REQUESTS),
+    ),
+    Machine(
+        title="Revision of an artifact",
+        doc=artifact.__doc__,
+        table=artifact.TRANSITIONS,
+        initial=(RevisionStatus.SCANNED,),
+        refused=tuple(artifact.REFUSALS),
+    ),
+)
+
+
+def target_of(row: Any) -> StrEnum:
+    """Name the next state of a row: the row itself, or its first part."""
+    target: StrEnum = row[0] if isinstance(row, tuple) else row
+    return target
+
+
+def arrows(table: Mapping[Any, Mapping[Any, Any]]) -> dict[tuple[StrEnum, StrEnum], list[StrEnum]]:
+    """List every (from, to) pair of different states with the triggers that lead there, in the order of the table."""
+    triggers_of: dict[tuple[StrEnum, StrEnum], list[StrEnum]] = {}
+    for state, rows in table.items():
+        for trigger, row in rows.items():
+            if (target := target_of(row)) is not state:
+                triggers_of.setdefault((state, target), []).append(trigger)
+    return triggers_of
+
+
+def _node(state: StrEnum) -> str:
+    """Mermaid takes no hyphen in the name of a state."""
+    return state.replace("-", "_")
+
+
+def mermaid(machine: Machine) -> str:
     """Draw one table as a Mermaid state diagram."""
-    lines = ["stateDiagram-v2", f"    [*] --> {initial}"]
-    lines += [f"    {a} --> {b}: {', '.join(triggers)}" for (a, b), triggers in arrows(table).items()]
-    lines += [f"    {status} --> [*]" for status in sorted(final)]
+    lines = ["stateDiagram-v2"]
+    lines += [f"    [*] --> {_node(state)}" for state in machine.initial]
+    lines += [f"    {_node(a)} --> {_node(b)}: {', '.join(by)}" for (a, b), by in arrows(machine.table).items()]
+    lines += [f"    {_node(state)} --> [*]" for state in machine.final]
     return "\n".join(lines)
 
 
-def _grid(table: Mapping[tuple[_S, _T], _S | Outcome]) -> str:
-    """Write one table out: a row for each status that can move, every trigger that moves or is refused."""
-    lines = ["| status | trigger | next |", "|---|---|---|"]
-    for (status, trigger), target in table.items():
-        if target is not Outcome.IGNORED:
-            lines.append(f"| {status} | {trigger} | {'*refused*' if isinstance(target, Outcome) else target} |")
+def _action(row: Any) -> str:
+    """Name the handler of a row or its effects; empty where it has none."""
+    action = row[1] if isinstance(row, tuple) else None
+    if isinstance(action, tuple):
+        return ", ".join(effect.value for effect in action if isinstance(effect, Enum))
+    return "" if action is None else str(action.__name__).removeprefix("_")
+
+
+def _grid(machine: Machine) -> str:
+    """Write one table out: a row for every trigger that moves or acts, and for every one that is refused."""
+    lines = ["| state | trigger | next | handler or effects |", "|---|---|---|---|"]
+    for state, rows in machine.table.items():
+        for trigger, row in rows.items():
+            lines.append(f"| {state} | {trigger} | {target_of(row)} | {_action(row)} |")
+        lines += [f"| {state} | {trigger} | *refused* | |" for by, trigger in machine.refused if by is state]
     return "\n".join(lines)
 
 
@@ -52,20 +132,7 @@ def _rules(doc: str | None) -> str:
 
 def render() -> str:
     """The text of docs/reference/state-machines.md."""
-    parts = [
-        "# State machines",
-        _HEAD,
-        "## Session",
-        _rules(session.__doc__),
-        f"```mermaid\n{mermaid(session.TRANSITIONS, initial=SessionStatus.PENDING, final=FINAL_SESSION_STATUSES)}\n```",
-        _grid(session.TRANSITIONS),
-        "## Kernel",
-        _rules(kernel.__doc__),
-        f"```mermaid\n{mermaid(kernel.TRANSITIONS, initial=KernelStatus.PENDING, final=FINAL_KERNEL_STATUSES)}\n```",
-        _grid(kernel.TRANSITIONS),
-        "## Revision of an artifact",
-        _rules(artifact.__doc__),
-        f"```mermaid\n{mermaid(artifact.TRANSITIONS, initial=RevisionStatus.SCANNED, final=frozenset())}\n```",
-        _grid(artifact.TRANSITIONS),
-    ]
+    parts = ["# State machines", _HEAD]
+    for machine in MACHINES:
+        parts += [f"## {machine.title}", _rules(machine.doc), f"```mermaid\n{mermaid(machine)}\n```", _grid(machine)]
     return "\n\n".join(parts) + "\n"

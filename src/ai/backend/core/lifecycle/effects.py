@@ -1,7 +1,8 @@
-"""What the machines ask the shell to do, imperative and idempotent.
+"""What the session's machine asks its shell to do.
 
-The shell applies the new state, the slot effects and the emitted events in ONE transaction; what talks to an agent is
-done afterwards, and done again by the level-triggered loops from the status alone if it was lost:
+Every effect is idempotent and has one executor, ``manager/services/effects.py``, in production and in simulation.
+The facts become part of the transaction that writes the new state. The commands follow after it; if they are lost, the
+level-triggered loops repeat them from the status alone:
 
 =============  ============================================
 session is     the loop repeats
@@ -44,19 +45,29 @@ class ReleaseSlots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EmitEvent:
+    """Tell the clients that watch (names of the client wire contract); ``kernel_id`` is None for the session's own."""
+
+    name: str
+    session_id: SessionId
+    kernel_id: KernelId | None = None
+    reason: KernelEventReason = KernelEventReason.UNKNOWN
+    exit_code: int | None = None
+    result: SessionResult | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CreateKernels:
-    """Ask the agents of all targets to create them. Every target belongs to one session."""
+    """Ask the agents to create the kernels of a session that is SCHEDULED."""
 
     session_id: SessionId
-    targets: tuple[KernelTarget, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartKernels:
-    """Ask the agents to restart in place; the attempts are the new ones."""
+    """Ask the agents to restart the kernels of a session in place that are RESTARTING."""
 
     session_id: SessionId
-    targets: tuple[KernelTarget, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +80,6 @@ class DestroyKernels:
     forced: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmitEvent:
-    """Tell the clients that watch (names of the client wire contract); ``kernel_id`` is None for the session's own."""
-
-    name: str
-    session_id: SessionId
-    kernel_id: KernelId | None = None
-    reason: KernelEventReason = KernelEventReason.UNKNOWN
-    exit_code: int | None = None
-    result: SessionResult | None = None
-
-
-Effect = TakeSlots | ReleaseSlots | CreateKernels | RestartKernels | DestroyKernels | EmitEvent
+Fact = TakeSlots | ReleaseSlots | EmitEvent
+Command = CreateKernels | RestartKernels | DestroyKernels
+Effect = Fact | Command

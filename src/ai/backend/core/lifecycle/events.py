@@ -10,19 +10,27 @@ from ai.backend.common.states import KernelEventReason, KernelStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionScheduled:
+class SessionStimulus:
+    """What all events have. ``stimulus_id`` names the cause in the session's story: a request, a report, a loop."""
+
+    reason: KernelEventReason = KernelEventReason.UNKNOWN
+    stimulus_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionScheduled(SessionStimulus):
     """The planner found a place for every kernel."""
 
     agents: Mapping[KernelId, AgentId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDispatched:
+class SessionDispatched(SessionStimulus):
     """Every agent accepted the creation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionCreationFailed:
+class SessionCreationFailed(SessionStimulus):
     """Some kernels could not be created, as the agents' refusals or the loss of an agent tell.
 
     ``retryable``: for now (go back to the scheduler) or for good (the session fails with ``reason``).
@@ -34,12 +42,12 @@ class SessionCreationFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRestartRequested:
+class SessionRestartRequested(SessionStimulus):
     reason: KernelEventReason = KernelEventReason.RESTARTING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDestroyRequested:
+class SessionDestroyRequested(SessionStimulus):
     """By the user, an idle rule, a timeout. A forced one is repeated without grace even when TERMINATING."""
 
     reason: KernelEventReason = KernelEventReason.USER_REQUESTED
@@ -47,30 +55,36 @@ class SessionDestroyRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionDegraded:
+class SessionStartOverRequested(SessionStimulus):
+    """The session makes way for another one, and waits again once nothing of it is left."""
+
+    reason: KernelEventReason = KernelEventReason.RESCHEDULED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionDegraded(SessionStimulus):
     """An agent that holds one of the kernels does not answer."""
 
     reason: KernelEventReason = KernelEventReason.AGENT_LOST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionRecovered:
+class SessionRecovered(SessionStimulus):
     """Every agent that holds one of the kernels answers again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelObserved:
+class KernelObserved(SessionStimulus):
     """An agent's word. Observations of other attempts than the present one are ignored."""
 
     kernel_id: KernelId
     attempt: int
     status: KernelStatus
-    reason: KernelEventReason = KernelEventReason.UNKNOWN
     exit_code: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelsAbandoned:
+class KernelsAbandoned(SessionStimulus):
     """Their agent is given up, or denies having them: their slots are free, whatever may still run is an orphan."""
 
     kernel_ids: frozenset[KernelId]
@@ -83,6 +97,7 @@ SessionEvent = (
     | SessionCreationFailed
     | SessionRestartRequested
     | SessionDestroyRequested
+    | SessionStartOverRequested
     | SessionDegraded
     | SessionRecovered
     | KernelObserved

@@ -14,22 +14,22 @@ Rules:
 5. PENDING + destroy is CANCELLED: there is nothing to end. Otherwise a kernel is TERMINATING until its agent has seen
    that nothing is left, or the manager gives the agent up (ABANDONED).
 6. BUILDING, RESIZING and SUSPENDED are entered only because an agent says so.
+7. To schedule a kernel and to restart it are requests: where they have no row, they are refused.
 
 The session's machine (``session.py``) drives this one; nothing else should call :func:`step`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.states import FINAL_KERNEL_STATUSES, KernelEventReason, KernelStatus
 from ai.backend.core.lifecycle.effects import KernelTarget, ReleaseSlots, TakeSlots
-from ai.backend.core.lifecycle.outcomes import Outcome
+from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
 
 S = KernelStatus
 
@@ -73,57 +73,6 @@ UP = frozenset({S.RUNNING, S.RESIZING, S.SUSPENDED})
 #: All and only the statuses in which a kernel occupies slots of its agent.
 HOLDING = frozenset(KernelStatus) - FINAL_KERNEL_STATUSES - {S.PENDING}
 
-_ENDINGS = {
-    T.OBSERVED_TERMINATING: S.TERMINATING,
-    T.OBSERVED_TERMINATED: S.TERMINATED,
-    T.OBSERVED_ERROR: S.ERROR,
-    T.OBSERVED_CANCELLED: S.CANCELLED,
-    T.DESTROY_REQUESTED: S.TERMINATING,
-    T.ABANDONED: S.ERROR,
-}
-
-
-def _moves(status: KernelStatus) -> dict[KernelTrigger, KernelStatus]:
-    """The rows of one status: every trigger that moves it, and where to."""
-    if status is S.PENDING:
-        return {T.SCHEDULED: S.SCHEDULED, T.DESTROY_REQUESTED: S.CANCELLED}
-    if status in FINAL_KERNEL_STATUSES:
-        return {}
-    if status is S.TERMINATING:
-        return {
-            T.OBSERVED_TERMINATED: S.TERMINATED,
-            T.OBSERVED_ERROR: S.ERROR,
-            T.OBSERVED_CANCELLED: S.CANCELLED,
-            T.ABANDONED: S.TERMINATED,
-            T.RETURNED: S.PENDING,
-        }
-    if status in PROGRESS:
-        later = PROGRESS[PROGRESS.index(status) + 1 :]
-        forward = {T.observed(s): s for s in (*later, S.RUNNING)}
-        dispatched = {T.DISPATCHED: S.PREPARING} if status is S.SCHEDULED else {}
-        return {**forward, **dispatched, T.RETURNED: S.PENDING, T.OBSERVED_PENDING: S.PENDING, **_ENDINGS}
-    if status is S.RESTARTING:
-        return {T.OBSERVED_RUNNING: S.RUNNING, **_ENDINGS}
-    others = {T.observed(s): s for s in UP if s is not status}
-    return {**others, T.RESTART_REQUESTED: S.RESTARTING, T.RETURNED: S.PENDING, **_ENDINGS}
-
-
-#: Requests that make no sense in a status are refused, except those that are already fulfilled or no longer matter.
-_REFUSABLE = frozenset({T.SCHEDULED, T.RESTART_REQUESTED})
-
-
-def _table() -> dict[tuple[KernelStatus, KernelTrigger], KernelStatus | Outcome]:
-    table: dict[tuple[KernelStatus, KernelTrigger], KernelStatus | Outcome] = {}
-    for status in KernelStatus:
-        moves = _moves(status)
-        for trigger in KernelTrigger:
-            otherwise = Outcome.REFUSED if trigger in _REFUSABLE else Outcome.IGNORED
-            table[status, trigger] = moves.get(trigger, otherwise)
-    return table
-
-
-TRANSITIONS: Mapping[tuple[KernelStatus, KernelTrigger], KernelStatus | Outcome] = MappingProxyType(_table())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelState:
@@ -162,47 +111,229 @@ class KernelStep:
     attempt: int | None = None
     agent_id: AgentId | None = None
     exit_code: int | None = None
+    stimulus_id: str = ""
 
 
 SlotEffect = TakeSlots | ReleaseSlots
+Handler = Callable[[KernelState, KernelState, KernelStep], tuple[KernelState, tuple[SlotEffect, ...]]]
+"""Takes the state before, the state with its next status, and the event."""
+Row = tuple[KernelStatus, Handler]
 
 
-def step(state: KernelState, event: KernelStep) -> tuple[KernelState, tuple[SlotEffect, ...]]:
+def _move(_: KernelState, after: KernelState, __: KernelStep) -> tuple[KernelState, tuple[SlotEffect, ...]]:
+    return after, ()
+
+
+def _take_slots(
+    before: KernelState, after: KernelState, event: KernelStep
+) -> tuple[KernelState, tuple[SlotEffect, ...]]:
+    if event.agent_id is None:
+        raise Conflict(f"kernel {before.kernel_id} was scheduled to no agent")
+    after = replace(after, agent_id=event.agent_id, attempt=before.attempt + 1, exit_code=None)
+    return after, (TakeSlots(target=after.target),)
+
+
+def _begin_restart(
+    before: KernelState, after: KernelState, _: KernelStep
+) -> tuple[KernelState, tuple[SlotEffect, ...]]:
+    """The slots stay taken: they are counted by kernel, not by attempt."""
+    return replace(after, attempt=before.attempt + 1), ()
+
+
+def _release_slots(
+    before: KernelState, after: KernelState, _: KernelStep
+) -> tuple[KernelState, tuple[SlotEffect, ...]]:
+    return after, (ReleaseSlots(target=before.target),)
+
+
+TRANSITIONS: Mapping[KernelStatus, Mapping[KernelTrigger, Row]] = {
+    S.PENDING: {
+        T.SCHEDULED: (S.SCHEDULED, _take_slots),
+        T.DESTROY_REQUESTED: (S.CANCELLED, _move),
+    },
+    S.SCHEDULED: {
+        T.DISPATCHED: (S.PREPARING, _move),
+        T.OBSERVED_PREPARING: (S.PREPARING, _move),
+        T.OBSERVED_PULLING: (S.PULLING, _move),
+        T.OBSERVED_BUILDING: (S.BUILDING, _move),
+        T.OBSERVED_PREPARED: (S.PREPARED, _move),
+        T.OBSERVED_CREATING: (S.CREATING, _move),
+        T.OBSERVED_RUNNING: (S.RUNNING, _move),
+        T.RETURNED: (S.PENDING, _release_slots),
+        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.PREPARING: {
+        T.OBSERVED_PULLING: (S.PULLING, _move),
+        T.OBSERVED_BUILDING: (S.BUILDING, _move),
+        T.OBSERVED_PREPARED: (S.PREPARED, _move),
+        T.OBSERVED_CREATING: (S.CREATING, _move),
+        T.OBSERVED_RUNNING: (S.RUNNING, _move),
+        T.RETURNED: (S.PENDING, _release_slots),
+        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.PULLING: {
+        T.OBSERVED_BUILDING: (S.BUILDING, _move),
+        T.OBSERVED_PREPARED: (S.PREPARED, _move),
+        T.OBSERVED_CREATING: (S.CREATING, _move),
+        T.OBSERVED_RUNNING: (S.RUNNING, _move),
+        T.RETURNED: (S.PENDING, _release_slots),
+        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.BUILDING: {
+        T.OBSERVED_PREPARED: (S.PREPARED, _move),
+        T.OBSERVED_CREATING: (S.CREATING, _move),
+        T.OBSERVED_RUNNING: (S.RUNNING, _move),
+        T.RETURNED: (S.PENDING, _release_slots),
+        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.PREPARED: {
+        T.OBSERVED_CREATING: (S.CREATING, _move),
+        T.OBSERVED_RUNNING: (S.RUNNING, _move),
+        T.RETURNED: (S.PENDING, _release_slots),
+        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.CREATING: {
+        T.OBSERVED_RUNNING: (S.RUNNING, _move),
+        T.RETURNED: (S.PENDING, _release_slots),
+        T.OBSERVED_PENDING: (S.PENDING, _release_slots),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.RUNNING: {
+        T.OBSERVED_RESIZING: (S.RESIZING, _move),
+        T.OBSERVED_SUSPENDED: (S.SUSPENDED, _move),
+        T.RESTART_REQUESTED: (S.RESTARTING, _begin_restart),
+        T.RETURNED: (S.PENDING, _release_slots),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.RESTARTING: {
+        T.OBSERVED_RUNNING: (S.RUNNING, _move),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.RESIZING: {
+        T.OBSERVED_RUNNING: (S.RUNNING, _move),
+        T.OBSERVED_SUSPENDED: (S.SUSPENDED, _move),
+        T.RESTART_REQUESTED: (S.RESTARTING, _begin_restart),
+        T.RETURNED: (S.PENDING, _release_slots),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.SUSPENDED: {
+        T.OBSERVED_RUNNING: (S.RUNNING, _move),
+        T.OBSERVED_RESIZING: (S.RESIZING, _move),
+        T.RESTART_REQUESTED: (S.RESTARTING, _begin_restart),
+        T.RETURNED: (S.PENDING, _release_slots),
+        T.DESTROY_REQUESTED: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATING: (S.TERMINATING, _move),
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.ERROR, _release_slots),
+    },
+    S.TERMINATING: {
+        T.OBSERVED_TERMINATED: (S.TERMINATED, _release_slots),
+        T.OBSERVED_ERROR: (S.ERROR, _release_slots),
+        T.OBSERVED_CANCELLED: (S.CANCELLED, _release_slots),
+        T.ABANDONED: (S.TERMINATED, _release_slots),
+        T.RETURNED: (S.PENDING, _release_slots),
+    },
+    S.TERMINATED: {},
+    S.ERROR: {},
+    S.CANCELLED: {},
+}
+#: A request without a row is refused; any other trigger without a row is late or repeated.
+REQUESTS = frozenset({T.SCHEDULED, T.RESTART_REQUESTED})
+
+
+def step(
+    state: KernelState, event: KernelStep, *, story: Path = ()
+) -> tuple[KernelState, Path, tuple[SlotEffect, ...]]:
     """Move one kernel.
 
+    Args:
+        state: as it is.
+        event: what happens.
+        story: how the session came to its state, for the error.
+
     Returns:
-        The same object and no effects if the event is ignored.
+        The next state, the transitions that led there, and the effects. The same object, and nothing else, if the
+        event is ignored.
 
     Raises:
-        Conflict: the present status does not admit this.
+        InvalidTransition: the present status does not admit this request.
     """
     if event.attempt is not None and event.attempt != state.attempt:
-        return state, ()
-    target = TRANSITIONS[state.status, event.trigger]
-    if target is Outcome.IGNORED:
-        return state, ()
-    if isinstance(target, Outcome):
-        raise Conflict(
+        return state, (), ()
+    row = TRANSITIONS[state.status].get(event.trigger)
+    if row is None and event.trigger in REQUESTS:
+        raise InvalidTransition(
             f"A kernel that is {state.status} cannot be {event.trigger}.",
-            data={"kernel": str(state.kernel_id), "status": state.status.value},
+            subject=f"kernel {state.kernel_id}",
+            state=state.status,
+            trigger=event.trigger,
+            stimulus_id=event.stimulus_id,
+            story=story,
+            data={"kernel": str(state.kernel_id)},
         )
-    after = replace(
+    if row is None:
+        return state, (), ()
+    target, handle = row
+    moved = replace(
         state,
         status=target,
         reason=event.reason if event.reason is not KernelEventReason.UNKNOWN else state.reason,
         exit_code=event.exit_code if event.exit_code is not None else state.exit_code,
     )
-    if event.trigger is T.SCHEDULED:
-        if event.agent_id is None:
-            raise Conflict(f"kernel {state.kernel_id} was scheduled to no agent")
-        after = replace(after, agent_id=event.agent_id, attempt=state.attempt + 1, exit_code=None)
-        return after, (TakeSlots(target=after.target),)
-    if event.trigger is T.RESTART_REQUESTED:
-        # The slots stay taken: they are counted by kernel, not by attempt.
-        return replace(after, attempt=state.attempt + 1), ()
-    if state.status in HOLDING and target not in HOLDING:
-        return after, (ReleaseSlots(target=state.target),)
-    return after, ()
+    after, effects = handle(state, moved, event)
+    return after, (Transition(state.status, event.trigger, target, event.stimulus_id),), effects
 
 
 def check(state: KernelState) -> list[str]:

@@ -11,33 +11,28 @@ Rules:
 5. RESTARTING is in place: every kernel keeps its agent and slots, gets the next attempt, and must come up again.
 6. RUNNING_DEGRADED means that an agent of a running session does not answer. Nothing is ended because of that alone;
    giving the agent up is a decision of its own (KernelsAbandoned).
-7. A session that ends with the reason RESCHEDULED starts over: each kernel of which nothing is left waits again, and
+7. A session that makes way for another one is STARTING_OVER: each kernel of which nothing is left waits again, and
    with the last of them the session is PENDING. If the user ends it meanwhile, or its program is over by itself before
-   it was stopped, it ends as any other.
+   it was stopped, it is TERMINATING and ends as any other. Clients see TERMINATING in both states.
 8. A batch session's result is that of its main kernel's program: SUCCESS for exit code 0, FAILURE for any other end,
    UNDEFINED if the user ended it.
+9. To schedule a session and to restart it are requests: where they have no row, they are refused. Any other trigger
+   without a row is late or repeated and changes nothing.
 
-``step`` is total over (status, trigger): TRANSITIONS names the next status, or that the pair is ignored or refused.
+:func:`trigger_of` names the trigger of an event, :data:`TRANSITIONS` the next phase and the handler of each trigger. A
+handler moves the kernels and asks for effects; then the session follows what its kernels add up to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from types import MappingProxyType
+from typing import Any
 
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.common.states import (
-    FINAL_SESSION_STATUSES,
-    STARTING_SESSION_STATUSES,
-    KernelEventReason,
-    KernelStatus,
-    SessionResult,
-    SessionStatus,
-    SessionType,
-)
+from ai.backend.common.states import KernelEventReason, KernelStatus, SessionResult, SessionStatus, SessionType
 from ai.backend.core.lifecycle import kernel as kernel_machine
 from ai.backend.core.lifecycle.effects import CreateKernels, DestroyKernels, Effect, EmitEvent, RestartKernels
 from ai.backend.core.lifecycle.events import (
@@ -51,11 +46,40 @@ from ai.backend.core.lifecycle.events import (
     SessionRecovered,
     SessionRestartRequested,
     SessionScheduled,
+    SessionStartOverRequested,
+    SessionStimulus,
 )
 from ai.backend.core.lifecycle.kernel import HOLDING, PROGRESS, UP, KernelState, KernelStep, KernelTrigger
-from ai.backend.core.lifecycle.outcomes import Outcome
+from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition, extend_story
 
 S = SessionStatus
+
+
+class SessionPhase(StrEnum):
+    """The states of the machine: the public statuses, and STARTING_OVER, which clients see as TERMINATING."""
+
+    PENDING = "PENDING"
+    SCHEDULED = "SCHEDULED"
+    PREPARING = "PREPARING"
+    PULLING = "PULLING"
+    PREPARED = "PREPARED"
+    CREATING = "CREATING"
+    RUNNING = "RUNNING"
+    RUNNING_DEGRADED = "RUNNING_DEGRADED"
+    RESTARTING = "RESTARTING"
+    STARTING_OVER = "STARTING_OVER"
+    TERMINATING = "TERMINATING"
+    TERMINATED = "TERMINATED"
+    ERROR = "ERROR"
+    CANCELLED = "CANCELLED"
+
+    @property
+    def status(self) -> SessionStatus:
+        """The status that clients and the store see."""
+        return S.TERMINATING if self is SessionPhase.STARTING_OVER else SessionStatus(self.value)
+
+
+P = SessionPhase
 
 
 class SessionTrigger(StrEnum):
@@ -63,12 +87,19 @@ class SessionTrigger(StrEnum):
 
     SCHEDULED = "scheduled"
     DISPATCHED = "dispatched"
+    CREATION_DEFERRED = "creation-deferred"
+    CREATION_FAILED = "creation-failed"
     RESTART_REQUESTED = "restart-requested"
     DESTROY_REQUESTED = "destroy-requested"
+    START_OVER_REQUESTED = "start-over-requested"
     DEGRADED = "degraded"
     RECOVERED = "recovered"
+    KERNEL_OBSERVED = "kernel-observed"
+    KERNEL_OVER = "kernel-over"
+    PROGRAM_OVER = "program-over"
+    KERNELS_ABANDONED = "kernels-abandoned"
 
-    KERNEL_RETURNED = "kernel-returned"
+    KERNELS_WAITING = "kernels-waiting"
     KERNELS_PREPARING = "kernels-preparing"
     KERNELS_PULLING = "kernels-pulling"
     KERNELS_PREPARED = "kernels-prepared"
@@ -81,51 +112,7 @@ class SessionTrigger(StrEnum):
 
 
 T = SessionTrigger
-
-_FORWARD = {
-    T.KERNELS_PREPARING: S.PREPARING,
-    T.KERNELS_PULLING: S.PULLING,
-    T.KERNELS_PREPARED: S.PREPARED,
-    T.KERNELS_CREATING: S.CREATING,
-}
-_ENDED = {T.KERNELS_TERMINATED: S.TERMINATED, T.KERNELS_FAILED: S.ERROR, T.KERNELS_CANCELLED: S.CANCELLED}
-_ENDING = {T.DESTROY_REQUESTED: S.TERMINATING, T.KERNEL_ENDED: S.TERMINATING}
-
-
-def _moves(status: SessionStatus) -> dict[SessionTrigger, SessionStatus]:
-    """The rows of one status: every trigger that moves it, and where to."""
-    if status is S.PENDING:
-        return {T.SCHEDULED: S.SCHEDULED, T.DESTROY_REQUESTED: S.CANCELLED}
-    if status in STARTING_SESSION_STATUSES:
-        later = STARTING_SESSION_STATUSES[STARTING_SESSION_STATUSES.index(status) + 1 :]
-        forward = {t: s for t, s in _FORWARD.items() if s in later}
-        dispatched = {T.DISPATCHED: S.PREPARING} if status is S.SCHEDULED else {}
-        return {**forward, **dispatched, T.KERNELS_RUNNING: S.RUNNING, T.KERNEL_RETURNED: S.PENDING, **_ENDING}
-    if status is S.RUNNING:
-        return {T.RESTART_REQUESTED: S.RESTARTING, T.DEGRADED: S.RUNNING_DEGRADED, **_ENDING}
-    if status is S.RUNNING_DEGRADED:
-        return {T.RECOVERED: S.RUNNING, **_ENDING}
-    if status is S.RESTARTING:
-        return {T.KERNELS_RUNNING: S.RUNNING, **_ENDING}
-    if status is S.TERMINATING:
-        return {**_ENDED, T.KERNEL_RETURNED: S.PENDING}
-    return {}
-
-
-_REFUSABLE = frozenset({T.SCHEDULED, T.RESTART_REQUESTED})
-
-
-def _table() -> dict[tuple[SessionStatus, SessionTrigger], SessionStatus | Outcome]:
-    table: dict[tuple[SessionStatus, SessionTrigger], SessionStatus | Outcome] = {}
-    for status in SessionStatus:
-        moves = _moves(status)
-        for trigger in SessionTrigger:
-            otherwise = Outcome.REFUSED if trigger in _REFUSABLE else Outcome.IGNORED
-            table[status, trigger] = moves.get(trigger, otherwise)
-    return table
-
-
-TRANSITIONS: Mapping[tuple[SessionStatus, SessionTrigger], SessionStatus | Outcome] = MappingProxyType(_table())
+_ENDED = frozenset({T.KERNEL_ENDED, T.KERNELS_TERMINATED, T.KERNELS_FAILED, T.KERNELS_CANCELLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,17 +120,23 @@ class SessionState:
     """A session with all its kernels.
 
     Attributes:
-        reason: why it is in this status; the first cause of an end is kept.
+        reason: why it is in this phase; the first cause of an end is kept.
         max_attempts: how many times it may be placed before a failure for now counts as one for good.
+        story: its last transitions; no part of what it is equal to.
     """
 
     session_id: SessionId
     kernels: tuple[KernelState, ...]
     session_type: SessionType = SessionType.INTERACTIVE
-    status: SessionStatus = SessionStatus.PENDING
+    phase: SessionPhase = SessionPhase.PENDING
     result: SessionResult = SessionResult.UNDEFINED
     reason: KernelEventReason = KernelEventReason.UNKNOWN
     max_attempts: int = 5
+    story: Path = field(default=(), compare=False)
+
+    @property
+    def status(self) -> SessionStatus:
+        return self.phase.status
 
     def kernel(self, kernel_id: KernelId) -> KernelState | None:
         return next((k for k in self.kernels if k.kernel_id == kernel_id), None)
@@ -174,8 +167,9 @@ _KERNEL_EVENTS = {
     KernelStatus.ERROR: "kernel_terminated",
     KernelStatus.CANCELLED: "kernel_cancelled",
 }
-_STARTS_OVER = KernelEventReason.RESCHEDULED
-_WITHOUT_RESULT = frozenset({KernelEventReason.USER_REQUESTED, KernelEventReason.FORCE_TERMINATED, _STARTS_OVER})
+_WITHOUT_RESULT = frozenset(
+    {KernelEventReason.USER_REQUESTED, KernelEventReason.FORCE_TERMINATED, KernelEventReason.RESCHEDULED}
+)
 _PROGRAM_OVER = frozenset(
     {KernelEventReason.TASK_FINISHED, KernelEventReason.TASK_FAILED, KernelEventReason.TASK_TIMEOUT}
 )
@@ -209,55 +203,122 @@ def add_up(statuses: Iterable[KernelStatus]) -> SessionTrigger | None:
     }.get(slowest)
 
 
-class _Step:
-    """One step in progress: the state as it becomes, and the effects so far."""
+def trigger_of(state: SessionState, event: SessionEvent) -> SessionTrigger | None:
+    """Name the trigger of an event; None for an observation of another attempt or of no kernel of the session."""
+    match event:
+        case SessionScheduled():
+            return T.SCHEDULED
+        case SessionDispatched():
+            return T.DISPATCHED
+        case SessionCreationFailed(retryable=retryable):
+            return T.CREATION_DEFERRED if retryable and _may_try_again(state) else T.CREATION_FAILED
+        case SessionRestartRequested():
+            return T.RESTART_REQUESTED
+        case SessionDestroyRequested():
+            return T.DESTROY_REQUESTED
+        case SessionStartOverRequested():
+            return T.START_OVER_REQUESTED
+        case SessionDegraded():
+            return T.DEGRADED
+        case SessionRecovered():
+            return T.RECOVERED
+        case KernelObserved():
+            return _trigger_of_observation(state, event)
+        case KernelsAbandoned():
+            return T.KERNELS_ABANDONED
 
-    def __init__(self, state: SessionState) -> None:
+
+def _may_try_again(state: SessionState) -> bool:
+    return all(k.attempt < state.max_attempts for k in state.kernels)
+
+
+def _trigger_of_observation(state: SessionState, event: KernelObserved) -> SessionTrigger | None:
+    kernel = state.kernel(event.kernel_id)
+    if kernel is None or kernel.attempt != event.attempt:
+        return None
+    if event.status is KernelStatus.PENDING:
+        is_deferred = kernel.status in PROGRESS and _may_try_again(state)
+        return T.CREATION_DEFERRED if is_deferred else T.KERNEL_OVER
+    if not event.status.is_final:
+        return T.KERNEL_OBSERVED
+    return T.PROGRAM_OVER if kernel.is_main and event.reason in _PROGRAM_OVER else T.KERNEL_OVER
+
+
+class _Step:
+    """One step in progress: the state as it becomes, the path and the effects so far."""
+
+    def __init__(self, state: SessionState, event: SessionStimulus) -> None:
         self.state = state
+        self.event = event
+        self.path: list[Transition] = []
         self.effects: list[Effect] = []
 
-    def move(self, trigger: SessionTrigger, reason: KernelEventReason = KernelEventReason.UNKNOWN) -> bool:
-        """Apply one row of the table; False if it is ignored. Raises Conflict if it is refused."""
-        target = TRANSITIONS[self.state.status, trigger]
-        if target is Outcome.IGNORED:
-            return False
-        if isinstance(target, Outcome):
-            raise Conflict(
-                f"A session that is {self.state.status} cannot be {trigger}.",
-                data={"id": str(self.state.session_id), "status": self.state.status.value},
+    def apply(self, trigger: SessionTrigger) -> None:
+        """Apply one row of the table. Raises InvalidTransition if the trigger is a request and has no row."""
+        state = self.state
+        row = TRANSITIONS[state.phase].get(trigger)
+        if row is None and trigger in REQUESTS:
+            raise InvalidTransition(
+                f"A session that is {state.status} cannot be {trigger}.",
+                subject=f"session {state.session_id}",
+                state=state.phase,
+                trigger=trigger,
+                stimulus_id=self.event.stimulus_id,
+                story=extend_story(state.story, tuple(self.path)),
+                data={"id": str(state.session_id), "status": state.status.value},
             )
-        keep = self.state.status is S.TERMINATING or reason is KernelEventReason.UNKNOWN
-        self.state = replace(self.state, status=target, reason=self.state.reason if keep else reason)
-        name = _SESSION_EVENTS[target]
-        self.effects.append(EmitEvent(name=name, session_id=self.state.session_id, reason=self.state.reason))
-        return True
+        if row is None:
+            return
+        target, handle = row
+        if target is not state.phase:
+            self._enter(target, trigger)
+        if handle is not None:
+            handle(self, self.event)
 
-    def move_kernels(self, make: Callable[[KernelState], KernelStep | None]) -> tuple[KernelState, ...]:
-        """Step every kernel for which ``make`` gives a trigger, and return those that moved, as they are now."""
-        moved = []
+    def _enter(self, phase: SessionPhase, trigger: SessionTrigger) -> None:
+        before, reason = self.state, self.event.reason
+        is_kept = before.phase is P.TERMINATING or trigger is T.KERNELS_WAITING or reason is KernelEventReason.UNKNOWN
+        self.state = replace(before, phase=phase, reason=before.reason if is_kept else reason)
+        self.path.append(Transition(before.phase, trigger, phase, self.event.stimulus_id))
+        if phase.status is not before.status:
+            self._emit(_SESSION_EVENTS[phase.status], reason=self.state.reason)
+
+    def _emit(self, name: str, **details: Any) -> None:
+        self.effects.append(EmitEvent(name=name, session_id=self.state.session_id, **details))
+
+    def move_kernels(
+        self, trigger: KernelTrigger, which: Callable[[KernelState], bool] = lambda _: True, **details: Any
+    ) -> bool:
+        """Apply a trigger to every kernel that is meant; whether one of them has moved.
+
+        ``details``: fields of the :class:`KernelStep`; its reason is that of the event unless it is among them.
+        """
+        event = KernelStep(
+            trigger=trigger, stimulus_id=self.event.stimulus_id, **{"reason": self.event.reason, **details}
+        )
+        return self.step_kernels(lambda k: event if which(k) else None)
+
+    def step_kernels(self, make: Callable[[KernelState], KernelStep | None]) -> bool:
+        """Step every kernel for which ``make`` gives a trigger; whether one of them has moved."""
+        has_moved = False
         kernels = []
         for before in self.state.kernels:
             event = make(before)
-            after, effects = kernel_machine.step(before, event) if event is not None else (before, ())
+            if event is None:
+                kernels.append(before)
+                continue
+            after, path, effects = kernel_machine.step(before, event, story=self.state.story)
             kernels.append(after)
             self.effects.extend(effects)
-            if after is not before:
-                moved.append(after)
-                self._emit_kernel(after)
+            has_moved = has_moved or bool(path)
+            for transition in path:
+                self._emit_kernel(after, _KERNEL_EVENTS.get(KernelStatus(transition.after)))
         self.state = replace(self.state, kernels=tuple(kernels))
-        return tuple(moved)
+        return has_moved
 
-    def _emit_kernel(self, kernel: KernelState) -> None:
-        name = _KERNEL_EVENTS.get(kernel.status)
+    def _emit_kernel(self, kernel: KernelState, name: str | None) -> None:
         if name is not None:
-            event = EmitEvent(
-                name=name,
-                session_id=self.state.session_id,
-                kernel_id=kernel.kernel_id,
-                reason=kernel.reason,
-                exit_code=kernel.exit_code,
-            )
-            self.effects.append(event)
+            self._emit(name, kernel_id=kernel.kernel_id, reason=kernel.reason, exit_code=kernel.exit_code)
 
     def destroy(self, kernels: Iterable[KernelState], reason: KernelEventReason, *, forced: bool = False) -> None:
         targets = tuple(k.target for k in kernels if k.agent_id is not None)
@@ -266,54 +327,15 @@ class _Step:
                 DestroyKernels(session_id=self.state.session_id, targets=targets, reason=reason, forced=forced)
             )
 
-    def return_all(self, reason: KernelEventReason) -> None:
-        """Send the whole session back to the scheduler and end what the agents may have of it.
-
-        By force: nobody has worked in it yet, and the next attempt must not find a slow end of this one in its way.
-        """
-        holding = [k for k in self.state.kernels if k.status in HOLDING]
-        self.move_kernels(lambda _: KernelStep(trigger=KernelTrigger.RETURNED, reason=reason))
-        self.destroy(holding, reason, forced=True)
-        self.move(T.KERNEL_RETURNED, reason)
-
-    @property
-    def starts_over(self) -> bool:
-        return self.state.status is S.TERMINATING and self.state.reason is _STARTS_OVER
-
-    def wait_again(self, kernel_ids: Collection[KernelId]) -> None:
-        """Nothing is left of these kernels of a session that starts over."""
-        returned = KernelStep(trigger=KernelTrigger.RETURNED, reason=_STARTS_OVER)
-        self.move_kernels(lambda k: returned if k.kernel_id in kernel_ids else None)
-        if all(k.status is KernelStatus.PENDING for k in self.state.kernels):
-            self.move(T.KERNEL_RETURNED, _STARTS_OVER)
-
-    def end_for_good(self, reason: KernelEventReason) -> None:
-        """A session that was to start over does not."""
-        self.state = replace(self.state, reason=reason)
-        over = KernelStep(trigger=KernelTrigger.DESTROY_REQUESTED, reason=reason)
-        self.move_kernels(lambda k: over if k.status is KernelStatus.PENDING else None)
-
-    def settle(self, reason: KernelEventReason) -> None:
-        """Let the session follow its kernels."""
-        trigger = add_up(k.status for k in self.state.kernels)
-        if trigger is None:
-            return
-        if trigger in _ENDED or trigger is T.KERNEL_ENDED:
-            self._end(reason)
-        else:
-            self.move(trigger, reason)
-
-    def _end(self, reason: KernelEventReason) -> None:
-        if self.move(T.KERNEL_ENDED, reason):
-            failed = any(k.status is KernelStatus.ERROR for k in self.state.kernels)
-            sibling = KernelEventReason.SIBLING_FAILED if failed else reason
-            request = KernelStep(trigger=KernelTrigger.DESTROY_REQUESTED, reason=sibling)
-            ended = self.move_kernels(lambda k: None if k.status is KernelStatus.TERMINATING else request)
-            self.destroy((k for k in ended if k.status is KernelStatus.TERMINATING), sibling)
-        self._decide_result()
+    def follow(self) -> None:
+        """Let the session follow its kernels. Every end passes TERMINATING."""
         trigger = add_up(k.status for k in self.state.kernels)
         if trigger in _ENDED:
-            self.move(trigger)
+            self.apply(T.KERNEL_ENDED)
+            self._decide_result()
+            trigger = add_up(k.status for k in self.state.kernels)
+        if trigger is not None:
+            self.apply(trigger)
 
     def _decide_result(self) -> None:
         main = next((k for k in self.state.kernels if k.is_main), None)
@@ -329,139 +351,279 @@ class _Step:
         is_success = main.status is KernelStatus.TERMINATED and main.exit_code == 0
         result = SessionResult.SUCCESS if is_success else SessionResult.FAILURE
         self.state = replace(self.state, result=result)
-        self.effects.append(
-            EmitEvent(
-                name="session_success" if is_success else "session_failure",
-                session_id=self.state.session_id,
-                reason=main.reason,
-                exit_code=main.exit_code,
-                result=result,
-            )
-        )
+        name = "session_success" if is_success else "session_failure"
+        self._emit(name, reason=main.reason, exit_code=main.exit_code, result=result)
 
 
-def _scheduled(now: _Step, event: SessionScheduled) -> None:
+# ---- the handlers; the trigger of a row determines the class of its event
+
+
+def _place(now: _Step, event: SessionScheduled) -> None:
     missing = [k.kernel_id for k in now.state.kernels if k.kernel_id not in event.agents]
     if missing:
         raise Conflict(f"The plan places no agent for kernels {', '.join(map(str, missing))}.")
-    now.move(T.SCHEDULED)
-    now.move_kernels(lambda k: KernelStep(trigger=KernelTrigger.SCHEDULED, agent_id=event.agents[k.kernel_id]))
-    targets = tuple(k.target for k in now.state.kernels)
-    now.effects.append(CreateKernels(session_id=now.state.session_id, targets=targets))
-
-
-def _dispatched(now: _Step, _: SessionDispatched) -> None:
-    if now.move(T.DISPATCHED):
-        now.move_kernels(lambda _: KernelStep(trigger=KernelTrigger.DISPATCHED))
-
-
-def _creation_failed(now: _Step, event: SessionCreationFailed) -> None:
-    if now.state.status not in STARTING_SESSION_STATUSES:
-        return
-    if event.retryable and all(k.attempt < now.state.max_attempts for k in now.state.kernels):
-        now.return_all(event.reason)
-        return
-    failed = KernelStep(trigger=KernelTrigger.OBSERVED_ERROR, reason=event.reason)
-    now.move_kernels(lambda k: failed if k.kernel_id in event.kernel_ids else None)
-    now.settle(event.reason)
-
-
-def _restart_requested(now: _Step, event: SessionRestartRequested) -> None:
-    now.move(T.RESTART_REQUESTED, event.reason)
-    request = KernelStep(trigger=KernelTrigger.RESTART_REQUESTED, reason=event.reason)
-    moved = now.move_kernels(lambda _: request)
-    targets = tuple(k.target for k in moved)
-    now.effects.append(RestartKernels(session_id=now.state.session_id, targets=targets))
-
-
-def _destroy_requested(now: _Step, event: SessionDestroyRequested) -> None:
-    was = now.state.status
-    if event.reason is _STARTS_OVER and was is S.PENDING:
-        return
-    if event.reason is not _STARTS_OVER and now.starts_over:
-        now.end_for_good(event.reason)
-    moved = now.move(T.DESTROY_REQUESTED, event.reason)
-    if moved:
-        request = KernelStep(trigger=KernelTrigger.DESTROY_REQUESTED, reason=event.reason)
-        now.move_kernels(lambda k: None if k.status is KernelStatus.TERMINATING else request)
-    if moved or (event.forced and was is S.TERMINATING):
-        ending = (k for k in now.state.kernels if k.status is KernelStatus.TERMINATING)
-        now.destroy(ending, event.reason, forced=event.forced)
-    now.settle(event.reason)
-
-
-def _degraded(now: _Step, event: SessionDegraded) -> None:
-    now.move(T.DEGRADED, event.reason)
-
-
-def _recovered(now: _Step, _: SessionRecovered) -> None:
-    now.move(T.RECOVERED)
-
-
-def _observed(now: _Step, event: KernelObserved) -> None:
-    kernel = now.state.kernel(event.kernel_id)
-    if kernel is None or kernel.attempt != event.attempt:
-        return
-    status = event.status
-    if now.starts_over and (status.is_final or status is KernelStatus.PENDING):
-        if not (kernel.is_main and event.reason in _PROGRAM_OVER):
-            now.wait_again({event.kernel_id})
-            return
-        now.end_for_good(event.reason)
-    if status is KernelStatus.PENDING:
-        if now.state.status in STARTING_SESSION_STATUSES:
-            ids, may_wait = frozenset({event.kernel_id}), kernel.status in PROGRESS
-            _creation_failed(now, SessionCreationFailed(kernel_ids=ids, reason=event.reason, retryable=may_wait))
-            return
-        # The agent has given it back, and the session cannot wait any more: it is being ended, or has run already.
-        status = KernelStatus.TERMINATED if kernel.status is KernelStatus.TERMINATING else KernelStatus.ERROR
-    seen = KernelStep(
-        trigger=KernelTrigger.observed(status), reason=event.reason, attempt=event.attempt, exit_code=event.exit_code
+    cause = event.stimulus_id
+    now.step_kernels(
+        lambda k: KernelStep(
+            trigger=KernelTrigger.SCHEDULED, agent_id=event.agents[k.kernel_id], reason=event.reason, stimulus_id=cause
+        )
     )
-    if now.move_kernels(lambda k: seen if k.kernel_id == event.kernel_id else None):
-        now.settle(event.reason)
+    now.effects.append(CreateKernels(session_id=now.state.session_id))
 
 
-def _abandoned(now: _Step, event: KernelsAbandoned) -> None:
-    if now.starts_over:
-        now.wait_again(event.kernel_ids)
-        return
-    lost = KernelStep(trigger=KernelTrigger.ABANDONED, reason=event.reason)
-    if now.move_kernels(lambda k: lost if k.kernel_id in event.kernel_ids else None):
-        now.settle(event.reason)
+def _dispatch(now: _Step, _: SessionDispatched) -> None:
+    now.move_kernels(KernelTrigger.DISPATCHED)
 
 
-def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, tuple[Effect, ...]]:
+def _return_all(now: _Step, event: SessionStimulus) -> None:
+    """End what the agents have of a session that waits again.
+
+    By force: nobody has worked in it yet, and the next attempt must not find a slow end of this one in its way.
+    """
+    holding = [k for k in now.state.kernels if k.status in HOLDING]
+    now.move_kernels(KernelTrigger.RETURNED)
+    now.destroy(holding, event.reason, forced=True)
+
+
+def _fail(now: _Step, event: SessionCreationFailed) -> None:
+    now.move_kernels(KernelTrigger.OBSERVED_ERROR, lambda k: k.kernel_id in event.kernel_ids)
+    now.follow()
+
+
+def _restart(now: _Step, _: SessionRestartRequested) -> None:
+    now.move_kernels(KernelTrigger.RESTART_REQUESTED)
+    now.effects.append(RestartKernels(session_id=now.state.session_id))
+
+
+def _cancel(now: _Step, _: SessionDestroyRequested) -> None:
+    now.move_kernels(KernelTrigger.DESTROY_REQUESTED)
+
+
+def _destroy(now: _Step, event: SessionDestroyRequested) -> None:
+    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, _is_not_terminating)
+    now.destroy(
+        (k for k in now.state.kernels if k.status is KernelStatus.TERMINATING), event.reason, forced=event.forced
+    )
+
+
+def _start_over(now: _Step, event: SessionStartOverRequested) -> None:
+    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, _is_not_terminating)
+    now.destroy((k for k in now.state.kernels if k.status is KernelStatus.TERMINATING), event.reason)
+
+
+def _destroy_again(now: _Step, event: SessionDestroyRequested) -> None:
+    """Repeat a forced end; a polite one is under way."""
+    if event.forced:
+        ending = (k for k in now.state.kernels if k.status is KernelStatus.TERMINATING)
+        now.destroy(ending, event.reason, forced=True)
+
+
+def _end_waiting(now: _Step, event: SessionDestroyRequested) -> None:
+    """A session that was to start over ends: its kernels that wait already do so no longer."""
+    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda k: k.status is KernelStatus.PENDING)
+    _destroy_again(now, event)
+
+
+def _observe(now: _Step, event: KernelObserved) -> None:
+    status = event.status
+    if status is KernelStatus.PENDING:
+        # The agent has given it back, and the session cannot wait any more: it is being ended, or has run already.
+        kernel = now.state.kernel(event.kernel_id)
+        is_ending = kernel is not None and kernel.status is KernelStatus.TERMINATING
+        status = KernelStatus.TERMINATED if is_ending else KernelStatus.ERROR
+    if now.move_kernels(
+        KernelTrigger.observed(status),
+        lambda k: k.kernel_id == event.kernel_id,
+        attempt=event.attempt,
+        exit_code=event.exit_code,
+    ):
+        now.follow()
+
+
+def _end_after_all(now: _Step, event: KernelObserved) -> None:
+    """The program of a session that was to start over is over by itself: the session ends with its result."""
+    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, lambda k: k.status is KernelStatus.PENDING)
+    _observe(now, event)
+
+
+def _abandon(now: _Step, event: KernelsAbandoned) -> None:
+    if now.move_kernels(KernelTrigger.ABANDONED, lambda k: k.kernel_id in event.kernel_ids):
+        now.follow()
+
+
+def _wait_again(now: _Step, event: KernelObserved | KernelsAbandoned) -> None:
+    """Nothing is left of these kernels of a session that starts over."""
+    over: Collection[KernelId] = event.kernel_ids if isinstance(event, KernelsAbandoned) else {event.kernel_id}
+    now.move_kernels(KernelTrigger.RETURNED, lambda k: k.kernel_id in over, reason=KernelEventReason.RESCHEDULED)
+    if all(k.status is KernelStatus.PENDING for k in now.state.kernels):
+        now.apply(T.KERNELS_WAITING)
+
+
+def _end_others(now: _Step, event: SessionStimulus) -> None:
+    failed = any(k.status is KernelStatus.ERROR for k in now.state.kernels)
+    reason = KernelEventReason.SIBLING_FAILED if failed else event.reason
+    before = {k.kernel_id for k in now.state.kernels if k.status is KernelStatus.TERMINATING}
+    now.move_kernels(KernelTrigger.DESTROY_REQUESTED, _is_not_terminating, reason=reason)
+    ending = (k for k in now.state.kernels if k.status is KernelStatus.TERMINATING and k.kernel_id not in before)
+    now.destroy(ending, reason)
+
+
+def _is_not_terminating(kernel: KernelState) -> bool:
+    return kernel.status is not KernelStatus.TERMINATING
+
+
+Row = tuple[SessionPhase, Callable[[_Step, Any], None] | None]
+
+TRANSITIONS: Mapping[SessionPhase, Mapping[SessionTrigger, Row]] = {
+    P.PENDING: {
+        T.SCHEDULED: (P.SCHEDULED, _place),
+        T.DESTROY_REQUESTED: (P.CANCELLED, _cancel),
+    },
+    P.SCHEDULED: {
+        T.DISPATCHED: (P.PREPARING, _dispatch),
+        T.CREATION_DEFERRED: (P.PENDING, _return_all),
+        T.CREATION_FAILED: (P.SCHEDULED, _fail),
+        T.KERNEL_OBSERVED: (P.SCHEDULED, _observe),
+        T.KERNEL_OVER: (P.SCHEDULED, _observe),
+        T.PROGRAM_OVER: (P.SCHEDULED, _observe),
+        T.KERNELS_ABANDONED: (P.SCHEDULED, _abandon),
+        T.KERNELS_PREPARING: (P.PREPARING, None),
+        T.KERNELS_PULLING: (P.PULLING, None),
+        T.KERNELS_PREPARED: (P.PREPARED, None),
+        T.KERNELS_CREATING: (P.CREATING, None),
+        T.KERNELS_RUNNING: (P.RUNNING, None),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
+        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
+        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+    },
+    P.PREPARING: {
+        T.CREATION_DEFERRED: (P.PENDING, _return_all),
+        T.CREATION_FAILED: (P.PREPARING, _fail),
+        T.KERNEL_OBSERVED: (P.PREPARING, _observe),
+        T.KERNEL_OVER: (P.PREPARING, _observe),
+        T.PROGRAM_OVER: (P.PREPARING, _observe),
+        T.KERNELS_ABANDONED: (P.PREPARING, _abandon),
+        T.KERNELS_PULLING: (P.PULLING, None),
+        T.KERNELS_PREPARED: (P.PREPARED, None),
+        T.KERNELS_CREATING: (P.CREATING, None),
+        T.KERNELS_RUNNING: (P.RUNNING, None),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
+        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
+        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+    },
+    P.PULLING: {
+        T.CREATION_DEFERRED: (P.PENDING, _return_all),
+        T.CREATION_FAILED: (P.PULLING, _fail),
+        T.KERNEL_OBSERVED: (P.PULLING, _observe),
+        T.KERNEL_OVER: (P.PULLING, _observe),
+        T.PROGRAM_OVER: (P.PULLING, _observe),
+        T.KERNELS_ABANDONED: (P.PULLING, _abandon),
+        T.KERNELS_PREPARED: (P.PREPARED, None),
+        T.KERNELS_CREATING: (P.CREATING, None),
+        T.KERNELS_RUNNING: (P.RUNNING, None),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
+        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
+        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+    },
+    P.PREPARED: {
+        T.CREATION_DEFERRED: (P.PENDING, _return_all),
+        T.CREATION_FAILED: (P.PREPARED, _fail),
+        T.KERNEL_OBSERVED: (P.PREPARED, _observe),
+        T.KERNEL_OVER: (P.PREPARED, _observe),
+        T.PROGRAM_OVER: (P.PREPARED, _observe),
+        T.KERNELS_ABANDONED: (P.PREPARED, _abandon),
+        T.KERNELS_CREATING: (P.CREATING, None),
+        T.KERNELS_RUNNING: (P.RUNNING, None),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
+        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
+        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+    },
+    P.CREATING: {
+        T.CREATION_DEFERRED: (P.PENDING, _return_all),
+        T.CREATION_FAILED: (P.CREATING, _fail),
+        T.KERNEL_OBSERVED: (P.CREATING, _observe),
+        T.KERNEL_OVER: (P.CREATING, _observe),
+        T.PROGRAM_OVER: (P.CREATING, _observe),
+        T.KERNELS_ABANDONED: (P.CREATING, _abandon),
+        T.KERNELS_RUNNING: (P.RUNNING, None),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
+        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
+        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+    },
+    P.RUNNING: {
+        T.RESTART_REQUESTED: (P.RESTARTING, _restart),
+        T.DEGRADED: (P.RUNNING_DEGRADED, None),
+        T.KERNEL_OBSERVED: (P.RUNNING, _observe),
+        T.KERNEL_OVER: (P.RUNNING, _observe),
+        T.PROGRAM_OVER: (P.RUNNING, _observe),
+        T.KERNELS_ABANDONED: (P.RUNNING, _abandon),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
+        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
+        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+    },
+    P.RUNNING_DEGRADED: {
+        T.RECOVERED: (P.RUNNING, None),
+        T.KERNEL_OBSERVED: (P.RUNNING_DEGRADED, _observe),
+        T.KERNEL_OVER: (P.RUNNING_DEGRADED, _observe),
+        T.PROGRAM_OVER: (P.RUNNING_DEGRADED, _observe),
+        T.KERNELS_ABANDONED: (P.RUNNING_DEGRADED, _abandon),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
+        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
+        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+    },
+    P.RESTARTING: {
+        T.KERNEL_OBSERVED: (P.RESTARTING, _observe),
+        T.KERNEL_OVER: (P.RESTARTING, _observe),
+        T.PROGRAM_OVER: (P.RESTARTING, _observe),
+        T.KERNELS_ABANDONED: (P.RESTARTING, _abandon),
+        T.KERNELS_RUNNING: (P.RUNNING, None),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy),
+        T.START_OVER_REQUESTED: (P.STARTING_OVER, _start_over),
+        T.KERNEL_ENDED: (P.TERMINATING, _end_others),
+    },
+    P.STARTING_OVER: {
+        T.KERNEL_OVER: (P.STARTING_OVER, _wait_again),
+        T.KERNELS_ABANDONED: (P.STARTING_OVER, _wait_again),
+        T.KERNELS_WAITING: (P.PENDING, None),
+        T.PROGRAM_OVER: (P.TERMINATING, _end_after_all),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _end_waiting),
+    },
+    P.TERMINATING: {
+        T.KERNEL_OBSERVED: (P.TERMINATING, _observe),
+        T.KERNEL_OVER: (P.TERMINATING, _observe),
+        T.PROGRAM_OVER: (P.TERMINATING, _observe),
+        T.KERNELS_ABANDONED: (P.TERMINATING, _abandon),
+        T.DESTROY_REQUESTED: (P.TERMINATING, _destroy_again),
+        T.KERNELS_TERMINATED: (P.TERMINATED, None),
+        T.KERNELS_FAILED: (P.ERROR, None),
+        T.KERNELS_CANCELLED: (P.CANCELLED, None),
+    },
+    P.TERMINATED: {},
+    P.ERROR: {},
+    P.CANCELLED: {},
+}
+#: A request without a row is refused; any other trigger without a row is late or repeated.
+REQUESTS = frozenset({T.SCHEDULED, T.RESTART_REQUESTED})
+
+
+def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Path, tuple[Effect, ...]]:
     """Move a session and its kernels by one event.
 
     Returns:
-        The state as it is now (an equal one and no effects if the event is ignored) and what the shell must do.
+        The state as it is now (an equal one, an empty path and no effects if the event is ignored), the transitions of
+        the session that led there, and what the shell must do.
 
     Raises:
-        Conflict: the present status does not admit the request; nothing has changed.
+        InvalidTransition: the present state does not admit the request; nothing has changed.
+        Conflict: the plan forgets a kernel; nothing has changed.
     """
-    now = _Step(state)
-    if state.status not in FINAL_SESSION_STATUSES or isinstance(event, SessionScheduled | SessionRestartRequested):
-        match event:
-            case SessionScheduled():
-                _scheduled(now, event)
-            case SessionDispatched():
-                _dispatched(now, event)
-            case SessionCreationFailed():
-                _creation_failed(now, event)
-            case SessionRestartRequested():
-                _restart_requested(now, event)
-            case SessionDestroyRequested():
-                _destroy_requested(now, event)
-            case SessionDegraded():
-                _degraded(now, event)
-            case SessionRecovered():
-                _recovered(now, event)
-            case KernelObserved():
-                _observed(now, event)
-            case KernelsAbandoned():
-                _abandoned(now, event)
-    return now.state, tuple(now.effects)
+    trigger = trigger_of(state, event)
+    if trigger is None:
+        return state, (), ()
+    now = _Step(state, event)
+    now.apply(trigger)
+    path = tuple(now.path)
+    return replace(now.state, story=extend_story(state.story, path)), path, tuple(now.effects)
 
 
 def check(state: SessionState) -> list[str]:
@@ -476,9 +638,9 @@ def check(state: SessionState) -> list[str]:
         broken.append(f"{state.status} although every kernel has ended")
     if state.status is S.PENDING and statuses != {KernelStatus.PENDING}:
         broken.append(f"PENDING with kernels {sorted(statuses)}")
-    may_wait = state.status in (S.PENDING, S.CANCELLED) or _Step(state).starts_over
+    may_wait = state.phase in (P.PENDING, P.CANCELLED, P.STARTING_OVER)
     if KernelStatus.PENDING in statuses and not may_wait:
-        broken.append(f"{state.status} with a PENDING kernel")
+        broken.append(f"{state.phase} with a PENDING kernel")
     if state.status in (S.RUNNING, S.RUNNING_DEGRADED) and not statuses <= UP:
         broken.append(f"{state.status} with kernels {sorted(statuses)}")
     if state.result is not SessionResult.UNDEFINED and state.session_type is not SessionType.BATCH:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.lifecycle.effects import Command
 from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Session
 
@@ -19,6 +20,8 @@ from ai.backend.manager.model.session import Session
 class Change:
     """Replace ``old`` by ``new`` if the stored version is still that of ``old``; ``events`` tell the clients.
 
+    ``commands`` are executed once the change is stored.
+
     ``new.version`` is ignored: the store sets it to ``old.version + 1``. Side fields (``num_queries``, ``last_stat``)
     that a loop does not touch must be equal in both.
     """
@@ -26,6 +29,12 @@ class Change:
     old: Session
     new: Session
     events: tuple[EventDraft, ...] = ()
+    commands: tuple[Command, ...] = ()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether there is something to store, and not only commands to execute."""
+        return self.new is not self.old or bool(self.events)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

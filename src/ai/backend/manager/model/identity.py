@@ -36,6 +36,11 @@ class Caller:
     allowed_client_ip: tuple[str, ...] = ()
 
     @property
+    def stimulus_id(self) -> str:
+        """Names the caller as the cause of a transition."""
+        return f"request of {self.access_key}"
+
+    @property
     def is_superadmin(self) -> bool:
         return self.role is UserRole.SUPERADMIN
 

@@ -33,6 +33,7 @@ from ai.backend.common.states import (
     SessionType,
 )
 from ai.backend.core.lifecycle.kernel import HOLDING
+from ai.backend.core.lifecycle.transition import Path
 from ai.backend.manager.model.folder import FolderMount
 from ai.backend.manager.model.network import SessionNetwork
 
@@ -107,6 +108,8 @@ class Session:
         variant_requirements: what every device of a slot that they concern must be, ``namespace::feature::value``.
         reason: why it is in its status; the first cause of an end is kept.
         not_before: the scheduler leaves it alone until then, after a creation that failed for now.
+        starting_over: it is TERMINATING and becomes PENDING again, see ``core/lifecycle/session.py``.
+        story: its last transitions as this process has seen them; not stored.
     """
 
     id: SessionId
@@ -154,11 +157,13 @@ class Session:
     num_queries: int = 0
     reason: KernelEventReason = KernelEventReason.UNKNOWN
     not_before: datetime | None = None
+    starting_over: bool = False
     created_at: datetime
     scheduled_at: datetime | None = None
     started_at: datetime | None = None
     terminated_at: datetime | None = None
     kernels: tuple[Kernel, ...]
+    story: Path = field(default=(), compare=False)
 
     @property
     def main(self) -> Kernel:

@@ -15,7 +15,6 @@ from uuid import UUID
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import KernelPresence
-from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import KernelsAbandoned, SessionCreationFailed
 from ai.backend.core.lifecycle.kernel import PROGRESS, is_orphan
 from ai.backend.infra.clock import Clock
@@ -69,17 +68,18 @@ class PresenceCheck:
 
     async def _handle(self, session_id: SessionId, agent_id: AgentId, attempts: Mapping[KernelId, int]) -> None:
         log.warning("agent %s does not have %d kernels of session %s any more", agent_id, len(attempts), session_id)
-        reason = KernelEventReason.WORKLOAD_NOT_FOUND
+        reason, cause = KernelEventReason.WORKLOAD_NOT_FOUND, f"presence report of {agent_id}"
 
-        def make(session: Session) -> tuple[Change | None, tuple[Effect, ...]]:
+        def make(session: Session) -> Change | None:
             still = [k for k in session.kernels if attempts.get(k.id) == k.attempt and k.agent == agent_id]
             ids = frozenset(k.id for k in still if len(k.holds))
             if not ids:
-                return None, ()
+                return None
             now = self._clock.now()
             if all(k.status in PROGRESS for k in session.kernels if k.id in ids):
-                return advance(session, SessionCreationFailed(kernel_ids=ids, reason=reason, retryable=True), now=now)
-            return advance(session, KernelsAbandoned(kernel_ids=ids, reason=reason), now=now)
+                failed = SessionCreationFailed(kernel_ids=ids, reason=reason, retryable=True, stimulus_id=cause)
+                return advance(session, failed, now=now)
+            return advance(session, KernelsAbandoned(kernel_ids=ids, reason=reason, stimulus_id=cause), now=now)
 
         await self._writer.transition(session_id, make, point="commit-abandon")
 

@@ -28,7 +28,6 @@ from ai.backend.common.wire.agent import (
     SlotReport,
     StatReport,
 )
-from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import KernelObserved
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
@@ -234,11 +233,11 @@ class ReportsService:
     async def _apply(self, agent: AgentId, fresh: Sequence[KernelObservation], ack: ObservationAck) -> None:
         for attempt in range(_TRIES):
             sessions = await self._sessions_of(fresh, reload=attempt > 0)
-            changes, effects = self._decide(agent, fresh, sessions)
+            changes = self._decide(agent, fresh, sessions)
             ends = any(c.new.status.is_final for c in changes)
             point = "commit-terminate" if ends else "commit-observe"
             try:
-                await self._writer.commit(changes, point=point, effects=effects, ack=ack)
+                await self._writer.commit(changes, point=point, ack=ack)
             except StaleVersion:
                 continue
             return
@@ -261,9 +260,8 @@ class ReportsService:
 
     def _decide(
         self, agent: AgentId, fresh: Sequence[KernelObservation], sessions: Mapping[KernelId, Session]
-    ) -> tuple[list[Change], list[Effect]]:
+    ) -> list[Change]:
         changes: dict[SessionId, Change] = {}
-        effects: list[Effect] = []
         now = self._clock.now()
         for observation in fresh:
             kernel_id = _as_kernel_id(observation.kernel_id)
@@ -272,18 +270,17 @@ class ReportsService:
                 continue
             before = changes.get(session.id)
             current = before.new if before is not None else session
-            change, more = self._observed(agent, kernel_id, observation, current, now)
-            effects += more
+            change = self._observed(agent, kernel_id, observation, current, now)
             if change is not None:
                 changes[session.id] = fold(before, change) if before is not None else change
-        return list(changes.values()), effects
+        return list(changes.values())
 
     def _observed(
         self, agent: AgentId, kernel_id: KernelId, seen: KernelObservation, session: Session, now: datetime
-    ) -> tuple[Change | None, tuple[Effect, ...]]:
+    ) -> Change | None:
         kernel = next((k for k in session.kernels if k.id == kernel_id), None)
         if kernel is None or kernel.agent != agent or kernel.attempt != seen.attempt:
-            return None, ()
+            return None
         detailed = _with_details(session, kernel, seen)
         told: tuple[EventDraft, ...] = ()
         if seen.unhealthy_devices is not None:
@@ -294,12 +291,13 @@ class ReportsService:
             status=seen.status,
             reason=seen.reason,
             exit_code=seen.exit_code,
+            stimulus_id=f"report {seen.seq} of {agent}",
         )
-        change, effects = advance(detailed, event, now=now)
+        change = advance(detailed, event, now=now)
         if change is None:
-            return (Change(old=session, new=detailed, events=told) if detailed != session else None), effects
+            return Change(old=session, new=detailed, events=told) if detailed != session else None
         whole = replace(change, old=session, events=(*change.events, *told))
-        return deferred(whole, seen.retry_after_s, now), effects
+        return deferred(whole, seen.retry_after_s, now)
 
     async def _keep_logs(self, fresh: Sequence[KernelObservation]) -> None:
         for observation in fresh:

@@ -18,7 +18,6 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import AccessKey, AgentId, SessionId
 from ai.backend.common.names import check_session_name
 from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, SessionStatus, UserRole
-from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionRestartRequested
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
@@ -42,7 +41,7 @@ from ai.backend.manager.services.lookup import SessionFinder
 from ai.backend.manager.services.statistics import StatBoard
 from ai.backend.manager.services.transitions import advance, enqueued_event
 from ai.backend.manager.services.visibility import sees
-from ai.backend.manager.services.writer import LAUNCH, SessionWriter
+from ai.backend.manager.services.writer import SessionWriter
 
 _MAX_DEPTH = 16
 
@@ -225,11 +224,10 @@ class SessionService:
         if session.status.is_final:
             raise Conflict("The session has ended.", data={"status": session.status.value})
 
-        def make(now: Session) -> tuple[Change | None, tuple[Effect, ...]]:
-            return (Change(old=now, new=replace(now, name=new_name)) if now.name != new_name else None), ()
+        def make(now: Session) -> Change | None:
+            return Change(old=now, new=replace(now, name=new_name)) if now.name != new_name else None
 
-        renamed, _ = await self._writer.transition(session.id, make, point="commit-rename")
-        return renamed
+        return await self._writer.transition(session.id, make, point="commit-rename")
 
     async def restart(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Session:
         """Restart all kernels in place and wait until they run again.
@@ -239,10 +237,10 @@ class SessionService:
             DeadlineExceeded: it takes too long; it goes on.
         """
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
-        asked, _ = await self._writer.transition(
-            session.id, lambda s: advance(s, SessionRestartRequested(), now=self._clock.now()), point="commit-restart"
+        request = SessionRestartRequested(stimulus_id=caller.stimulus_id)
+        asked = await self._writer.transition(
+            session.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-restart"
         )
-        self._bus.publish(LAUNCH, asked.id)
         back = await self._writer.wait_until(
             asked.id,
             lambda s: s.version > asked.version and s.status is not SessionStatus.RESTARTING,
@@ -270,11 +268,11 @@ class SessionService:
         session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
         victims = [*(await self._dependents(session) if recursive else ()), session]
         reason = KernelEventReason.FORCE_TERMINATED if forced else KernelEventReason.USER_REQUESTED
-        request = SessionDestroyRequested(reason=reason, forced=forced)
+        request = SessionDestroyRequested(reason=reason, forced=forced, stimulus_id=caller.stimulus_id)
         last = session
         for victim in victims:
             if not victim.status.is_final:
-                last, _ = await self._writer.transition(
+                last = await self._writer.transition(
                     victim.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-destroy"
                 )
         ended = last
@@ -288,7 +286,8 @@ class SessionService:
         """End every live session by force; how many there were. Raises Forbidden for others than superadmins."""
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins end everybody's sessions.")
-        request = SessionDestroyRequested(reason=KernelEventReason.FORCE_TERMINATED, forced=True)
+        reason = KernelEventReason.FORCE_TERMINATED
+        request = SessionDestroyRequested(reason=reason, forced=True, stimulus_id=caller.stimulus_id)
         live = await self._store.by_status(LIVE_SESSION_STATUSES)
         for session in live:
             with contextlib.suppress(StaleVersion):  # it is ending, or the caller asks again

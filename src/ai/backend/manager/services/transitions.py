@@ -1,11 +1,14 @@
-"""From the manager's aggregate to the machines of ``core.lifecycle`` and back. Pure."""
+"""From the manager's aggregate to the machines of ``core.lifecycle`` and back. Pure.
+
+:func:`advance` makes the facts that a step asks for part of the change; the writer executes the commands.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
@@ -13,11 +16,23 @@ from ai.backend.common.ids import KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
 from ai.backend.common.wire.agent import UnhealthyDevice
-from ai.backend.core.lifecycle.effects import Effect, EmitEvent
+from ai.backend.core.lifecycle.effects import (
+    Command,
+    CreateKernels,
+    DestroyKernels,
+    Effect,
+    EmitEvent,
+    ReleaseSlots,
+    RestartKernels,
+    TakeSlots,
+)
 from ai.backend.core.lifecycle.events import SessionEvent
 from ai.backend.core.lifecycle.kernel import HOLDING, KernelState
 from ai.backend.core.lifecycle.session import SessionState, step
 from ai.backend.infra.retry import Backoff
+from ai.backend.core.lifecycle.kernel import KernelState
+from ai.backend.core.lifecycle.session import SessionPhase, SessionState, step
+from ai.backend.core.lifecycle.transition import Path, Transition
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Kernel, Session
@@ -34,19 +49,6 @@ RELOCATED_FROM = "relocated_from"
 STARTED_OVER = "started_over"
 """Key of a session's ``status_data``: how often it had to make way and started over, and how many attempts it had been
 placed in by then."""
-_PASSED = {
-    "session_scheduled": SessionStatus.SCHEDULED,
-    "session_preparing": SessionStatus.PREPARING,
-    "session_pulling": SessionStatus.PULLING,
-    "session_prepared": SessionStatus.PREPARED,
-    "session_creating": SessionStatus.CREATING,
-    "session_started": SessionStatus.RUNNING,
-    "session_restarting": SessionStatus.RESTARTING,
-    "session_terminating": SessionStatus.TERMINATING,
-}
-"""Events that tell through which statuses one step led. TERMINATED, ERROR and the like are read from the outcome."""
-
-
 _TO_THE_START = frozenset({"enqueued", "scheduled", "preparing", "pulling", "prepared", "creating"})
 
 
@@ -67,10 +69,11 @@ def session_state(session: Session) -> SessionState:
         session_id=session.id,
         kernels=tuple(kernel_state(k, is_main=i == 0) for i, k in enumerate(session.kernels)),
         session_type=session.type,
-        status=session.status,
+        phase=SessionPhase.STARTING_OVER if session.starting_over else SessionPhase(session.status.value),
         result=session.result,
         reason=session.reason,
         max_attempts=MAX_ATTEMPTS + _spent(session),
+        story=session.story,
     )
 
 
@@ -97,7 +100,10 @@ def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | Non
     return state.reason.value if is_news and state.reason is not KernelEventReason.UNKNOWN else old.status_info
 
 
-def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, placed: Mapping[str, Any]) -> Kernel:
+def _merge_kernel(
+    kernel: Kernel, state: KernelState, now: datetime, placed: Mapping[str, Any], slots: Mapping[KernelId, ResourceSlot]
+) -> Kernel:
+    """``slots``: what kernels occupy from now on."""
     if (kernel.status, kernel.attempt, kernel.agent, kernel.reason, kernel.exit_code) == (
         state.status,
         state.attempt,
@@ -119,10 +125,8 @@ def _merge_kernel(kernel: Kernel, state: KernelState, now: datetime, placed: Map
     if state.status is KernelStatus.SCHEDULED and state.attempt > kernel.attempt:
         moved = kernel.agent is not None and kernel.agent != state.agent_id
         changes["status_data"] = {RELOCATED_FROM: kernel.agent} if moved else {}
-    if state.status in HOLDING and kernel.status not in HOLDING:
-        changes["occupied_slots"] = kernel.requested_slots
-    elif state.status not in HOLDING and kernel.status in HOLDING:
-        changes["occupied_slots"] = ResourceSlot()
+    if kernel.id in slots:
+        changes["occupied_slots"] = slots[kernel.id]
     if state.status is KernelStatus.RUNNING and kernel.started_at is None:
         changes["started_at"] = now
     if state.status.is_final and not kernel.status.is_final:
@@ -166,16 +170,18 @@ def _merge_session(
     state: SessionState,
     kernels: tuple[Kernel, ...],
     now: datetime,
-    passed: Sequence[SessionStatus],
+    path: Sequence[Transition],
 ) -> Session:
-    """``passed``: statuses to note in the history."""
     moved = state.status is not session.status
+    passed = [after for before, after in map(_statuses, path) if after is not before]
     changes: dict[str, Any] = {
         "kernels": kernels,
         "status": state.status,
         "result": state.result,
         "reason": state.reason,
         "status_info": _info(session, state),
+        "starting_over": state.phase is SessionPhase.STARTING_OVER,
+        "story": state.story,
     }
     if passed:
         changes["status_history"] = {**session.status_history, **{status.value: now.isoformat() for status in passed}}
@@ -189,7 +195,7 @@ def _merge_session(
     starts_over = False
     if state.status is SessionStatus.PENDING and moved:
         changes["status_data"] = _without_devices(session.status_data)
-        starts_over = session.status is SessionStatus.TERMINATING
+        starts_over = path[-1].before == SessionPhase.STARTING_OVER
         if not starts_over:
             tried = max(k.attempt for k in kernels) - _spent(session)
             changes["not_before"] = now + timedelta(seconds=_RETRY_BACKOFF.delay_s(tried - 1))
@@ -201,12 +207,39 @@ def _merge_session(
     return _start_over(after) if starts_over else after
 
 
+def _statuses(transition: Transition) -> tuple[SessionStatus, SessionStatus]:
+    return SessionPhase(transition.before).status, SessionPhase(transition.after).status
+
+
+@dataclass(slots=True)
+class _Facts:
+    """The effects of one change, sorted by who executes them."""
+
+    slots: dict[KernelId, ResourceSlot] = field(default_factory=dict)
+    events: list[EmitEvent] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+
+    def add(self, session: Session, effect: Effect) -> None:
+        match effect:
+            case TakeSlots(target=target):
+                requested = next(k.requested_slots for k in session.kernels if k.id == target.kernel_id)
+                self.slots[target.kernel_id] = requested
+            case ReleaseSlots(target=target):
+                self.slots[target.kernel_id] = ResourceSlot()
+            case EmitEvent():
+                self.events.append(effect)
+            case CreateKernels() | RestartKernels() | DestroyKernels():
+                self.commands.append(effect)
+            case _:
+                assert_never(effect)
+
+
 def advance(
     session: Session,
     *events: SessionEvent,
     now: datetime,
     placed: Mapping[KernelId, Mapping[str, Any]] | None = None,
-) -> tuple[Change | None, tuple[Effect, ...]]:
+) -> Change | None:
     """Move a session by ``events``.
 
     Args:
@@ -216,29 +249,29 @@ def advance(
         placed: fields of kernels that change with their placement.
 
     Returns:
-        The change to save, None if nothing changed, and what is to be done afterwards.
+        The change to save, with the commands to execute afterwards; None if there is neither.
 
     Raises:
-        Conflict: the present status does not admit a request.
+        InvalidTransition: the present status does not admit a request.
     """
     state = session_state(session)
-    effects: list[Effect] = []
+    path: Path = ()
+    facts = _Facts()
     for event in events:
-        state, more = step(state, event)
-        effects += more
+        state, more, effects = step(state, event)
+        path += more
+        for effect in effects:
+            facts.add(session, effect)
     places = placed or {}
     kernels = tuple(
-        _merge_kernel(kernel, after, now, places.get(kernel.id, {}))
+        _merge_kernel(kernel, after, now, places.get(kernel.id, {}), facts.slots)
         for kernel, after in zip(session.kernels, state.kernels, strict=True)
     )
-    told = [e for e in effects if isinstance(e, EmitEvent)]
-    passed = [_PASSED[e.name] for e in told if e.kernel_id is None and e.name in _PASSED]
-    if state.status is not session.status:
-        passed.append(state.status)
-    new = _merge_session(session, state, kernels, now, passed)
-    if new == session and not told:
-        return None, tuple(effects)
-    return Change(old=session, new=new, events=tuple(_draft(new, e) for e in told)), tuple(effects)
+    new = _merge_session(session, state, kernels, now, path)
+    if new == session and not facts.events:
+        return Change(old=session, new=session, commands=tuple(facts.commands)) if facts.commands else None
+    drafts = tuple(_draft(new, e) for e in facts.events)
+    return Change(old=session, new=new, events=drafts, commands=tuple(facts.commands))
 
 
 def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Change:
@@ -296,4 +329,9 @@ def _device_event(session: Session, kernel_id: KernelId, how: str, devices: Sequ
 
 def fold(first: Change, second: Change) -> Change:
     """Two changes of one session in a row as one."""
-    return Change(old=first.old, new=second.new, events=(*first.events, *second.events))
+    return Change(
+        old=first.old,
+        new=second.new,
+        events=(*first.events, *second.events),
+        commands=(*first.commands, *second.commands),
+    )

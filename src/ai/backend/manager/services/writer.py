@@ -8,20 +8,25 @@ next step, only a few are kept (docs/decisions/0016).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 from ai.backend.common.errors import SessionNotFound, StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import SessionStatus
-from ai.backend.core.lifecycle.effects import DestroyKernels, Effect
+from ai.backend.core.lifecycle.effects import Command, CreateKernels, DestroyKernels, RestartKernels
+from ai.backend.core.lifecycle.transition import InvalidTransition
 from ai.backend.infra.bus import Bus
 from ai.backend.manager.model.changes import Change, ObservationAck
 from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Kernel, OwnerLimits, Session
 from ai.backend.manager.ports.stores import SessionStore
 from ai.backend.plugin.crash_points import crash_point
+
+log = logging.getLogger(__name__)
 
 OUTBOX = "manager.outbox"
 """Bus topic: events were written."""
@@ -40,7 +45,7 @@ _KEPT_PLACES = 16_384
 _TRIES = 20
 _LOOK_S, _LOOK_SHARED_S = 5.0, 0.5
 
-Step = Callable[[Session], tuple[Change | None, tuple[Effect, ...]]]
+Step = Callable[[Session], Change | None]
 
 
 class SessionWriter:
@@ -146,21 +151,18 @@ class SessionWriter:
         changes: Sequence[Change],
         *,
         point: str,
-        effects: Iterable[Effect] = (),
         ack: ObservationAck | None = None,
     ) -> list[Session]:
-        """Save all changes or none, start what follows, and return the sessions as they are now.
+        """Save all changes or none, execute their commands, and return the sessions as they are now.
 
         A caller that goes away meanwhile does not stop it.
 
         Raises:
             StaleVersion: the copies kept here are dropped, load again.
         """
-        return await asyncio.shield(self._commit(changes, point, effects, ack))
+        return await asyncio.shield(self._commit(changes, point, ack))
 
-    async def _commit(
-        self, changes: Sequence[Change], point: str, effects: Iterable[Effect], ack: ObservationAck | None
-    ) -> list[Session]:
+    async def _commit(self, changes: Sequence[Change], point: str, ack: ObservationAck | None) -> list[Session]:
         crash_point(f"before-{point}")
         try:
             await self._store.save(changes, ack=ack)
@@ -181,31 +183,47 @@ class SessionWriter:
             self._bus.publish(CALLBACK)
         if any(_frees(change) for change in changes):
             self._bus.publish(SCHEDULE)
-        for effect in effects:
-            if isinstance(effect, DestroyKernels):
-                self._bus.publish(TERMINATE, effect)
+        for change in changes:
+            self._execute(change.commands)
         return saved
 
-    async def transition(self, session_id: SessionId, make: Step, *, point: str) -> tuple[Session, tuple[Effect, ...]]:
+    def _execute(self, commands: Iterable[Command]) -> None:
+        """Hand commands to the loops that talk to the agents."""
+        for command in commands:
+            match command:
+                case CreateKernels(session_id=session_id) | RestartKernels(session_id=session_id):
+                    self._bus.publish(LAUNCH, session_id)
+                case DestroyKernels():
+                    self._bus.publish(TERMINATE, command)
+                case _:
+                    assert_never(command)
+
+    async def transition(self, session_id: SessionId, make: Step, *, point: str) -> Session:
         """Load, decide, save; again while somebody else is faster.
 
         Returns:
-            The session as it is now, and the effects of ``make``. What is to be ended is handed to the terminator; the
-            rest follows from the statuses.
+            The session as it is now.
 
         Raises:
-            SessionNotFound; whatever ``make`` raises.
+            SessionNotFound; whatever ``make`` raises. The story of an InvalidTransition is logged.
         """
         for attempt in range(_TRIES):
             session = await self.load(session_id, fresh=attempt > 0)
-            change, effects = make(session)
-            if change is None:
-                return session, effects
             try:
-                saved = await self.commit([change], point=point, effects=effects)
+                change = make(session)
+            except InvalidTransition as e:
+                log.info("%s; its history: %s", e.explain(), dict(session.status_history))
+                raise
+            if change is None:
+                return session
+            if not change.is_stored:
+                self._execute(change.commands)
+                return session
+            try:
+                saved = await self.commit([change], point=point)
             except StaleVersion:
                 continue
-            return saved[0], effects
+            return saved[0]
         raise StaleVersion(f"session {session_id} changes too fast")
 
     # ---- waiting ----

@@ -41,7 +41,7 @@ from ai.backend.manager.model.session import (
 )
 from ai.backend.manager.ports.stores import UNLIMITED
 
-_SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name != "kernels")
+_SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name not in ("kernels", "story"))
 _KERNEL_FIELDS = tuple(f.name for f in fields(Kernel) if f.name != "live_stat")
 _session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
 _SESSION_COLUMNS, _KERNEL_COLUMNS = t.sessions.c.keys(), t.kernels.c.keys()

@@ -272,6 +272,7 @@ sessions = Table(
     required("num_queries", Whole),
     required("reason", EnumText(KernelEventReason)),
     Column("not_before", UTCDateTime),
+    required("starting_over", Boolean, server_default=false()),
     required("created_at", UTCDateTime),
     Column("scheduled_at", UTCDateTime),
     Column("started_at", UTCDateTime),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from ai.backend.common.artifacts import RegistryType
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.core.lifecycle.artifact import RevisionTrigger
 from ai.backend.infra.clock import Clock
+from ai.backend.core.lifecycle.transition import InvalidTransition
 from ai.backend.manager.model.artifact import ImportProgress, Revision, RevisionRow
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.artifact_store import ArtifactStore
@@ -18,6 +20,7 @@ from ai.backend.manager.services.artifacts.rights import Operation, require
 from ai.backend.manager.services.artifacts.writer import RevisionWriter
 from ai.backend.manager.services.loops.artifacts import ArtifactLoop
 
+log = logging.getLogger(__name__)
 _TRIES = 10
 
 
@@ -69,21 +72,25 @@ class ImportService:
             attempt = row.revision.attempt + 1
             return {"stages": settled, "delegated": delegate, "began_at": self._clock.now(), "attempt": attempt}
 
-        return [await self._apply(row, RevisionTrigger.IMPORT_REQUESTED, "imported", values=values) for row in rows]
+        cause = caller.stimulus_id
+        return [
+            await self._apply(row, RevisionTrigger.IMPORT_REQUESTED, "imported", values=values, cause=cause)
+            for row in rows
+        ]
 
     async def cancel(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
         """End imports. Raises Conflict where none is under way."""
         require(caller, Operation.IMPORT)
         rows = await self._found(caller, refs)
-        return [await self._apply(row, RevisionTrigger.CANCEL_REQUESTED, "cancelled", info="cancelled") for row in rows]
+        trigger, cause = RevisionTrigger.CANCEL_REQUESTED, caller.stimulus_id
+        return [await self._apply(row, trigger, "cancelled", info="cancelled", cause=cause) for row in rows]
 
     async def clean_up(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
         """Remove the files and keep what is known. Raises Conflict where a session mounts them."""
         require(caller, Operation.REMOVE)
         rows = await self._found(caller, refs)
-        return [
-            await self._apply(row, RevisionTrigger.CLEANUP_REQUESTED, "cleaned up", unless_mounted=True) for row in rows
-        ]
+        trigger, cause = RevisionTrigger.CLEANUP_REQUESTED, caller.stimulus_id
+        return [await self._apply(row, trigger, "cleaned up", unless_mounted=True, cause=cause) for row in rows]
 
     async def delete(self, caller: Caller, ref: str) -> None:
         """Forget an artifact until the next scan. Raises Conflict while files of it are here."""
@@ -100,14 +107,17 @@ class ImportService:
         trigger: RevisionTrigger,
         done: str,
         *,
+        cause: str,
         values: Callable[[RevisionRow], dict[str, Any]] = lambda _: {},
         **how: Any,
     ) -> RevisionRow:
         """Step one revision, however it moves meanwhile."""
         for _ in range(_TRIES):
             try:
-                moved = await self._writer.apply(row.revision, trigger, **how, **values(row))
+                moved = await self._writer.apply(row.revision, trigger, cause=cause, **how, **values(row))
             except Conflict as e:
+                if isinstance(e, InvalidTransition):
+                    log.info("%s", e.explain())
                 raise Conflict(f"{row.ref} cannot be {done}: {e.message}.", data=e.data) from None
             if moved is not None:
                 if moved is not row.revision:

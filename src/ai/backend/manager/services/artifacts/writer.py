@@ -6,6 +6,8 @@ from typing import Any
 
 from ai.backend.core.lifecycle.artifact import RevisionState, RevisionTrigger, step
 from ai.backend.infra.clock import Clock
+from ai.backend.core.lifecycle.transition import Stories
+from ai.backend.infra.crash_points import crash_point
 from ai.backend.manager.model.artifact import Revision
 from ai.backend.manager.ports.artifact_store import ArtifactStore
 from ai.backend.plugin.crash_points import crash_point
@@ -17,12 +19,14 @@ class RevisionWriter:
     def __init__(self, store: ArtifactStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._stories = Stories()
 
     async def apply(
         self,
         seen: Revision,
         trigger: RevisionTrigger,
         *,
+        cause: str = "artifact loop",
         info: str | None = None,
         unless_mounted: bool = False,
         **values: Any,
@@ -31,11 +35,12 @@ class RevisionWriter:
         of date: load it again.
 
         Raises:
-            Conflict: its status does not admit this, or ``unless_mounted`` and a session mounts it; the message is half
-                a sentence.
+            InvalidTransition: its status does not admit this; the message is half a sentence.
+            Conflict: ``unless_mounted`` and a session mounts it; the message is half a sentence.
         """
-        state = step(RevisionState(seen.status, seen.residue), trigger)
-        if state.status is seen.status:
+        before, subject = RevisionState(seen.status, seen.residue), f"revision {seen.id}"
+        state, path, _ = step(before, trigger, subject=subject, stimulus_id=cause, story=self._stories.of(seen.id))
+        if not path:
             return seen
         moved = await self._store.move(
             seen,
@@ -46,6 +51,8 @@ class RevisionWriter:
             status_info=info,
             **values,
         )
+        if moved is not None:
+            self._stories.extend(seen.id, path)
         crash_point(f"after-artifact-{trigger.value}")
         return moved
 

@@ -9,7 +9,6 @@ from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import KernelEventReason
 from ai.backend.core.idle.window import Window
-from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionDestroyRequested
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
@@ -60,9 +59,7 @@ class IdleLoop(PeriodicLoop):
         except BackendError as e:
             log.warning("session %s could not be ended: %s", session.id, e)
 
-    def _step(
-        self, judged: Session, reason: KernelEventReason, now: Session
-    ) -> tuple[Change | None, tuple[Effect, ...]]:
+    def _step(self, judged: Session, reason: KernelEventReason, now: Session) -> Change | None:
         if now.status not in JUDGED or now.status_changed != judged.status_changed:
-            return None, ()  # it was restarted, or ended, meanwhile
-        return advance(now, SessionDestroyRequested(reason=reason), now=self._clock.now())
+            return None  # it was restarted, or ended, meanwhile
+        return advance(now, SessionDestroyRequested(reason=reason, stimulus_id="idle checks"), now=self._clock.now())

@@ -26,11 +26,9 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
 from ai.backend.common.wire.agent import CreateKernels, RestartKernel
-from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
@@ -53,6 +51,7 @@ _FOR_GOOD = (CreationDenied, UnsupportedResource, InvalidInput, NotFound, Plugin
 _REQUIREMENTS = "requirements"
 """What an UnsupportedResource names in its data if there is the slot, but no device of it that is as required any more:
 the scheduler, which knows other agents and the news of this one, has the word then."""
+_CAUSE = "launch loop"
 _LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
 
 
@@ -154,10 +153,10 @@ class LaunchLoop(PeriodicLoop):
     async def _settle(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
         """Become PREPARING, unless the agents' observations were faster."""
 
-        def make(now: Session) -> tuple[Change | None, tuple[Effect, ...]]:
+        def make(now: Session) -> Change | None:
             if now.status is not SessionStatus.SCHEDULED or not _same_attempts(now, attempts):
-                return None, ()
-            return advance(now, SessionDispatched(), now=self._clock.now())
+                return None
+            return advance(now, SessionDispatched(stimulus_id=_CAUSE), now=self._clock.now())
 
         # An agent that starts at once has its observations on the way: one write less on the path to RUNNING.
         for _ in range(3):
@@ -181,15 +180,15 @@ class LaunchLoop(PeriodicLoop):
         agent = for_good or next(a for a, e in refused.items() if not isinstance(e, Unavailable))
         worst = refused[agent]
         reason = KernelEventReason.CREATION_DENIED if for_good is not None else KernelEventReason.CREATION_DEFERRED
-        event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=for_good is None)
+        event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=for_good is None, stimulus_id=_CAUSE)
         now = self._clock.now()
 
-        def make(session: Session) -> tuple[Change | None, tuple[Effect, ...]]:
+        def make(session: Session) -> Change | None:
             if not _same_attempts(session, attempts):
-                return None, ()
-            change, effects = advance(session, event, now=now)
+                return None
+            change = advance(session, event, now=now)
             if change is None:
-                return None, effects
+                return None
             places = {k.id: k.agent for k in session.kernels}
             kernels = tuple(
                 replace(k, status_info=e.message[:500], status_data={**k.status_data, **_evidence(a, e)})
@@ -205,7 +204,7 @@ class LaunchLoop(PeriodicLoop):
             )
             if new.status is SessionStatus.PENDING:
                 new = replace(new, not_before=now + timedelta(seconds=self._backoff(new, worst)))
-            return replace(change, new=new), effects
+            return replace(change, new=new)
 
         await self._writer.transition(session_id, make, point="commit-dispatch")
 

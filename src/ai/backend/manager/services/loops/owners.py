@@ -17,7 +17,9 @@ from ai.backend.manager.services.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 _ENDABLE = tuple(status for status in LIVE_SESSION_STATUSES if status is not SessionStatus.TERMINATING)
-_REQUEST = SessionDestroyRequested(reason=KernelEventReason.FORCE_TERMINATED, forced=True)
+_REQUEST = SessionDestroyRequested(
+    reason=KernelEventReason.FORCE_TERMINATED, forced=True, stimulus_id="deleted users loop"
+)
 
 
 class OwnersLoop(PeriodicLoop):

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from ai.backend.common.errors import BackendError, InsufficientResource, StaleVersion
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import KernelEventReason, SessionStatus
-from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled
+from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled, SessionStartOverRequested
 from ai.backend.core.scheduling.decide import Board, without_collector
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
 from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
@@ -29,6 +29,7 @@ from ai.backend.manager.ports.share_store import ShareStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.services.images.catalogue import Catalogue
 from ai.backend.manager.services.loops.launch import LaunchLoop
+from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.networks import needs_overlay, settle
 from ai.backend.manager.services.placements import FALLBACK, plugged
 from ai.backend.manager.services.quotas import QuotaBook
@@ -45,6 +46,7 @@ from ai.backend.manager.services.writer import SessionWriter
 log = logging.getLogger(__name__)
 
 _SLOW_S = 5.0
+_CAUSE = "schedule loop"
 _COMPARED = 100
 _LONGEST_S = 10 * 365 * 86_400.0
 
@@ -105,7 +107,6 @@ class ScheduleLoop(PeriodicLoop):
         agents: AgentStore,
         identities: IdentityStore,
         writer: SessionWriter,
-        launch: LaunchLoop,
         clock: Clock,
         settings: SessionSettings,
         shares: ShareStore,
@@ -122,7 +123,6 @@ class ScheduleLoop(PeriodicLoop):
         self._quotas = QuotaBook(sessions, identities)
         self._shares = ShareBook(shares, sessions, agents, identities, clock)
         self._writer = writer
-        self._launch = launch
         self._clock = clock
         self._settings = settings
         self._rng = rng or random.Random()
@@ -212,16 +212,13 @@ class ScheduleLoop(PeriodicLoop):
         if not placed:
             return
         try:
-            saved = await self._writer.commit(placed, point="commit-schedule")
+            await self._writer.commit(placed, point="commit-schedule")
         except (StaleVersion, InsufficientResource):
-            saved = []
             for change in placed:
                 try:
-                    saved += await self._writer.commit([change], point="commit-schedule")
+                    await self._writer.commit([change], point="commit-schedule")
                 except (StaleVersion, InsufficientResource) as e:
                     log.info("session %s was not placed: %s", change.old.id, e)
-        for session in saved:
-            self._launch.push(session)
 
     @staticmethod
     def _place(session: Session, placement: Placement, now: datetime) -> Change | None:
@@ -229,8 +226,7 @@ class ScheduleLoop(PeriodicLoop):
         details = {
             p.kernel_id: {"devices": from_allocation(p.devices), "generation": p.generation} for p in placement.kernels
         }
-        change, _ = advance(session, SessionScheduled(agents=agents), now=now, placed=details)
-        return change
+        return advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)
 
     async def _with_networks(self, placed: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
         """The changes with the networks that their sessions need, and why others that can have none must wait."""
@@ -259,12 +255,15 @@ class ScheduleLoop(PeriodicLoop):
         evictions = {e.session_id: e for e in plan.evictions}
         victims = await self._sessions.get_many(list(evictions)) if evictions else []
         for session in victims:
-            over = evictions[session.id].starts_over
-            reason = KernelEventReason.RESCHEDULED if over else KernelEventReason.PREEMPTED
-            change, effects = advance(session, SessionDestroyRequested(reason=reason), now=now)
+            event = (
+                SessionStartOverRequested(stimulus_id=_CAUSE)
+                if evictions[session.id].starts_over
+                else SessionDestroyRequested(reason=KernelEventReason.PREEMPTED, stimulus_id=_CAUSE)
+            )
+            change = advance(session, event, now=now)
             if change is not None:
                 try:
-                    await self._writer.commit([change], point="commit-schedule", effects=effects)
+                    await self._writer.commit([change], point="commit-schedule")
                 except StaleVersion:
                     self.wake()
 
@@ -281,8 +280,8 @@ class ScheduleLoop(PeriodicLoop):
 
     @staticmethod
     def _cancel(session: Session, skip: Skip, now: datetime) -> Change | None:
-        event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED)
-        change, _ = advance(session, event, now=now)
+        event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED, stimulus_id=_CAUSE)
+        change = advance(session, event, now=now)
         noted = _note(session, skip, now)
         if change is None or noted is None:
             return change

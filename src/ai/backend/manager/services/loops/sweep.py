@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from dataclasses import replace
 
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
@@ -14,7 +15,6 @@ from ai.backend.common.states import (
     KernelStatus,
     SessionStatus,
 )
-from ai.backend.core.lifecycle.effects import Effect
 from ai.backend.core.lifecycle.events import (
     KernelsAbandoned,
     SessionCreationFailed,
@@ -167,9 +167,11 @@ class SweepLoop(PeriodicLoop):
     ) -> None:
         log.info("session %s is %s: %s", session.id, session.status, type(event).__name__)
 
-        def make(now: Session) -> tuple[Change | None, tuple[Effect, ...]]:
+        def make(now: Session) -> Change | None:
             due = self._due(now, agents, pending)
-            return advance(now, due, now=self._clock.now()) if due is not None else (None, ())
+            return (
+                advance(now, replace(due, stimulus_id="watchdog"), now=self._clock.now()) if due is not None else None
+            )
 
         try:
             await self._writer.transition(session.id, make, point="commit-abandon")

@@ -106,7 +106,7 @@ class TerminateLoop(PeriodicLoop):
 
     async def _abandon(self, session_id: SessionId, kernels: frozenset[KernelId]) -> None:
         log.warning("giving up %d kernels of session %s: their agents do not end them", len(kernels), session_id)
-        event = KernelsAbandoned(kernel_ids=kernels, reason=KernelEventReason.AGENT_LOST)
+        event = KernelsAbandoned(kernel_ids=kernels, reason=KernelEventReason.AGENT_LOST, stimulus_id="terminate loop")
         await self._writer.transition(
             session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-abandon"
         )

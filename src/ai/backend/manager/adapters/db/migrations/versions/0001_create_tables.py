@@ -377,6 +377,7 @@ def upgrade() -> None:
         sa.Column("num_queries", _WHOLE, nullable=False),
         sa.Column("reason", sa.String(length=32), nullable=False),
         sa.Column("not_before", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("starting_over", sa.Boolean(), server_default=sa.false(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("scheduled_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),

@@ -1,0 +1,134 @@
+"""The machine of one virtual folder: how its directory comes, is hidden in the trash, and goes (spec 03-07, 03-08).
+
+Rules:
+
+1. The row comes first and says what is to be; the directory follows. PERFORMING is a folder that is being made, CLONING
+   one that is being filled from another, DELETE_ONGOING one whose files are being removed.
+2. A folder that could not be made or filled is removed again.
+3. Only what is ready or in error can be put into the trash, and only what is in the trash can be restored or purged. A
+   folder whose files could not be removed (DELETE_ERROR) is in the trash too, but cannot be restored.
+4. When its owner is removed, a folder is removed in whatever status it is.
+5. DELETE_COMPLETE never changes. ERROR is entered by no transition: it is the status of rows that were taken over.
+6. What users ask for is refused where it has no row; any other trigger without a row is late or repeated and changes
+   nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from ai.backend.common.folders import FolderStatus
+from ai.backend.core.lifecycle.transition import InvalidTransition, Path, Transition
+
+S = FolderStatus
+
+
+class FolderTrigger(StrEnum):
+    MADE = "made"
+    FILLED = "filled"
+    FAILED = "failed"
+    TRASH_REQUESTED = "trash-requested"
+    RESTORE_REQUESTED = "restore-requested"
+    PURGE_REQUESTED = "purge-requested"
+    EXPIRED = "expired"
+    OWNER_REMOVED = "owner-removed"
+    REMOVED = "removed"
+    REMOVAL_FAILED = "removal-failed"
+
+
+T = FolderTrigger
+
+
+class FolderEffect(StrEnum):
+    """What a transition asks for once it is stored. ``remove-files``: the folder loop removes the directory now."""
+
+    REMOVE_FILES = "remove-files"
+
+
+E = FolderEffect
+Row = tuple[FolderStatus, tuple[FolderEffect, ...]]
+
+TRANSITIONS: Mapping[FolderStatus, Mapping[FolderTrigger, Row]] = {
+    S.PERFORMING: {
+        T.MADE: (S.READY, ()),
+        T.FAILED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+        T.OWNER_REMOVED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+    },
+    S.CLONING: {
+        T.FILLED: (S.READY, ()),
+        T.FAILED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+        T.OWNER_REMOVED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+    },
+    S.READY: {
+        T.TRASH_REQUESTED: (S.DELETE_PENDING, ()),
+        T.OWNER_REMOVED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+    },
+    S.ERROR: {
+        T.TRASH_REQUESTED: (S.DELETE_PENDING, ()),
+        T.OWNER_REMOVED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+    },
+    S.DELETE_PENDING: {
+        T.RESTORE_REQUESTED: (S.READY, ()),
+        T.PURGE_REQUESTED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+        T.EXPIRED: (S.DELETE_ONGOING, ()),
+        T.OWNER_REMOVED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+    },
+    S.DELETE_ONGOING: {
+        T.REMOVED: (S.DELETE_COMPLETE, ()),
+        T.REMOVAL_FAILED: (S.DELETE_ERROR, ()),
+    },
+    S.DELETE_ERROR: {
+        T.PURGE_REQUESTED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+        T.OWNER_REMOVED: (S.DELETE_ONGOING, (E.REMOVE_FILES,)),
+    },
+    S.DELETE_COMPLETE: {},
+}
+#: A request without a row is refused; any other trigger without a row is late or repeated.
+REQUESTS = frozenset({T.TRASH_REQUESTED, T.RESTORE_REQUESTED, T.PURGE_REQUESTED})
+_WORDS = {S.READY: "not in the trash", S.DELETE_PENDING: "in the trash"}
+
+
+def sources_of(trigger: FolderTrigger) -> frozenset[FolderStatus]:
+    """Name the statuses that a trigger moves."""
+    return frozenset(status for status, rows in TRANSITIONS.items() if trigger in rows)
+
+
+def describe_status(name: str, status: FolderStatus) -> str:
+    """Tell the user in a sentence what a folder is."""
+    return f"The folder {name!r} is {_WORDS.get(status, status.value)}."
+
+
+def step(
+    status: FolderStatus, trigger: FolderTrigger, *, name: str = "", stimulus_id: str = "", story: Path = ()
+) -> tuple[FolderStatus, Path, tuple[FolderEffect, ...]]:
+    """Move a folder.
+
+    Args:
+        status: as it is.
+        trigger: what happens to it.
+        name: its name, for the error.
+        stimulus_id: names the cause.
+        story: how it came to its status, for the error.
+
+    Returns:
+        The next status, the transition that led there, and what is to follow once it is stored; the same status and
+        nothing else if the trigger is out of date.
+
+    Raises:
+        InvalidTransition: the status does not admit what a user asks for.
+    """
+    row = TRANSITIONS[status].get(trigger)
+    if row is None and trigger in REQUESTS:
+        raise InvalidTransition(
+            describe_status(name, status),
+            subject=f"folder {name}",
+            state=status,
+            trigger=trigger,
+            stimulus_id=stimulus_id,
+            story=story,
+        )
+    if row is None:
+        return status, (), ()
+    target, effects = row
+    return target, (Transition(status, trigger, target, stimulus_id),), effects

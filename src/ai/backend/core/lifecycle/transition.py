@@ -1,0 +1,100 @@
+"""What the machines share: the path of a step, the story of an object, and the error of an illegal transition.
+
+Every machine has one literal table, ``state -> trigger -> next state``. A row whose next state is the present one only
+runs its handler. A trigger without a row is late or repeated and changes nothing, unless it is one of the machine's
+requests: a request without a row raises :class:`InvalidTransition`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ai.backend.common.errors import Conflict
+
+STORY_LENGTH = 16
+"""An object remembers so many of its last transitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One change of state. ``stimulus_id`` names what caused it: a request, a report of an agent, a round of a loop."""
+
+    before: str
+    trigger: str
+    after: str
+    stimulus_id: str = ""
+
+    def __str__(self) -> str:
+        cause = f" ({self.stimulus_id})" if self.stimulus_id else ""
+        return f"{self.before} -> {self.after} by {self.trigger}{cause}"
+
+
+Path = tuple[Transition, ...]
+"""The transitions of one step, or the last ones of an object, oldest first."""
+
+
+def extend_story(story: Path, path: Path) -> Path:
+    """Append a path to a story and drop what is older than :data:`STORY_LENGTH` transitions."""
+    return (*story, *path)[-STORY_LENGTH:]
+
+
+class Stories:
+    """Remembers the stories of the objects that its owner moved last."""
+
+    def __init__(self, limit: int = 1024) -> None:
+        self._limit = limit
+        self._paths: OrderedDict[Hashable, Path] = OrderedDict()
+
+    def of(self, key: Hashable) -> Path:
+        return self._paths.get(key, ())
+
+    def extend(self, key: Hashable, path: Path) -> None:
+        self._paths[key] = extend_story(self._paths.pop(key, ()), path)
+        if len(self._paths) > self._limit:
+            self._paths.popitem(last=False)
+
+
+class InvalidTransition(Conflict):
+    """The present state does not admit a request. Clients see it as any other conflict.
+
+    Attributes:
+        subject: the object, as ``session <id>``.
+        state, trigger: the pair that has no row in the table.
+        stimulus_id: names what caused the request.
+        story: how the object came into its state.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        subject: str = "",
+        state: str = "",
+        trigger: str = "",
+        stimulus_id: str = "",
+        story: Path = (),
+        data: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, data={"status": state, **(data or {})})
+        self.subject = subject
+        self.state = state
+        self.trigger = trigger
+        self.stimulus_id = stimulus_id
+        self.story = story
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {name: getattr(self, name) for name in ("subject", "state", "trigger", "stimulus_id", "story", "data")}
+        return _rebuild, (self.message, values)
+
+    def explain(self) -> str:
+        """Tell the whole story, for a log."""
+        cause = f" ({self.stimulus_id})" if self.stimulus_id else ""
+        story = "; ".join(map(str, self.story)) or "no transitions are remembered"
+        return f"{self.subject} is {self.state} and does not admit {self.trigger}{cause}: {story}"
+
+
+def _rebuild(message: str, values: Mapping[str, Any]) -> InvalidTransition:
+    return InvalidTransition(message, **values)
