@@ -28,6 +28,7 @@ from ai.backend.common.errors import Conflict, FolderAlreadyExists, InvalidInput
 from ai.backend.common.folders import DELETED_FOLDER_STATUSES, FolderPermission, FolderStatus
 from ai.backend.common.ids import FolderId, GroupId, InvitationId, UserId
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
+from ai.backend.core.lifecycle.folder import FolderTrigger, step
 from ai.backend.infra.database import GUID, Database
 from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.adapters.db import tables as t
@@ -270,8 +271,9 @@ class SqlFolderStore:
         return await self._db.run_read(work)
 
     async def expire(self, before: datetime, *, at: datetime, info: str) -> int:
-        old = and_(folders.c.status == FolderStatus.DELETE_PENDING, folders.c.status_changed < before)
-        values = {"status": FolderStatus.DELETE_ONGOING, "status_changed": at, "status_info": info}
+        trashed, trigger = FolderStatus.DELETE_PENDING, FolderTrigger.EXPIRED
+        old = and_(folders.c.status == trashed, folders.c.status_changed < before)
+        values = {"status": step(trashed, trigger)[0], "status_changed": at, "status_info": info}
 
         def work(s: Connection) -> int:
             return s.execute(update(folders).where(old).values(values)).rowcount

@@ -9,13 +9,14 @@ from ai.backend.common.errors import Conflict, FolderNotFound, Forbidden
 from ai.backend.common.folders import FolderPermission, FolderStatus, HostPermission, parse_folder_id
 from ai.backend.common.ids import FolderId
 from ai.backend.common.states import UserRole
+from ai.backend.core.lifecycle.folder import FolderTrigger, describe_status, sources_of
 from ai.backend.manager.model.folder import Folder, FolderAccess, FolderRow
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.services.folders.rights import FolderScope, FolderScopes, require
+from ai.backend.manager.services.folders.transitions import FolderTransitions
 
 READY = frozenset({FolderStatus.READY})
-TRASHED = frozenset({FolderStatus.DELETE_PENDING, FolderStatus.DELETE_ERROR})
 ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
 
 
@@ -50,9 +51,10 @@ class FolderFinder:
     """Looks up by name or id. By name: the caller's own first, then those shared with them, then their groups', then
     those of model stores."""
 
-    def __init__(self, store: FolderStore, scopes: FolderScopes) -> None:
+    def __init__(self, store: FolderStore, scopes: FolderScopes, transitions: FolderTransitions) -> None:
         self._store = store
         self._scopes = scopes
+        self._transitions = transitions
 
     async def accessible(
         self, caller: Caller, *, name: str | None = None, scope: FolderScope | None = None
@@ -76,18 +78,21 @@ class FolderFinder:
         ref: str,
         *,
         statuses: Collection[FolderStatus] = READY,
+        trigger: FolderTrigger | None = None,
         to_write: bool = False,
         to_control: bool = False,
         needs: HostPermission | None = None,
     ) -> FolderAccess:
-        """Somebody else's folder is not found.
+        """Somebody else's folder is not found. A ``trigger`` stands for the statuses that it moves.
 
         Raises:
             FolderNotFound: no such folder, or none that the caller may use.
+            InvalidTransition: it is there, but in no status that the trigger moves.
             Conflict: it is there, but in no status of ``statuses``; or the name means several.
             Forbidden: the caller may use it, but may not write or control it, or not do what it ``needs`` on its host.
         """
         folder_id = parse_folder_id(ref)
+        statuses = sources_of(trigger) if trigger is not None else statuses
         if folder_id is not None:
             found = await self._by_id(caller, folder_id)
         else:
@@ -99,11 +104,11 @@ class FolderFinder:
             ids = [str(access.folder.id) for access in found]
             raise Conflict(f"Several folders are called {ref[:64]!r}: use an id.", data={"matches": ids})
         access = found[0]
-        if access.folder.status not in statuses:
+        if trigger is not None:
+            self._transitions.check(access.folder, trigger, cause=caller.stimulus_id)
+        elif access.folder.status not in statuses:
             status = access.folder.status
-            words = {FolderStatus.READY: "not in the trash", FolderStatus.DELETE_PENDING: "in the trash"}
-            told = f"The folder {access.folder.name!r} is {words.get(status, status.value)}."
-            raise Conflict(told, data={"status": status.value})
+            raise Conflict(describe_status(access.folder.name, status), data={"status": status.value})
         if to_control and not access.controls:
             raise Forbidden(f"Only the owner of {access.folder.name!r} may do this.")
         if to_write and not access.permission.writes:

@@ -51,8 +51,8 @@ class Folders:
     ) -> Folders:
         """All of them on one store and its storage proxies."""
         scopes = FolderScopes(identities, storage)
-        finder = FolderFinder(store, scopes)
         loop = FolderLoop(store, storage, clock, trash_days=settings.trash_days)
+        finder = FolderFinder(store, scopes, loop.transitions)
         quota_loop = QuotaLoop(store, storage)
         unmanaged = UnmanagedPaths(settings.unmanaged_roots)
         return cls(
@@ -69,7 +69,7 @@ class Folders:
                 id_generator=id_generator,
                 unmanaged=unmanaged,
             ),
-            leaving=LeavingFolders(store, clock, loop),
+            leaving=LeavingFolders(store, loop.transitions),
             files=FolderFiles(storage, finder),
             sharing=FolderSharing(store, identities, finder, clock, id_generator),
             mounts=MountResolver(storage, finder, unmanaged),

@@ -7,12 +7,13 @@ from ai.backend.common.folders import FolderStatus
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.manager.model.folder import Folder, FolderSelection
 from ai.backend.manager.model.identity import User
 from ai.backend.manager.model.query import Condition, ListQuery
 from ai.backend.manager.ports.folder_store import FolderStore
+from ai.backend.manager.services.folders.transitions import FolderTransitions
 
-_GONE = (FolderStatus.DELETE_COMPLETE, FolderStatus.DELETE_ONGOING)
 _THERE = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
 _ALL = 1_000_000
 
@@ -24,10 +25,9 @@ class LeavingFolders:
         Conflict: a live session mounts one of them, or a clone is made of it.
     """
 
-    def __init__(self, store: FolderStore, clock: Clock, loop: PeriodicLoop) -> None:
+    def __init__(self, store: FolderStore, transitions: FolderTransitions) -> None:
         self._store = store
-        self._clock = clock
-        self._loop = loop
+        self._transitions = transitions
 
     async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
         """All go, but for those that others share: they become the heir's, under another name where theirs is taken."""
@@ -39,14 +39,12 @@ class LeavingFolders:
                 await self._hand_over(folder, heir)
             else:
                 await self._remove(folder)
-        self._loop.wake()
 
     async def of_group(self, group_id: GroupId) -> None:
         page = await self._store.page(ListQuery(limit=_ALL, filter=_THERE), FolderSelection(group_id=group_id))
         for row in page.items:
             if row.folder.group_id == group_id:
                 await self._remove(row.folder)
-        self._loop.wake()
 
     async def _hand_over(self, folder: Folder, heir: User) -> None:
         try:
@@ -56,14 +54,8 @@ class LeavingFolders:
             await self._store.hand_over(folder.id, heir)
 
     async def _remove(self, folder: Folder) -> None:
-        if folder.status in _GONE:
-            return
-        moved = await self._store.move(
-            folder.id,
-            {folder.status},
-            FolderStatus.DELETE_ONGOING,
-            at=self._clock.now(),
-            unless_used=folder.status.is_live,
+        moved = await self._transitions.apply(
+            folder, FolderTrigger.OWNER_REMOVED, cause="removal of its owner", unless_used=folder.status.is_live
         )
         if not moved:
             raise Conflict(f"The folder {folder.name!r} was changed meanwhile; try again.")

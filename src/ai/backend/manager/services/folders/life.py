@@ -21,6 +21,7 @@ from ai.backend.common.ids import DomainName, FolderId, GroupId, TaskId, UserId
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.manager.model.folder import (
     CreateFolder,
     Folder,
@@ -37,6 +38,8 @@ from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.storage import StorageGateway
 from ai.backend.manager.services.folders.access import ANY_STATUS, READY, TRASHED, FolderFinder
+from ai.backend.manager.ports.world import Clock, Minter
+from ai.backend.manager.services.folders.access import ANY_STATUS, FolderFinder
 from ai.backend.manager.services.folders.rights import CLONE, FolderScope, FolderScopes, require
 from ai.backend.manager.services.folders.unmanaged import UnmanagedPaths
 from ai.backend.manager.services.journal import TaskProgress, TaskService
@@ -313,23 +316,26 @@ class FolderService:
         """Out of sight, but not gone; its name is free.
 
         Raises:
+            InvalidTransition: it is in the trash already, or is not ready yet.
             Conflict: a live session mounts it, or it is being cloned.
         """
-        access = await self._controlled(caller, ref, HostPermission.DELETE, statuses=READY | {FolderStatus.ERROR})
-        await self._move(access.folder, FolderStatus.DELETE_PENDING, unless_used=True)
+        trigger = FolderTrigger.TRASH_REQUESTED
+        access = await self._controlled(caller, ref, HostPermission.DELETE, trigger=trigger)
+        await self._move(caller, access.folder, trigger, unless_used=True)
 
     async def restore(self, caller: Caller, ref: str) -> None:
         """Out of the trash. Raises FolderAlreadyExists if the name was taken meanwhile, LimitExceeded."""
-        access = await self._controlled(caller, ref, HostPermission.MODIFY, statuses={FolderStatus.DELETE_PENDING})
+        trigger = FolderTrigger.RESTORE_REQUESTED
+        access = await self._controlled(caller, ref, HostPermission.MODIFY, trigger=trigger)
         own = access.folder.user_id == caller.user_id
         limit = (await self._scopes.of(caller)).max_count if own else 0
-        await self._move(access.folder, FolderStatus.READY, max_count=limit)
+        await self._move(caller, access.folder, trigger, max_count=limit)
 
     async def purge(self, caller: Caller, ref: str) -> None:
         """Remove what is in the trash for ever; its files go in the background."""
-        access = await self._controlled(caller, ref, HostPermission.DELETE, statuses=TRASHED)
-        await self._move(access.folder, FolderStatus.DELETE_ONGOING)
-        self._loop.wake()
+        trigger = FolderTrigger.PURGE_REQUESTED
+        access = await self._controlled(caller, ref, HostPermission.DELETE, trigger=trigger)
+        await self._move(caller, access.folder, trigger)
 
     async def change_owner(self, caller: Caller, ref: str, email: str) -> None:
         """Give a user's folder to another user, for superadmins. Its files stay where they are, and on the account of
@@ -354,9 +360,8 @@ class FolderService:
                 raise Forbidden(f"{user.email} may do nothing on {folder.host!r}.", data={"host": folder.host})
             await self._store.hand_over(folder.id, user, max_count=scope.max_count)
 
-    async def _move(self, folder: Folder, to: FolderStatus, **limits: Any) -> None:
-        moved = await self._store.move(folder.id, {folder.status}, to, at=self._clock.now(), **limits)
-        if not moved:
+    async def _move(self, caller: Caller, folder: Folder, trigger: FolderTrigger, **limits: Any) -> None:
+        if not await self._loop.transitions.apply(folder, trigger, cause=caller.stimulus_id, **limits):
             raise Conflict(f"The folder {folder.name!r} was changed meanwhile; look again.")
 
 

@@ -22,9 +22,15 @@ from ai.backend.manager.model.folder import Folder
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.storage import Progress, StorageGateway
 from ai.backend.plugin.crash_points import crash_point
+from ai.backend.core.lifecycle.folder import FolderTrigger
+from ai.backend.infra.crash_points import crash_point
+from ai.backend.manager.ports.world import Clock
+from ai.backend.manager.services.folders.transitions import FolderTransitions
+from ai.backend.manager.services.loops.running import Loop
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 8
+_CAUSE = "folder loop"
 _REMOVED = frozenset({FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_COMPLETE})
 
 
@@ -39,6 +45,7 @@ class FolderLoop(PeriodicLoop):
         self._storage = storage
         self._clock = clock
         self._trash_days = trash_days
+        self.transitions = FolderTransitions(store, clock, self.wake)
         self._under_way: set[FolderId] = set()
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._clones: set[asyncio.Task[None]] = set()
@@ -127,7 +134,7 @@ class FolderLoop(PeriodicLoop):
         if folder.unmanaged_path is None:
             await self._storage.create_folder(folder.key)
         crash_point("after-folder-create")
-        await self._ready(folder)
+        await self._ready(folder, FolderTrigger.MADE)
 
     async def _fill(self, folder: Folder, progress: Progress | None = None) -> None:
         source = await self._store.get(folder.cloned_from) if folder.cloned_from is not None else None
@@ -140,34 +147,28 @@ class FolderLoop(PeriodicLoop):
             await self._give_up(folder, e.message)
             raise
         crash_point("after-folder-clone")
-        await self._ready(folder)
+        await self._ready(folder, FolderTrigger.FILLED)
 
-    async def _ready(self, folder: Folder) -> None:
+    async def _ready(self, folder: Folder, trigger: FolderTrigger) -> None:
         """Another manager may have been faster: to make it ready, or to give it up and remove what we made again."""
-        if not await self._store.move(folder.id, {folder.status}, FolderStatus.READY, at=self._clock.now()):
+        if not await self.transitions.apply(folder, trigger, cause=_CAUSE):
             row = await self._store.get(folder.id)
             if row is None or row.folder.status in _REMOVED:
                 await self._delete(folder)
 
     async def _give_up(self, folder: Folder, why: str) -> bool:
-        now, making = self._clock.now(), {FolderStatus.PERFORMING, FolderStatus.CLONING}
-        moved = await self._store.move(folder.id, making, FolderStatus.DELETE_ONGOING, at=now, info=why)
-        self.wake()
-        return moved
+        return await self.transitions.apply(folder, FolderTrigger.FAILED, cause=_CAUSE, info=why)
 
     async def _remove(self, folder: Folder) -> None:
-        now = self._clock.now
         try:
             await self._delete(folder)
         except BackendError as e:
             if e.retryable:
                 raise
-            await self._store.move(
-                folder.id, {FolderStatus.DELETE_ONGOING}, FolderStatus.DELETE_ERROR, at=now(), info=e.message
-            )
+            await self.transitions.apply(folder, FolderTrigger.REMOVAL_FAILED, cause=_CAUSE, info=e.message)
             return
         crash_point("after-folder-delete")
-        await self._store.move(folder.id, {FolderStatus.DELETE_ONGOING}, FolderStatus.DELETE_COMPLETE, at=now())
+        await self.transitions.apply(folder, FolderTrigger.REMOVED, cause=_CAUSE)
 
     async def _delete(self, folder: Folder) -> None:
         if folder.unmanaged_path is None:
