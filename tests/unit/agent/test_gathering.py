@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from ai.backend.agent.model.kernel import KernelRecord, Phase
+from ai.backend.agent.model.kernel import KernelRecord
 from ai.backend.agent.services import statistics as module
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel import Kernel
@@ -23,6 +23,7 @@ from ai.backend.common.ids import DeviceId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import KernelSpec, MetricFamily
+from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import ExportedName, Measurement, MetricKind, PluginCapabilities, StatContext
 from ai.backend.plugin.loading import PluginSource
 from ai.backend.plugin.runtime import AbstractRuntime, ProcessView, WorkloadKey

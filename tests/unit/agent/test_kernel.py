@@ -7,10 +7,11 @@ from uuid import UUID
 
 import msgspec
 
-from ai.backend.agent.model.kernel import KernelRecord, Phase, PluginState
+from ai.backend.agent.model.kernel import KernelRecord, PluginState
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import FileBlob, KernelSpec, UnhealthyDevice
+from ai.backend.core.lifecycle.kernel_phase import Phase
 
 
 class Records:

@@ -9,12 +9,13 @@ from uuid import uuid4
 import pytest
 from msgspec.structs import replace
 
-from ai.backend.agent.model.kernel import KernelRecord, Phase
+from ai.backend.agent.model.kernel import KernelRecord
 from ai.backend.agent.services.networks import Networks, needs_network, overlay_of, secured_lines
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode, KernelStatus, SessionType
 from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, OverlayInfo, UnderlayPeer
+from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.node.ipsec import SecuredLine
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, Overlay
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from sys import intern
 from typing import Any
 from uuid import UUID
@@ -14,24 +13,10 @@ from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
 from ai.backend.common.slots import format_quantity, parse_quantity
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import KernelSpec, UnhealthyDevice
+from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.runtime import WorkloadKey
 
 RECORD_VERSION = 1
-
-
-class Phase(StrEnum):
-    """What the agent is doing with a kernel, and what a recovery therefore does with it."""
-
-    CREATING = "creating"
-    """Resume the creation, or roll it back once it was resumed too often."""
-    RUNNING = "running"
-    """Adopt the workload again."""
-    RESTARTING = "restarting"
-    """Go on with the restart."""
-    TERMINATING = "terminating"
-    """Finish the termination."""
-    ENDED = "ended"
-    """Nothing is left; remembered for a while, so that late commands are answered alike."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

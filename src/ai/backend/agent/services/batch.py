@@ -12,10 +12,11 @@ import logging
 import time
 from collections.abc import Callable
 
-from ai.backend.agent.model.kernel import Ending, Phase
+from ai.backend.agent.model.kernel import Ending
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.core.lifecycle.kernel_phase import Phase
 
 log = logging.getLogger(__name__)
 RUN_ID = "startup"

@@ -10,13 +10,15 @@ from typing import Any
 import msgspec
 
 from ai.backend.agent.errors import WorkloadEnded
-from ai.backend.agent.model.kernel import KernelRecord, Phase
+from ai.backend.agent.model.kernel import KernelRecord
 from ai.backend.agent.ports.records import KernelRecords, Leftovers
 from ai.backend.agent.services.channel import KernelChannel
 from ai.backend.agent.services.runs.book import RunBook
 from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.common.wire.agent import RegistryAccess
+from ai.backend.core.lifecycle.kernel_phase import TRANSITIONS, Operation, Phase, PhaseTrigger, step
+from ai.backend.core.lifecycle.transition import Path, extend_story
 from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
 from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
 
@@ -55,6 +57,7 @@ class Kernel:
         "registries",
         "runs",
         "status",
+        "story",
         "task",
         "terminals",
     )
@@ -79,6 +82,7 @@ class Kernel:
         self.owing_since: float | None = None
         self.last_stat: dict[str, Any] | None = None
         self.log_tail: bytes | None = None
+        self.story: Path = ()
         self.changed = asyncio.Event()
 
     @property
@@ -108,6 +112,45 @@ class Kernel:
         record = msgspec.structs.replace(self.record, **changes)
         self._records.put(record)
         self.become(record)
+
+    def admits(self, trigger: PhaseTrigger) -> bool:
+        """Whether the trigger has a row in the table of phases."""
+        return trigger in TRANSITIONS[self.phase]
+
+    def move(
+        self, trigger: PhaseTrigger, *, cause: str, base: KernelRecord | None = None, **changes: Any
+    ) -> tuple[Operation, ...]:
+        """Step the machine of phases and write the record before anything else happens.
+
+        A trigger that is out of date writes nothing.
+
+        Args:
+            trigger: what happens.
+            cause: names it in the story.
+            base: what is written instead of the present record.
+            changes: fields that change with the phase.
+
+        Returns:
+            The operations to start.
+
+        Raises:
+            InvalidTransition: the phase does not admit this request; nothing has changed.
+            OSError: nothing has changed.
+        """
+        phase, path, operations = step(
+            self.phase,
+            trigger,
+            subject=f"kernel {self.id}",
+            stimulus_id=cause,
+            story=self.story,
+            data={"attempt": self.attempt, "status": self.status.value},
+        )
+        if path or (changes and operations):
+            record = msgspec.structs.replace(base or self.record, phase=phase, **changes)
+            self._records.put(record)
+            self.become(record)
+        self.story = extend_story(self.story, path)
+        return operations
 
     def become(self, record: KernelRecord) -> None:
         """Take a record that is written already."""

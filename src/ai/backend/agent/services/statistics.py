@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from ai.backend.agent.model.kernel import Phase
 from ai.backend.agent.ports.node import NodeMeter
 from ai.backend.agent.services.exposition import Exposition, WorkloadTotal
 from ai.backend.agent.services.inventory import Inventory
@@ -23,6 +22,7 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import KernelId
 from ai.backend.common.wire.agent import MetricFamily
+from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
 from ai.backend.plugin.measurements import Sieve
 from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ai.backend.agent.model.kernel import Phase
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings, circumstances_of
 from ai.backend.agent.services.kernel_lifecycle.hook_calls import HookCalls, Method
 from ai.backend.common.errors import BackendError, CreationDeferred
+from ai.backend.core.lifecycle.kernel_phase import Phase
 
 log = logging.getLogger(__name__)
 _FIRST_S, _MAX_S = 0.5, 300.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.model.kernel import KernelRecord, Phase
+from ai.backend.agent.model.kernel import KernelRecord
 from ai.backend.agent.ports.records import KernelRecords, Leftovers
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel import Kernel
@@ -14,6 +14,7 @@ from ai.backend.agent.services.networks import Networks
 from ai.backend.agent.services.observations import Observer
 from ai.backend.agent.services.plugins import PluginSet
 from ai.backend.agent.services.service_desk import ServiceDesk
+from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.runtime import AbstractRuntime
 

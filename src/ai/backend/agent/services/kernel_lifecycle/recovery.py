@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from ai.backend.agent.model.kernel import Ending, Phase
+from ai.backend.agent.model.kernel import Ending
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadView
 
 log = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from ai.backend.agent.model.kernel import Ending, KernelRecord, Phase, with_shared_texts
+from ai.backend.agent.model.kernel import Ending, KernelRecord, with_shared_texts
 from ai.backend.agent.services.batch import watch_batch
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.kernel_images import KernelImages
@@ -45,6 +45,8 @@ from ai.backend.common.wire.agent import (
     KernelSpec,
     RestartKernel,
 )
+from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
+from ai.backend.infra.crash_points import crash_point
 from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
@@ -67,6 +69,12 @@ class Supervisor:
         self._images = KernelImages(around.runtime, timeout_s=around.settings.kernel_lifecycles.pull_timeout)
         self._slots = asyncio.Semaphore(around.settings.agent.kernel_creation_concurrency)
         self._batches: set[asyncio.Task[None]] = set()
+        self._operations: Mapping[Operation, Callable[[Kernel], Coroutine[Any, Any, None]]] = {
+            Operation.CREATE: self._create,
+            Operation.RESTART: self._restart,
+            Operation.TERMINATE: self._terminate,
+            Operation.ADOPT: self._adopt,
+        }
         self.kernels: dict[str, Kernel] = {}
         """Those that are live."""
         self.ended = Tombstones()
@@ -117,7 +125,7 @@ class Supervisor:
                 raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
             self.ended.discard(kernel.id)
             self.kernels[kernel.id] = kernel
-            self._start(kernel, self._create)
+            self._run(kernel, [Operation.CREATE])
         crash_point("create.accept.after")
 
     def _find(self, kernel_id: str) -> Kernel | None:
@@ -163,20 +171,21 @@ class Supervisor:
         """Begin to restart in place.
 
         Raises:
-            NotFound: no such kernel. Conflict: an older attempt, or it does not run.
+            NotFound: no such kernel. Conflict: an older attempt. InvalidTransition: it does not run.
         """
         kernel = self.get(req.kernel_id)
         if kernel.attempt == req.attempt:
             return
-        if kernel.attempt > req.attempt or kernel.phase is not Phase.RUNNING:
+        if kernel.attempt > req.attempt:
             raise Conflict(
                 f"kernel {req.kernel_id} is {kernel.status} in attempt {kernel.attempt}",
                 data={"attempt": kernel.attempt, "status": kernel.status.value},
             )
         old = kernel.record.spec
-        kernel.save(
+        operations = kernel.move(
+            PhaseTrigger.RESTART_REQUESTED,
+            cause=f"restart as attempt {req.attempt}",
             spec=msgspec.structs.replace(old, attempt=req.attempt, relocated_from=None),
-            phase=Phase.RESTARTING,
             status=KernelStatus.RESTARTING,
             restarted_from=old.attempt,
             restarted=True,
@@ -185,20 +194,22 @@ class Supervisor:
         )
         self._telling.status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
         crash_point("restart.accept.after")
-        self._start(kernel, self._restart)
+        self._run(kernel, operations)
 
     def end(self, kernel: Kernel, ending: Ending) -> None:
         """Begin to end a live kernel, or make an end under way hurry. Whatever else works on it is ended first."""
         if ending.forced:
             kernel.hurry.set()
-        if kernel.phase is Phase.TERMINATING:
+        if not kernel.admits(PhaseTrigger.END_REQUESTED):
             return
         crash_point("destroy.accept.before")
         if kernel.status is not KernelStatus.TERMINATING:
             self._telling.status(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
-        kernel.save(phase=Phase.TERMINATING, status=KernelStatus.TERMINATING, ending=ending)
+        operations = kernel.move(
+            PhaseTrigger.END_REQUESTED, cause=ending.reason, status=KernelStatus.TERMINATING, ending=ending
+        )
         crash_point("destroy.accept.after")
-        self._start(kernel, self._terminate)
+        self._run(kernel, operations)
 
     def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
         """A workload is gone without being asked to. Creations notice by themselves, through their channel."""
@@ -232,6 +243,11 @@ class Supervisor:
     # ---- operations
     # ---------------------------------------------------------------------------------------------------
 
+    def _run(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
+        """Execute the effects of a transition."""
+        for operation in operations:
+            self._start(kernel, self._operations[operation])
+
     def _start(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
         """Begin an operation once the one under way has been cancelled and has ended."""
 
@@ -259,8 +275,8 @@ class Supervisor:
         delay_s, failure = _ADOPT_FIRST_S, None
         while True:
             try:
-                if failure is not None and kernel.phase in (Phase.CREATING, Phase.RESTARTING):
-                    kernel.save(phase=Phase.TERMINATING, ending=failure)
+                if failure is not None:
+                    kernel.move(PhaseTrigger.FAILED, cause=failure.reason, ending=failure)
                 if kernel.phase is Phase.TERMINATING:
                     operation = self._terminate
                 await operation(kernel)
@@ -314,8 +330,8 @@ class Supervisor:
         level = logging.INFO if isinstance(error, BackendError) else logging.ERROR
         log.log(level, "kernel %s could not be created: %s", kernel.id, error, exc_info=level == logging.ERROR)
         kernel.hurry.set()
-        kernel.save(phase=Phase.TERMINATING, ending=failure)
-        await self._terminate(kernel)
+        for operation in kernel.move(PhaseTrigger.FAILED, cause=failure.reason, ending=failure):
+            await self._operations[operation](kernel)
 
     async def _open_to_the_cluster(self, kernel: Kernel) -> None:
         """The session's other kernels log in by SSH as soon as it runs (spec 03-01)."""
@@ -330,8 +346,15 @@ class Supervisor:
         crash_point("create.running.before")
         failed = self._around.inventory.unhealthy(kernel.id)
         self._telling.running(kernel, reason, failed)
-        running = {"phase": Phase.RUNNING, "status": KernelStatus.RUNNING, "unhealthy": failed}
-        kernel.save(**running, step="", restarted_from=None, resumes=0)
+        kernel.move(
+            PhaseTrigger.STARTED,
+            cause=reason,
+            status=KernelStatus.RUNNING,
+            unhealthy=failed,
+            step="",
+            restarted_from=None,
+            resumes=0,
+        )
         crash_point("create.running.after")
         if kernel.channel is not None and kernel.channel.ended:
             self.workload_exited(kernel.key, kernel.exit or WorkloadExit(reason="the workload ended at once"))
@@ -366,13 +389,16 @@ class Supervisor:
         """Write down the end, with only what late commands need."""
         if ending.exit_code is None:
             ending = msgspec.structs.replace(ending, exit_code=exit_code_of(kernel.exit))
-        record = msgspec.structs.replace(
-            kernel.record.tombstone(), status=ending.status, ending=ending, ended_at=time.time()
+        kernel.move(
+            PhaseTrigger.RELEASED,
+            cause=ending.reason,
+            base=kernel.record.tombstone(),
+            status=ending.status,
+            ending=ending,
+            ended_at=time.time(),
         )
-        self._around.records.put(record)
         self.ended.add(kernel.id, time.monotonic())
         del self.kernels[kernel.id]
-        kernel.become(record)
 
     # ---- after a restart of the agent -------------------------------------------------------------------------------
 
@@ -384,17 +410,14 @@ class Supervisor:
         """Go on with a kernel of an earlier life where its record stands."""
         record = kernel.record
         log.info("kernel %s was %s when the agent ended; going on", kernel.id, record.phase)
-        if record.phase is Phase.RUNNING:
-            self._start(kernel, self._adopt)
-        elif record.phase is Phase.TERMINATING:
-            self._start(kernel, self._terminate)
-        elif record.resumes >= self._around.settings.kernel_lifecycles.max_resumes:
-            message = f"the agent ended {record.resumes + 1} times while it created this kernel"
-            self.end(kernel, Ending(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
-        else:
-            kernel.save(resumes=record.resumes + 1)
-            operation = self._restart if record.phase is Phase.RESTARTING else self._create
-            self._start(kernel, operation)
+        changes: dict[str, Any] = {}
+        if record.phase in (Phase.CREATING, Phase.RESTARTING):
+            if record.resumes >= self._around.settings.kernel_lifecycles.max_resumes:
+                message = f"the agent ended {record.resumes + 1} times while it created this kernel"
+                self.end(kernel, Ending(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
+                return
+            changes["resumes"] = record.resumes + 1
+        self._run(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
 
     async def _adopt(self, kernel: Kernel) -> None:
         delay_s = _ADOPT_FIRST_S

@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable
 
-from ai.backend.agent.model.kernel import Phase
 from ai.backend.agent.services.inventory import Inventory
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.observations import Observer
@@ -16,6 +15,7 @@ from ai.backend.agent.services.plugins import PluginHandle, PluginSet
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelEventReason
+from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import DeviceHealthChange, HealthWatching
 
 log = logging.getLogger(__name__)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 
-from ai.backend.agent.model.kernel import Phase
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.statistics import Statistics
 from ai.backend.common.wire.agent import StatReport
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.core.lifecycle.kernel_phase import Phase
 
 
 class StatisticsLoop(PeriodicLoop):
