@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.scheduling.decide import Board
+from ai.backend.core.scheduling.decide import Board, decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from bench import traces
@@ -64,7 +64,7 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> dict[
         arrived += float(slots[_GPU])
         who = traces.session(number, slots)
         board.enqueue(who)
-        for placed in board.plan(policy, now=now, rng=rng).placements:
+        for placed in decide(board, policy, now=now, rng=rng).placements:
             for kernel in placed.kernels:
                 for slot, devices in kernel.devices.slots.items():
                     for device, quantity in devices.items():

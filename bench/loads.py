@@ -23,10 +23,11 @@ from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, Sessi
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.node import PluginDevices
-from ai.backend.core.scheduling.decide import Board
+from ai.backend.core.scheduling.decide import Board, decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel, PendingKernel, PendingSession, Quota, Snapshot
 from ai.backend.core.scheduling.usage import decayed, occupied
+from ai.backend.infra.heap import collector_paused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CORES, MEMORY_GIB = 64, 512
@@ -152,7 +153,8 @@ def run_fair_share(*, agents: int, sessions: int, projects: int) -> tuple[int, i
         held = occupied([(who.scope, who.total) for ends in running for _, _, who in ends])
         used = decayed(used, held, elapsed_s=60, half_life_s=3600)
         board.account(held, used)
-        plan = board.plan(Policy(order="fair-share"), now=NOW, rng=rng)
+        with collector_paused():
+            plan = decide(board, Policy(order="fair-share"), now=NOW, rng=rng)
         for placement in plan.placements:
             end = running[rng.randrange(10)]
             end += [(k.agent_id, k.kernel_id, by_id[placement.session_id]) for k in placement.kernels]

@@ -1,5 +1,6 @@
-"""The core's own ruff.toml refuses clocks, dice, identities and logs."""
+"""The core's own ruff.toml refuses clocks, dice, identities, logs and caches; no module of it keeps state."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,9 @@ def lint(source: str) -> list[str]:
         "import secrets\n",
         "import logging\n",
         "import os\n",
+        "import gc\n",
+        "from functools import lru_cache\n",
+        "import functools\n\n\n@functools.cache\ndef f() -> int:\n    return 1\n",
         "from uuid import uuid4\n",
         "import uuid\n\nx = uuid.uuid4()\n",
         "import uuid\n\nx = uuid.uuid1()\n",
@@ -40,6 +44,55 @@ def test_a_planted_import_is_refused(source: str) -> None:
     assert lint(source)
 
 
-@pytest.mark.parametrize("source", ["import uuid\n\nx = uuid.UUID(int=0)\n", "from datetime import timedelta\n"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import uuid\n\nx = uuid.UUID(int=0)\n",
+        "from datetime import timedelta\n",
+        "from functools import cached_property\n",
+    ],
+)
 def test_the_pure_part_of_a_module_is_allowed(source: str) -> None:
     assert lint(source) == []
+
+
+_CONTAINERS = {"dict", "list", "set", "OrderedDict", "defaultdict", "deque", "Counter", "WeakValueDictionary"}
+
+
+def _is_empty_container(value: ast.expr | None) -> bool:
+    match value:
+        case ast.Dict(keys=[]) | ast.List(elts=[]):
+            return True
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in _CONTAINERS
+    return False
+
+
+def module_state(source: str) -> list[str]:
+    """Names the module-level variables that can only be meant to change: empty containers, and globals."""
+    tree = ast.parse(source)
+    names = [name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names]
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and _is_empty_container(statement.value):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            names += [ast.unparse(target) for target in targets]
+    return names
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "_CACHE: dict[int, str] = {}\n",
+        "_SEEN = set()\n",
+        "import collections\n\n_LAST = collections.OrderedDict()\n",
+        "_LAST = None\n\n\ndef f():\n    global _LAST\n    _LAST = 1\n",
+    ],
+)
+def test_planted_state_of_a_module_is_found(source: str) -> None:
+    assert module_state(source)
+
+
+def test_no_module_of_the_core_keeps_state() -> None:
+    modules = sorted(CORE.rglob("*.py"))
+    assert len(modules) > 30
+    assert {str(m.relative_to(CORE)): names for m in modules if (names := module_state(m.read_text()))} == {}

@@ -8,8 +8,8 @@ import gc
 import logging
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 log = logging.getLogger(__name__)
 _M_ARENA_MAX = -8
@@ -29,6 +29,22 @@ def share_one_heap() -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep CPython from looking for cycles meanwhile. What switches the collector off for good stays as it is.
+
+    A scheduling decision makes millions of objects that live as long as its plan and hold no cycles; looking through
+    all of them again and again would take a third of its time. ADR 0122.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def collect_rarely() -> None:

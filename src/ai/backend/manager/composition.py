@@ -73,6 +73,7 @@ from ai.backend.manager.services.service_ports import ServicePorts
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.sessions import SessionService
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
+from ai.backend.manager.services.snapshots import DeviceReader
 from ai.backend.manager.services.ssh_keys import SshKeyService
 from ai.backend.manager.services.state import ManagerState
 from ai.backend.manager.services.statistics import StatBoard
@@ -129,6 +130,7 @@ class Manager:
         clock, id_generator = clock or SystemClock(), id_generator or RandomIds()
         kept = self._stores
         self._stats = StatBoard(kept.sessions)
+        self._devices = DeviceReader()
         self.metrics.expose(self._stats.families)
         self._slots = SlotCatalogue(kept.agents, kept.sessions)
         is_shared = kept.leases is not None
@@ -226,6 +228,7 @@ class Manager:
             settings.sessions,
             clock,
             id_generator,
+            self._devices,
             SessionMounts(folders.mounts, artifacts.mounts if artifacts is not None else None)
             if folders is not None
             else None,
@@ -289,7 +292,9 @@ class Manager:
             passwords=self._passwords,
             ssh_keys=SshKeyService(kept.identities, self._identity, clock),
             resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
-            cluster=ClusterService(kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway),
+            cluster=ClusterService(
+                kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway, self._devices
+            ),
             events=EventService(kept.sessions, finder, self._bus),
             tasks=tasks,
             audit=AuditService(kept.audit, clock),
@@ -326,6 +331,7 @@ class Manager:
             clock,
             settings.sessions,
             kept.shares,
+            self._devices,
             images=images.catalogue if images is not None else None,
             key_id=self._sealer.newest_id,
         )

@@ -32,7 +32,7 @@ from ai.backend.core.lifecycle.events import (
 )
 from ai.backend.core.lifecycle.kernel import HOLDING, KernelState, is_orphan
 from ai.backend.core.lifecycle.session import SessionState
-from ai.backend.core.scheduling.decide import Board
+from ai.backend.core.scheduling.decide import Board, decide
 from ai.backend.core.scheduling.plan import Placement, Plan
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import (
@@ -345,7 +345,7 @@ class SimManager:
             board = Board(snapshot)
         elif self._passes % 4 == 0 and board.free != Board(snapshot).free:
             raise AssertionError("the board that was kept has drifted")
-        plan = board.plan(self._policy, now=_EPOCH + timedelta(seconds=self.clock()), rng=self._world.rng)
+        plan = decide(board, self._policy, now=_EPOCH + timedelta(seconds=self.clock()), rng=self._world.rng)
         self._board = board
         told = [p.session_id for p in plan.placements] + [s.session_id for s in plan.skips if s.message]
         if sorted(told) != sorted(s.session_id for s in snapshot.pending):

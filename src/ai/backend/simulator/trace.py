@@ -27,10 +27,11 @@ import msgspec
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.scheduling.decide import Board
+from ai.backend.core.scheduling.decide import Board, decide
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, SHARED_ORDERS, Policy
 from ai.backend.core.scheduling.snapshot import HeldKernel, PendingKernel, PendingSession, Snapshot, load_json
 from ai.backend.core.scheduling.usage import decayed, occupied
+from ai.backend.core.scheduling.working import MakeCache
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _HALF_LIFE_S = 86_400.0
@@ -102,6 +103,7 @@ class Replay:
             for d in p.devices
             for s in d.slots
         }
+        self._makes = MakeCache()
         self._board = self._new_board()
         self.outcome = Outcome()
 
@@ -119,7 +121,7 @@ class Replay:
             for a in self._cluster.agents
         )
         pending = tuple(session for session, _, _ in self._waiting.values())
-        return Board(replace(self._cluster, agents=agents, pending=pending))
+        return Board(replace(self._cluster, agents=agents, pending=pending), self._makes)
 
     def run(self, trace: Sequence[Job]) -> Outcome:
         """Until all have run, or nothing can change for those that wait.
@@ -192,7 +194,7 @@ class Replay:
         if self._policy.order in SHARED_ORDERS:
             held = occupied((r.session.scope, r.session.total) for r in self._running.values())
             self._board.account(held, self._used)
-        plan = self._board.plan(self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
+        plan = decide(self._board, self._policy, now=EPOCH + timedelta(seconds=now), rng=self._rng)
         for placement in plan.placements:
             session, job, since = self._waiting.pop(placement.session_id)
             (kernel,) = placement.kernels

@@ -154,7 +154,6 @@ def small_machines(draw: st.DrawFn) -> tuple[list[ComputeDevice], int, int]:
 
 def fresh(devices: list[ComputeDevice]) -> Links:
     """The links of these devices with nothing remembered."""
-    links_module._of_topology.cache_clear()
     found = links_of(devices)
     assert found is not None
     return found

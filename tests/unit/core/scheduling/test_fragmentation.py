@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ai.backend.core.scheduling.decide import Board
+from ai.backend.core.scheduling.decide import Board, decide
 from ai.backend.core.scheduling.fragmentation import Usual, lost, usual
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, PendingSession, Snapshot
@@ -18,7 +18,7 @@ POLICY = Policy(placement="least-fragmentation")
 
 def place(agents: list[AgentView], *pending: PendingSession, workload: object = ()) -> list[str]:
     snapshot = Snapshot(resource_group="g", agents=tuple(agents), pending=pending, workload=workload)  # type: ignore[arg-type]  # a builder
-    made = Board(snapshot).plan(POLICY, now=NOW, rng=random.Random(1))
+    made = decide(Board(snapshot), POLICY, now=NOW, rng=random.Random(1))
     return [p.kernels[0].agent_id for p in made.placements]
 
 
@@ -83,7 +83,7 @@ def test_what_is_remembered_is_what_a_new_board_finds() -> None:
         who = session(str(number), rng.choice(shapes), age_s=-number)
         fresh = Board(Snapshot(resource_group="g", agents=tuple(held.values()), pending=(who,), workload=workload))
         board.enqueue(who)
-        kept, new = (b.plan(POLICY, now=NOW, rng=random.Random(1)) for b in (board, fresh))
+        kept, new = (decide(b, POLICY, now=NOW, rng=random.Random(1)) for b in (board, fresh))
         assert kept.placements == new.placements
         board.withdraw(who.session_id)
         for kernel in (k for p in kept.placements for k in p.kernels):

@@ -113,7 +113,7 @@ def test_every_order_ends_with_many_owners() -> None:
     pending = [session(str(n), slots(cpu=1), age_s=n, scope=("d", f"p{n % 7}", f"u{n % 21}")) for n in range(200)]
     for order in ("drf", "fair-share"):
         snapshot = Snapshot(resource_group="g", agents=(agent("i-1", cpu=50),), pending=tuple(pending))
-        made = Board(snapshot).plan(Policy(order=order), now=NOW, rng=random.Random(1))
+        made = decide(Board(snapshot), Policy(order=order), now=NOW, rng=random.Random(1))
         assert len(made.placements) == 50
         per_user = Counter(p.scope for p in pending if p.session_id in {m.session_id for m in made.placements})
         assert max(per_user.values()) - min(per_user.values()) <= 1

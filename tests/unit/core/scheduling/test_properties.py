@@ -194,7 +194,7 @@ def test_a_board_that_is_kept_decides_like_a_new_one(
     policy = Policy(placement="concentrated")
     snapshot = Snapshot(resource_group="default", agents=build(agents), pending=ask(first))
     board = Board(snapshot)
-    done = board.plan(policy, now=NOW, rng=random.Random(1))
+    done = decide(board, policy, now=NOW, rng=random.Random(1))
     ended = {p.session_id for p in done.placements if data.draw(st.booleans())}
     held: dict[str, list[HeldKernel]] = {}
     by_id = {s.session_id: s for s in snapshot.pending}
@@ -216,7 +216,7 @@ def test_a_board_that_is_kept_decides_like_a_new_one(
         agents=tuple(replace(a, held=(*a.held, *held.get(a.agent_id, ()))) for a in snapshot.agents),
         pending=(*waiting, *later),
     )
-    kept, new = (b.plan(policy, now=NOW, rng=random.Random(2)) for b in (board, Board(fresh)))
+    kept, new = (decide(b, policy, now=NOW, rng=random.Random(2)) for b in (board, Board(fresh)))
     assert [(p.session_id, [k.agent_id for k in p.kernels]) for p in kept.placements] == [
         (p.session_id, [k.agent_id for k in p.kernels]) for p in new.placements
     ]
@@ -234,7 +234,7 @@ def test_a_kept_board_forgets_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> No
         snapshot = replace(empty, pending=(stays, owner, designated))
         assert board.renew(snapshot)
         expected = decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
-        assert board.plan(Policy(), now=NOW, rng=random.Random(1)) == expected
+        assert decide(board, Policy(), now=NOW, rng=random.Random(1)) == expected
     assert len(board.shapes.lanes) < 20
     assert len(board.shapes._read) < 20
 
@@ -267,7 +267,7 @@ def test_a_kept_board_decides_as_a_new_one(
         if board is None or not board.renew(snapshot):
             board = Board(snapshot)
         expected = decide(snapshot, policy, now=NOW, rng=random.Random(number))
-        assert board.plan(policy, now=NOW, rng=random.Random(number)) == expected
+        assert decide(board, policy, now=NOW, rng=random.Random(number)) == expected
         asked = {one.session_id: (name, one) for name, one in waiting.items()}
         for placed in expected.placements:
             name, one = asked[placed.session_id]

@@ -10,6 +10,7 @@ import pytest
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import HeldKernel, Snapshot
+from ai.backend.core.scheduling.working import MakeCache
 from ai.backend.manager.services.loops.schedule import _COMPARED, _Memory
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots
 
@@ -17,7 +18,7 @@ from tests.unit.core.scheduling.builders import NOW, agent, session, slots
 def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog: pytest.LogCaptureFixture) -> None:
     view = agent("i-1", cpu=4, mem="8g")
     first = Snapshot(resource_group="default", agents=(view,), pending=(session("a", slots(cpu=3, mem="1g")),))
-    memory = _Memory()
+    memory = _Memory(MakeCache())
 
     def told(snapshot: Snapshot) -> bool:
         """Whether the plan is that of a board of its own."""

@@ -17,7 +17,7 @@ from ai.backend.core.scheduling.policy import Policy
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.services.agent_features import NETWORKS, features_of, needs_of, with_networks
 from ai.backend.manager.services.runtime_classes import with_class
-from ai.backend.manager.services.snapshots import build_snapshot
+from ai.backend.manager.services.snapshots import DeviceReader, build_snapshot
 from tests.contract.store.builders import NOW, make_agent, make_session
 
 MIB = 1024 * 1024
@@ -43,7 +43,9 @@ def slots(**amounts: str) -> ResourceSlot:
 
 def test_the_most_that_it_costs_is_what_it_costs() -> None:
     dear = RuntimeClassReport(name="kata", overhead={"mem": str(200 * MIB), "cpu": "0.5"})
-    taking, cost = with_class([agent("a", vm()), agent("b", dear), agent("c")], "kata", [slots(cpu="1")], "default")
+    taking, cost = with_class(
+        [agent("a", vm()), agent("b", dear), agent("c")], "kata", [slots(cpu="1")], "default", DeviceReader()
+    )
     assert [one.id for one in taking] == ["a", "b"]
     assert cost == slots(mem="200m", cpu="0.5")
 
@@ -59,19 +61,26 @@ def test_the_most_that_it_costs_is_what_it_costs() -> None:
 )
 def test_a_machine_takes_one_whole_device(asked: dict[str, str], why: str) -> None:
     with pytest.raises(InvalidInput, match=why):
-        with_class([agent("a", vm())], "kata", [slots(cpu="1", **asked)], "default")
+        with_class([agent("a", vm())], "kata", [slots(cpu="1", **asked)], "default", DeviceReader())
 
 
 def test_a_class_elsewhere_may_take_more() -> None:
     free = RuntimeClassReport(name="kata")
-    taking, cost = with_class([agent("a", vm()), agent("b", free)], "kata", [slots(cuda_shares="2")], "default")
+    taking, cost = with_class(
+        [agent("a", vm()), agent("b", free)], "kata", [slots(cuda_shares="2")], "default", DeviceReader()
+    )
     assert ([one.id for one in taking], cost) == (["b"], ResourceSlot())
-    assert len(with_class([agent("a", vm())], "kata", [slots(cuda_shares="1"), slots(cpu="1")], "g")[0]) == 1
+    assert (
+        len(with_class([agent("a", vm())], "kata", [slots(cuda_shares="1"), slots(cpu="1")], "g", DeviceReader())[0])
+        == 1
+    )
 
 
 def test_an_unknown_class_names_those_that_there_are() -> None:
     with pytest.raises(UnsupportedResource, match="'gvisor'; there are kata, runc") as refused:
-        with_class([agent("a", vm()), agent("b", RuntimeClassReport(name="runc"))], "gvisor", [], "default")
+        with_class(
+            [agent("a", vm()), agent("b", RuntimeClassReport(name="runc"))], "gvisor", [], "default", DeviceReader()
+        )
     assert refused.value.data["runtimeClass"] == "unknown"
 
 
@@ -98,7 +107,12 @@ def test_the_scheduler_goes_where_the_class_is(wanted: str, place: str | None) -
     agents = [agent(n, RuntimeClassReport(name=c)) for n, c in (("a", "runc"), ("b", "kata"))]
     session = make_session(starts_at=None, dependencies=(), designated_agents=(), runtime_class=wanted)
     session = replace(session, kernels=tuple(replace(k, requested_slots=slots(cpu="1")) for k in session.kernels))
-    plan = decide(build_snapshot("default", agents, [], [session], {}, {}), Policy(), now=NOW, rng=random.Random(1))
+    plan = decide(
+        build_snapshot("default", agents, [], [session], {}, {}, DeviceReader()),
+        Policy(),
+        now=NOW,
+        rng=random.Random(1),
+    )
     if place is None:
         assert [skip.reason for skip in plan.skips] == ["no-matching-agent"]
         assert "no agent has runtime class gvisor" in plan.skips[0].message

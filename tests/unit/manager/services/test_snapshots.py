@@ -18,7 +18,7 @@ from ai.backend.core.scheduling.snapshot import Quota, dump_json, load_json
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.identity import ResourcePolicy
 from ai.backend.manager.model.session import Holding, Session
-from ai.backend.manager.services.snapshots import build_snapshot, from_allocation, to_allocation
+from ai.backend.manager.services.snapshots import DeviceReader, build_snapshot, from_allocation, to_allocation
 from tests.contract.store.builders import AGENT, KEY, NOW, make_agent, make_session
 
 
@@ -56,7 +56,7 @@ def plan(agents: list[Agent], holdings: list[Holding], session: Session, policy:
     if policy is not None:
         used = sum((h.slots for h in holdings), ResourceSlot())
         quotas[f"keypair:{KEY}"] = Quota(label="your keypair", limit=policy.total_resource_slots, used=used)
-    snapshot = build_snapshot("default", agents, holdings, [session], {}, quotas)
+    snapshot = build_snapshot("default", agents, holdings, [session], {}, quotas, DeviceReader())
     assert load_json(dump_json(snapshot)) == snapshot, "a snapshot of real rows can be replayed"
     return decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
 

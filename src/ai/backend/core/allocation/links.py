@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import combinations
 from math import comb
 from typing import TypeVar
@@ -36,12 +36,6 @@ class _Pairs:
     scale: int
 
 
-@lru_cache(maxsize=512)
-def _of_topology(nodes: tuple[int | None, ...], links: tuple[tuple[int, int, LinkKind, int], ...]) -> Links:
-    """Machines of one make share what was found out about them."""
-    return Links(nodes, links)
-
-
 def _width(link: DeviceLink) -> int:
     """The bandwidth in 1/16 GiB/s; 0 if it is not known, or no number."""
     bandwidth = link.bandwidth_gib_s or 0.0
@@ -59,7 +53,7 @@ def links_of(devices: Sequence[ComputeDevice]) -> Links | None:
         for link in device.links
         if (j := places.get(link.peer, i)) != i
     )
-    return _of_topology(tuple(device.numa_node for device in devices), tuple(named))
+    return Links(tuple(device.numa_node for device in devices), tuple(named))
 
 
 class Links:

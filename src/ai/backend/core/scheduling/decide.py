@@ -20,9 +20,7 @@ The argument why nobody starves, and what it costs, is in docs/decisions/0025-re
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -40,35 +38,33 @@ from ai.backend.core.scheduling.preemption import Victims
 from ai.backend.core.scheduling.queues import fifo_key
 from ai.backend.core.scheduling.slot_index import mask_of, members
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, Snapshot, is_same_agent
+from ai.backend.core.scheduling.working import MakeCache
 
 
-def decide(snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
+def decide(
+    snapshot: Snapshot | Board, policy: Policy, *, now: datetime, rng: Rng, makes: MakeCache | None = None
+) -> Plan:
     """Plan placements down to devices for every pending session that can start now.
 
-    Equal arguments give an equal plan. The snapshot is not changed.
+    Equal arguments give an equal plan. A :class:`Snapshot` is not changed. On a :class:`Board`, which is a snapshot
+    that is kept up to date, what the plan places is taken.
+
+    Args:
+        snapshot: what is decided on.
+        policy: how.
+        now: when.
+        rng: decides where the policy leaves a choice to chance.
+        makes: of a caller that decides again and again on snapshots.
 
     Raises:
         InvalidInput: the policy names an unknown order or placement.
     """
     policy.check()
-    with without_collector():
-        return Board(snapshot).plan(policy, now=now, rng=rng)
-
-
-@contextmanager
-def without_collector() -> Iterator[None]:
-    """Keep CPython from looking for cycles meanwhile.
-
-    A decision makes millions of objects that live as long as its plan and hold no cycles; looking through all of them
-    again and again would take a third of its time. ADR 0122.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    board = snapshot if isinstance(snapshot, Board) else Board(snapshot, makes)
+    plan = Pass(board, policy, now=now, rng=rng).run()
+    for placement in plan.placements:
+        board.withdraw(placement.session_id)
+    return plan
 
 
 class Board:
@@ -77,9 +73,9 @@ class Board:
     What a plan places is taken on the board. Deciding on a board is deciding on a snapshot of it.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, makes: MakeCache | None = None) -> None:
         self.snapshot = snapshot
-        self.fleet = Fleet(snapshot)
+        self.fleet = Fleet(snapshot, makes if makes is not None else MakeCache())
         self._point()
         self.shapes = Shapes(self.fleet)
         self.capacity = sum((make.totals * mask.bit_count() for make, mask in self.fleet.makes.items()), ResourceSlot())
@@ -145,14 +141,6 @@ class Board:
     def release(self, agent_id: AgentId, kernel_id: KernelId) -> None:
         """A kernel that an agent held is over."""
         self.fleet.release(self.fleet.ranks[agent_id], kernel_id)
-
-    def plan(self, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
-        """As :func:`decide`."""
-        with without_collector():
-            made = Pass(self, policy, now=now, rng=rng).run()
-        for placement in made.placements:
-            self.withdraw(placement.session_id)
-        return made
 
 
 class Pass:

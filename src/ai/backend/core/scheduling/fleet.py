@@ -21,7 +21,7 @@ from ai.backend.core.scheduling.fragmentation import Gradient, Usual, usual
 from ai.backend.core.scheduling.slot_index import SlotIndex, mask_of, members, micro
 from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
 from ai.backend.core.scheduling.vectors import Edges, VectorIndex
-from ai.backend.core.scheduling.working import REFUSALS, Make, Wish, WorkingAgent, make_of
+from ai.backend.core.scheduling.working import REFUSALS, Make, MakeCache, Wish, WorkingAgent
 
 K = TypeVar("K", bound=Hashable)
 Need = tuple[SlotIndex, int]
@@ -107,13 +107,13 @@ class Demand:
 class Fleet:
     """See the module. ``broken`` names agents whose devices contradict each other; they are left out."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, makes: MakeCache) -> None:
         self.broken: list[tuple[AgentId, str]] = []
         self.agents: list[WorkingAgent] = []
         for view in sorted(snapshot.agents, key=lambda a: a.agent_id):
             if view.is_schedulable:
                 try:
-                    self.agents.append(WorkingAgent(view, make_of(view.plugins, snapshot.allocation_order)))
+                    self.agents.append(WorkingAgent(view, makes.make_of(view.plugins, snapshot.allocation_order)))
                 except BackendError as e:
                     self.broken.append((view.agent_id, e.message))
         self.size = len(self.agents)

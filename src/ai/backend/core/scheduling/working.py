@@ -24,8 +24,9 @@ _MAX_MEMO = 4096
 class Make:
     """What agents with equal devices have in common: an empty allocator, and what it answered."""
 
-    def __init__(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> None:
+    def __init__(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...], makes: MakeCache) -> None:
         """Raises InvalidAllocation or InvalidInput for devices that contradict each other."""
+        self._makes = makes
         self.plugins = plugins
         self.order = order
         self.empty = NodeAllocator.from_devices(plugins, order=order)
@@ -86,35 +87,43 @@ class Make:
         plugins = tuple(
             replace(p, devices=tuple(replace(d, health=DeviceHealth.HEALTHY) for d in p.devices)) for p in self.plugins
         )
-        return self if plugins == self.plugins else make_of(plugins, self.order)
+        return self if plugins == self.plugins else self._makes.make_of(plugins, self.order)
 
 
-_BY_IDENTITY: dict[tuple[int, tuple[str, ...]], Make] = {}
-_BY_OUTLINE: dict[Hashable, list[Make]] = {}
 _MAX_MAKES = 8192
 
 
-def make_of(plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> Make:
-    """The make of agents with these devices. Equal devices are one make; what was found out about it is kept.
+class MakeCache:
+    """Remembers the makes that decisions have met, with what was found out about them.
 
-    Raises:
-        InvalidAllocation, InvalidInput: the devices contradict each other.
+    Whoever decides again and again owns one: equal devices are one make, in all decisions that share the cache.
     """
-    key = id(plugins), order
-    found = _BY_IDENTITY.get(key)
-    if found is not None and found.plugins is plugins:
-        return found
-    outline = order, tuple((p.name, p.alloc_map, len(p.devices)) for p in plugins)
-    makes = _BY_OUTLINE.setdefault(outline, [])
-    found = next((make for make in makes if make.plugins == plugins), None)
-    if found is None:
-        found = Make(plugins, order)
-        makes.append(found)
-        _BY_IDENTITY[key] = found
-        if len(_BY_IDENTITY) > _MAX_MAKES:
-            _BY_IDENTITY.clear()
-            _BY_OUTLINE.clear()
-    return found
+
+    def __init__(self) -> None:
+        self._by_identity: dict[tuple[int, tuple[str, ...]], Make] = {}
+        self._by_outline: dict[Hashable, list[Make]] = {}
+
+    def make_of(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> Make:
+        """Return the make of agents with these devices.
+
+        Raises:
+            InvalidAllocation, InvalidInput: the devices contradict each other.
+        """
+        key = id(plugins), order
+        make = self._by_identity.get(key)
+        if make is not None and make.plugins is plugins:
+            return make
+        outline = order, tuple((p.name, p.alloc_map, len(p.devices)) for p in plugins)
+        makes = self._by_outline.setdefault(outline, [])
+        make = next((make for make in makes if make.plugins == plugins), None)
+        if make is None:
+            make = Make(plugins, order, self)
+            makes.append(make)
+            self._by_identity[key] = make
+            if len(self._by_identity) > _MAX_MAKES:
+                self._by_identity.clear()
+                self._by_outline.clear()
+        return make
 
 
 class WorkingAgent:

@@ -32,19 +32,19 @@ from ai.backend.manager.services.identity import IdentityService
 from ai.backend.manager.services.images.resolving import merge_images
 from ai.backend.manager.services.quotas import policy_limits, scope_limits
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
-from ai.backend.manager.services.snapshots import plugin_devices
+from ai.backend.manager.services.snapshots import DeviceReader
 from ai.backend.manager.services.statistics import StatBoard
 
 _ALL = 100_000
 
 
-def merge_variants(agents: Iterable[Agent]) -> list[OfferedVariant]:
+def merge_variants(agents: Iterable[Agent], devices: DeviceReader) -> list[OfferedVariant]:
     """The properties of healthy devices, in the order of namespace, feature and value."""
     modes: dict[tuple[str, str], VariantMatchMode] = {}
     counts: dict[VariantProperty, dict[ResourceGroupName, int]] = {}
     names: dict[VariantProperty, set[DeviceName]] = {}
     for agent in agents:
-        for plugin in plugin_devices(agent):
+        for plugin in devices.plugins_of(agent):
             modes.update({key: feature.match_mode for key, feature in features_of(plugin.namespaces).items()})
             healthy = Counter(d.properties for d in plugin.devices if d.health is DeviceHealth.HEALTHY)
             for properties, count in healthy.items():
@@ -74,7 +74,9 @@ class ClusterService:
         slots: SlotCatalogue,
         stats: StatBoard,
         gateway: AgentGateway,
+        devices: DeviceReader,
     ) -> None:
+        self._devices = devices
         self._agents = agents
         self._sessions = sessions
         self._identity = identity
@@ -163,7 +165,8 @@ class ClusterService:
         if scaling_group is not None and scaling_group not in open_groups:
             raise NotFound(f"There is no resource group {scaling_group[:64]!r} for you.")
         agents = await self._agents.agents(scaling_group=scaling_group)
-        return merge_variants(a for a in agents if a.scaling_group in open_groups and a.status is AgentStatus.ALIVE)
+        alive = (a for a in agents if a.scaling_group in open_groups and a.status is AgentStatus.ALIVE)
+        return merge_variants(alive, self._devices)
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[Holding]]:
         """What occupies agents, by agent; for those who may see agents."""

@@ -44,6 +44,7 @@ from ai.backend.manager.services.request_checks import (
 )
 from ai.backend.manager.services.session_defaults import SessionDefaults
 from ai.backend.manager.services.slot_catalogue import SlotCatalogue
+from ai.backend.manager.services.snapshots import DeviceReader
 from ai.backend.manager.services.state import ManagerState
 
 _OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation", "preemptible", "restartable", ENCRYPTION})
@@ -61,6 +62,7 @@ class SessionFactory:
         settings: SessionSettings,
         clock: Clock,
         id_generator: IdGenerator,
+        devices: DeviceReader,
         mounts: SessionMounts | None = None,
         defaults: SessionDefaults | None = None,
         state: ManagerState | None = None,
@@ -72,12 +74,13 @@ class SessionFactory:
         self._state = state
         self._sessions = sessions
         self._agents = agents
-        self._placing = Placing(identities, agents)
+        self._placing = Placing(identities, agents, devices)
         self._identities = identities
         self._known_slots = slots
         self._settings = settings
         self._clock = clock
         self._id_generator = id_generator
+        self._devices = devices
 
     async def build(
         self, caller: Caller, owner: Caller, request: CreateSession, session_id: SessionId | None = None
@@ -100,7 +103,7 @@ class SessionFactory:
         slots = self._slots(request.resources, image)
         members = await self._members(owner, request, image, slots, place)
         if request.runtime_class:
-            place, members = of_class(request.runtime_class, place, members)
+            place, members = of_class(request.runtime_class, place, members, self._devices)
         await self._placing.check_fits(request, members, place)
         mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = request.bootstrap_script

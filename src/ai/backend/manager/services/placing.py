@@ -28,12 +28,12 @@ from ai.backend.manager.model.session import CreateSession
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.stores import AgentStore
 from ai.backend.manager.services.runtime_classes import with_class
-from ai.backend.manager.services.snapshots import plugin_devices
+from ai.backend.manager.services.snapshots import DeviceReader
 
 DEFAULT_SLOTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_456)}
 
 
-def _check_devices(agents: Sequence[Agent], slots: ResourceSlot) -> None:
+def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: DeviceReader) -> None:
     """Refuse what fits the sums of an agent but never its devices (a part of a share, a share larger than a device).
 
     Raises:
@@ -46,7 +46,7 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot) -> None:
         # What has failed may come back.
         well = [
             replace(p, devices=tuple(replace(d, health=DeviceHealth.HEALTHY) for d in p.devices))
-            for p in plugin_devices(agent)
+            for p in devices.plugins_of(agent)
         ]
         try:
             NodeAllocator.from_devices(well).allocate(slots)
@@ -58,9 +58,9 @@ def _check_devices(agents: Sequence[Agent], slots: ResourceSlot) -> None:
         raise refusal
 
 
-def _slot_names(agent: Agent) -> frozenset[str]:
+def _slot_names(agent: Agent, devices: DeviceReader) -> frozenset[str]:
     """Every slot of an agent, whether or not one of its devices is healthy now."""
-    return frozenset(s.slot_name for p in plugin_devices(agent) for d in p.devices for s in d.slots)
+    return frozenset(s.slot_name for p in devices.plugins_of(agent) for d in p.devices for s in d.slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +110,19 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
     return request.priority
 
 
-def of_class(name: str, place: Place, members: Sequence[Member]) -> tuple[Place, tuple[Member, ...]]:
+def of_class(
+    name: str, place: Place, members: Sequence[Member], devices: DeviceReader
+) -> tuple[Place, tuple[Member, ...]]:
     """The agents that have the runtime class, and the kernels with what it costs. Raises as ``with_class``."""
-    agents, cost = with_class(place.agents, name, [m.slots for m in members], place.resource_group)
+    agents, cost = with_class(place.agents, name, [m.slots for m in members], place.resource_group, devices)
     return replace(place, agents=agents), tuple(replace(m, slots=m.slots + cost) for m in members)
 
 
 class Placing:
     """Finds the place of a request among what its owner may use."""
 
-    def __init__(self, identities: IdentityStore, agents: AgentStore) -> None:
+    def __init__(self, identities: IdentityStore, agents: AgentStore, devices: DeviceReader) -> None:
+        self._devices = devices
         self._identities = identities
         self._agents = agents
 
@@ -185,7 +188,7 @@ class Placing:
         ]
         roomy = [a for a in candidates if whole <= a.capacity]
         if roomy:
-            _check_devices(roomy, slots)
+            _check_devices(roomy, slots, self._devices)
             return
         if not candidates:
             raise ImageNotFound(f"No agent of {place.resource_group} can run {image.name} ({image.architecture}).")
@@ -201,7 +204,7 @@ class Placing:
 
     async def _check_offered(self, slots: ResourceSlot, candidates: Sequence[Agent], place: Place) -> None:
         """Refuse a slot that these agents do not have at all; other resource groups are named if they are open."""
-        had = {name for a in candidates for name in _slot_names(a)}
+        had = {name for a in candidates for name in _slot_names(a, self._devices)}
         missing = next((name for name in sorted(slots.nonzero()) if name not in had), None)
         if missing is None:
             return

@@ -9,14 +9,18 @@ from ai.backend.common.errors import InvalidInput, UnsupportedResource
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.wire.agent import RuntimeClassReport
 from ai.backend.manager.model.cluster import Agent
-from ai.backend.manager.services.snapshots import plugin_devices
+from ai.backend.manager.services.snapshots import DeviceReader
 
 _FIELD = "runtimeClass"
 _INTRINSIC = frozenset({"cpu", "mem"})
 
 
 def with_class(
-    agents: Sequence[Agent], name: str, requests: Iterable[ResourceSlot], resource_group: str
+    agents: Sequence[Agent],
+    name: str,
+    requests: Iterable[ResourceSlot],
+    resource_group: str,
+    devices: DeviceReader,
 ) -> tuple[list[Agent], ResourceSlot]:
     """The agents whose class of this name takes all of these kernels, and the most that it costs on one of them.
 
@@ -33,7 +37,9 @@ def with_class(
             data={_FIELD: "unknown", "available": there_are},
         )
     asked = list(requests)
-    refusals = [next((why for slots in asked if (why := _refusal(agent, one, slots))), "") for agent, one in having]
+    refusals = [
+        next((why for slots in asked if (why := _refusal(agent, one, slots, devices))), "") for agent, one in having
+    ]
     taking = [pair for pair, why in zip(having, refusals, strict=True) if not why]
     if not taking:
         raise InvalidInput(f"The runtime class {name} does not take this: {refusals[0]}.", data={_FIELD: "too much"})
@@ -42,12 +48,12 @@ def with_class(
     return [agent for agent, _ in taking], ResourceSlot({s: max(cost[s] for cost in costs) for s in slots}).nonzero()
 
 
-def _refusal(agent: Agent, one: RuntimeClassReport, slots: ResourceSlot) -> str:
+def _refusal(agent: Agent, one: RuntimeClassReport, slots: ResourceSlot, reader: DeviceReader) -> str:
     """Why a kernel with these slots cannot be of the class on this agent; empty if it can."""
     wanted = {slot: amount for slot, amount in slots.nonzero().items() if slot not in _INTRINSIC}
     if not wanted or (one.max_devices is None and not one.whole_devices):
         return ""
-    sizes = _device_sizes(agent)
+    sizes = _device_sizes(agent, reader)
     devices = Decimal(0)
     for slot, amount in wanted.items():
         size = max(sizes.get(slot, {Decimal(1)}))
@@ -61,10 +67,10 @@ def _refusal(agent: Agent, one: RuntimeClassReport, slots: ResourceSlot) -> str:
     return ""
 
 
-def _device_sizes(agent: Agent) -> dict[str, set[Decimal]]:
+def _device_sizes(agent: Agent, reader: DeviceReader) -> dict[str, set[Decimal]]:
     """Slot -> how much of it whole devices have."""
     sizes: dict[str, set[Decimal]] = {}
-    for plugin in plugin_devices(agent):
+    for plugin in reader.plugins_of(agent):
         for device in plugin.devices:
             for slot in device.slots:
                 sizes.setdefault(slot.slot_name, set()).add(slot.amount)

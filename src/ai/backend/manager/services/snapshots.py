@@ -1,4 +1,7 @@
-"""From the manager's rows to the scheduler's snapshot. Pure, but that it remembers what it has read of each agent."""
+"""Builds the scheduler's snapshot from the manager's rows.
+
+Only :class:`DeviceReader`, which its owner keeps, remembers something.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,6 @@ from ai.backend.manager.services.quotas import quota_names
 
 log = logging.getLogger(__name__)
 
-_READ: dict[AgentId, tuple[object, tuple[PluginDevices, ...]]] = {}
-"""Agent -> what it told last, and what that is."""
 _READ_LIMIT = 4096
 
 
@@ -57,20 +58,27 @@ def from_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
     return {s: {d: format(q, "f") for d, q in per.items()} for s, per in allocation.slots.items()}
 
 
-def plugin_devices(agent: Agent) -> tuple[PluginDevices, ...]:
-    """The devices of an agent by plugin. A slot that no device offers becomes a pool of which only sums are known.
+class DeviceReader:
+    """Reads the devices of agents and remembers them until an agent reports other ones.
 
-    Read once for each report: reading costs milliseconds, and every decision needs it.
+    Reading costs milliseconds for an agent, and every decision needs it.
     """
-    told = agent.devices, agent.plugins, agent.available_slots
-    known = _READ.get(agent.id)
-    if known is not None and known[0] == told:
-        return known[1]
-    found = _read(agent)
-    if len(_READ) >= _READ_LIMIT:
-        _READ.clear()
-    _READ[agent.id] = told, found
-    return found
+
+    def __init__(self) -> None:
+        self._devices: dict[AgentId, tuple[object, tuple[PluginDevices, ...]]] = {}
+
+    def plugins_of(self, agent: Agent) -> tuple[PluginDevices, ...]:
+        """Return the devices of an agent by plugin. A slot that no device offers becomes a pool of which only sums
+        are known."""
+        reported = agent.devices, agent.plugins, agent.available_slots
+        cached = self._devices.get(agent.id)
+        if cached is not None and cached[0] == reported:
+            return cached[1]
+        plugins = _read(agent)
+        if len(self._devices) >= _READ_LIMIT:
+            self._devices.clear()
+        self._devices[agent.id] = reported, plugins
+        return plugins
 
 
 def _read(agent: Agent) -> tuple[PluginDevices, ...]:
@@ -113,9 +121,9 @@ def _described(
     return PluginDevices(name=name, devices=devices, alloc_map=spec, namespaces=namespaces)
 
 
-def agent_view(agent: Agent, holdings: Iterable[Holding]) -> AgentView:
+def agent_view(agent: Agent, holdings: Iterable[Holding], devices: DeviceReader) -> AgentView:
     """What the planner sees. What healthy devices have and the agent does not offer is kept from everybody."""
-    plugins = plugin_devices(agent)
+    plugins = devices.plugins_of(agent)
     totals: dict[str, Decimal] = {}
     for plugin in plugins:
         for device in plugin.devices:
@@ -211,6 +219,7 @@ def build_snapshot(
     pending: Sequence[Session],
     dependencies: Mapping[SessionId, Session],
     quotas: Mapping[str, Quota],
+    devices: DeviceReader,
 ) -> Snapshot:
     """One resource group as the scheduler sees it. ``quotas``: those that limit, by
     :func:`ai.backend.manager.services.quotas.quota_names`."""
@@ -219,7 +228,7 @@ def build_snapshot(
         by_agent.setdefault(holding.agent, []).append(holding)
     return Snapshot(
         resource_group=resource_group,
-        agents=tuple(agent_view(a, by_agent.get(a.id, ())) for a in agents),
+        agents=tuple(agent_view(a, by_agent.get(a.id, ()), devices) for a in agents),
         pending=tuple(
             pending_session(s, dependencies, [name for name in quota_names(s) if name in quotas]) for s in pending
         ),

@@ -12,7 +12,7 @@ from ai.backend.common.errors import BackendError, InsufficientResource, StaleVe
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled, SessionStartOverRequested
-from ai.backend.core.scheduling.decide import Board, without_collector
+from ai.backend.core.scheduling.decide import Board, decide
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
 from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
 from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy, Rng
@@ -20,6 +20,8 @@ from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.core.scheduling.usage import occupied
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.core.scheduling.working import MakeCache
+from ai.backend.infra.heap import collector_paused
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.identity import ResourceGroup
@@ -35,6 +37,7 @@ from ai.backend.manager.services.placements import FALLBACK, plugged
 from ai.backend.manager.services.quotas import QuotaBook
 from ai.backend.manager.services.shares import ShareBook
 from ai.backend.manager.services.snapshots import (
+    DeviceReader,
     build_snapshot,
     from_allocation,
     running_sessions,
@@ -76,24 +79,24 @@ class _Memory:
     The board is compared with what is stored in each pass, and anew with a new one in every hundredth.
     """
 
+    makes: MakeCache
     last_agent: AgentId | None = None
     board: Board | None = None
     passes: int = 0
 
     def decide(self, snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
-        """As :func:`ai.backend.core.scheduling.decide.decide`."""
-        policy.check()
+        """Decide on the board as it is by this snapshot."""
         self.passes += 1
-        board, self.board = self.board, None  # whatever fails below leaves it as nobody knows
-        with without_collector():
+        board, self.board = self.board, None  # after a failure its state is unknown, and it is not used again
+        with collector_paused():
             if board is None or not board.renew(snapshot):
-                board = Board(snapshot)
+                board = Board(snapshot, self.makes)
             elif self.passes % _COMPARED == 0:
-                new = Board(snapshot)
+                new = Board(snapshot, self.makes)
                 if new.free != board.free:
                     log.error("the board of resource group %s has drifted, and is made anew", snapshot.resource_group)
                 board = new
-            plan = board.plan(policy, now=now, rng=rng)
+            plan = decide(board, policy, now=now, rng=rng)
         self.board = board
         return plan
 
@@ -110,12 +113,14 @@ class ScheduleLoop(PeriodicLoop):
         clock: Clock,
         settings: SessionSettings,
         shares: ShareStore,
+        devices: DeviceReader,
         rng: random.Random | None = None,
         images: Catalogue | None = None,
         key_id: Callable[[], str] = str,
     ) -> None:
         super().__init__()
         self._key_id = key_id
+        self._devices = devices
         self._images = images
         self._sessions = sessions
         self._agents = agents
@@ -126,6 +131,7 @@ class ScheduleLoop(PeriodicLoop):
         self._clock = clock
         self._settings = settings
         self._rng = rng or random.Random()
+        self._makes = MakeCache()
         self._memories: dict[str, _Memory] = {}
 
     async def once(self) -> None:
@@ -171,8 +177,8 @@ class ScheduleLoop(PeriodicLoop):
         dependencies = {d.id: d for d in await self._sessions.get_many(wanted)} if wanted else {}
         quotas = await self._quotas.quotas(sessions)
         group = await self._identities.resource_group(name)
-        made = build_snapshot(name, agents, holdings, sessions, dependencies, quotas)
-        memory = self._memories.setdefault(name, _Memory())
+        made = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self._devices)
+        memory = self._memories.setdefault(name, _Memory(self._makes))
         policy = group_policy(group)
         options = read(group.scheduler_opts) if group is not None else GroupOptions()
         if group is None or (policy.order not in SHARED_ORDERS and not policy.preempts):
