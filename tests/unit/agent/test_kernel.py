@@ -6,12 +6,14 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+import pytest
 
 from ai.backend.agent.model.kernel import KernelRecord, PluginState
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import FileBlob, KernelSpec, UnhealthyDevice
-from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
+from ai.backend.core.lifecycle.transition import InvalidTransition, Transition
 
 
 class Records:
@@ -46,8 +48,9 @@ SPEC = KernelSpec(
 def test_of_one_that_runs_nothing_is_lost() -> None:
     records = Records()
     kernel = Kernel(KernelRecord(spec=SPEC, phase=Phase.CREATING, status=KernelStatus.CREATING), records)
-    kernel.save(
-        phase=Phase.RUNNING,
+    kernel.move(
+        PhaseTrigger.STARTED,
+        cause="new-workload-started",
         status=KernelStatus.RUNNING,
         states={"cuda": PluginState(data={"n": 1, "half": 0.5, "none": None})},
         unhealthy=[UnhealthyDevice(device_name="cpu", device_id="0", reason="hot")],
@@ -69,6 +72,40 @@ def test_of_one_that_runs_nothing_is_lost() -> None:
 def test_a_restart_has_another_key() -> None:
     kernel = Kernel(KernelRecord(spec=SPEC, phase=Phase.RUNNING, status=KernelStatus.RUNNING), Records())
     before = kernel.key
-    kernel.save(spec=msgspec.structs.replace(SPEC, attempt=2), phase=Phase.RESTARTING, restarted_from=1)
+    spec = msgspec.structs.replace(SPEC, attempt=2)
+    assert kernel.move(PhaseTrigger.RESTART_REQUESTED, cause="attempt 2", spec=spec, restarted_from=1) == (
+        Operation.RESTART,
+    )
     assert (before.attempt, kernel.key.attempt, kernel.attempt) == (1, 2, 2)
     assert kernel.key == kernel.record.key
+
+
+def test_an_illegal_move_changes_nothing_and_tells_how_it_came_to_this() -> None:
+    records = Records()
+    kernel = Kernel(KernelRecord(spec=SPEC, phase=Phase.CREATING, status=KernelStatus.CREATING), records)
+    kernel.move(PhaseTrigger.END_REQUESTED, cause="user-requested", status=KernelStatus.TERMINATING)
+    written = records.kept
+    with pytest.raises(InvalidTransition) as refused:
+        kernel.move(PhaseTrigger.RESTART_REQUESTED, cause="attempt 2", status=KernelStatus.RESTARTING)
+    assert records.kept is written
+    assert refused.value.story == (Transition("creating", "end-requested", "terminating", "user-requested"),)
+    assert refused.value.data == {"status": "TERMINATING", "attempt": 1}
+    assert kernel.move(PhaseTrigger.STARTED, cause="too late", status=KernelStatus.RUNNING) == ()
+    assert (records.kept, kernel.phase) == (written, Phase.TERMINATING)
+
+
+def test_the_start_of_an_agent_writes_only_what_changes() -> None:
+    records = Records()
+    kernel = Kernel(KernelRecord(spec=SPEC, phase=Phase.RUNNING, status=KernelStatus.RUNNING), records)
+    assert kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent") == (Operation.ADOPT,)
+    assert records.kept is None
+    creating = Kernel(KernelRecord(spec=SPEC, phase=Phase.CREATING, status=KernelStatus.CREATING), records)
+    assert creating.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", resumes=1) == (Operation.CREATE,)
+    assert records.kept is not None
+    assert (records.kept.phase, records.kept.resumes) == (Phase.CREATING, 1)
+
+
+def test_a_phase_changes_by_a_transition_alone() -> None:
+    kernel = Kernel(KernelRecord(spec=SPEC, phase=Phase.RUNNING, status=KernelStatus.RUNNING), Records())
+    with pytest.raises(ValueError, match="transition"):
+        kernel.save(phase=Phase.ENDED)

@@ -63,8 +63,10 @@ def _is_empty_container(value: ast.expr | None) -> bool:
     match value:
         case ast.Dict(keys=[]) | ast.List(elts=[]):
             return True
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[]):
             return name in _CONTAINERS
+        case ast.Call(func=ast.Name(id="defaultdict" | "deque") | ast.Attribute(attr="defaultdict" | "deque")):
+            return True
     return False
 
 

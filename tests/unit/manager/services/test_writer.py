@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
-from ai.backend.common.ids import AgentId
+from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import SessionStatus
+from ai.backend.core.lifecycle.effects import DestroyKernels
+from ai.backend.core.lifecycle.events import (
+    SessionDestroyRequested,
+    SessionEvent,
+    SessionRestartRequested,
+    SessionScheduled,
+)
+from ai.backend.core.lifecycle.transition import InvalidTransition
 from ai.backend.infra.bus import Bus
+from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.session import Session
-from ai.backend.manager.services.writer import SessionWriter
-from tests.contract.store.builders import make_session
+from ai.backend.manager.services.transitions import advance
+from ai.backend.manager.services.writer import LAUNCH, TERMINATE, SessionWriter
+from tests.contract.store.builders import NOW, make_session
 
 AGENT = AgentId("agent-1")
 
@@ -54,3 +65,56 @@ def test_of_those_that_run_only_some_are_kept_and_where_all_are(monkeypatch: pyt
     assert not writer.is_on(gone.id, AgentId("agent-2"))
     writer.note([replace(running[1], status=SessionStatus.TERMINATED)])
     assert not writer.is_on(gone.id, AGENT)
+
+
+class Store:
+    """A store of one session that counts its writes."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.writes = 0
+
+    async def get(self, session_id: SessionId) -> Session | None:
+        return self.session if self.session.id == session_id else None
+
+    async def save(self, changes: Sequence[Change], *, ack: object = None) -> None:
+        (change,) = changes
+        self.session = replace(change.new, version=change.old.version + 1)
+        self.writes += 1
+
+
+async def test_the_commands_of_a_change_are_executed_once_it_is_stored() -> None:
+    store, bus = Store(make_session()), Bus()
+    writer = SessionWriter(cast("Any", store), bus, on_end=lambda _: None)
+    session = store.session
+
+    async def apply(event: SessionEvent) -> Session:
+        return await writer.transition(session.id, lambda s: advance(s, event, now=NOW), point="commit-test")
+
+    with bus.subscribe(LAUNCH, TERMINATE) as commands:
+        await apply(SessionScheduled(agents={k.id: AGENT for k in session.kernels}))
+        assert commands.drain() == [(LAUNCH, session.id)]
+        await apply(SessionDestroyRequested())
+        ((topic, destroy),) = commands.drain()
+        assert (topic, destroy.forced) == (TERMINATE, False)
+        writes = store.writes
+        await apply(SessionDestroyRequested())
+        assert commands.drain() == []
+        await apply(SessionDestroyRequested(forced=True))
+        ((topic, again),) = commands.drain()
+        assert isinstance(again, DestroyKernels)
+        assert (topic, again.forced, again.targets) == (TERMINATE, True, destroy.targets)
+        assert store.writes == writes, "there was nothing to store"
+
+
+async def test_the_story_of_an_illegal_request_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(make_session())
+    writer = SessionWriter(cast("Any", store), Bus(), on_end=lambda _: None)
+    ended = SessionDestroyRequested(stimulus_id="idle checks")
+    request = SessionRestartRequested(stimulus_id="request of AKIA")
+    await writer.transition(store.session.id, lambda s: advance(s, ended, now=NOW), point="commit-test")
+    with caplog.at_level(logging.INFO), pytest.raises(InvalidTransition) as refused:
+        await writer.transition(store.session.id, lambda s: advance(s, request, now=NOW), point="commit-test")
+    assert refused.value.state == "CANCELLED"
+    assert "restart-requested (request of AKIA)" in caplog.text
+    assert "PENDING -> CANCELLED by destroy-requested (idle checks)" in caplog.text

@@ -108,7 +108,14 @@ class Kernel:
         return self.phase is not Phase.ENDED
 
     def save(self, **changes: Any) -> None:
-        """Change the record and write it before anything else happens. Raises OSError; then nothing has changed."""
+        """Change the record, but for its phase, and write it before anything else happens.
+
+        Raises:
+            OSError: nothing has changed.
+            ValueError: the phase changes by :meth:`move` alone.
+        """
+        if "phase" in changes:
+            raise ValueError("the phase changes by a transition alone")
         record = msgspec.structs.replace(self.record, **changes)
         self._records.put(record)
         self.become(record)
