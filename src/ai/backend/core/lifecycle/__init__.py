@@ -1,1 +1,1 @@
-"""The machines of sessions and kernels: pure ``step(state, event) -> (state, effects)`` over one table each."""
+"""Pure ``step(state, event) -> (state, path, effects)`` over one literal transition table a file."""

@@ -1,8 +1,8 @@
 """What the session's machine asks its shell to do.
 
-Every effect is idempotent and has one executor, ``manager/services/effects.py``, in production and in simulation.
-The facts become part of the transaction that writes the new state. The commands follow after it; if they are lost, the
-level-triggered loops repeat them from the status alone:
+Every effect is idempotent. The facts become part of the transaction that writes the new state (the manager's
+``advance`` puts them into the change). The commands follow after it (``SessionWriter`` executes them); if they are
+lost, the level-triggered loops repeat them from the status alone:
 
 =============  ============================================
 session is     the loop repeats
