@@ -99,10 +99,11 @@ def test_the_start_of_an_agent_writes_only_what_changes() -> None:
     kernel = Kernel(KernelRecord(spec=SPEC, phase=Phase.RUNNING, status=KernelStatus.RUNNING), records)
     assert kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent") == (Operation.ADOPT,)
     assert records.kept is None
-    creating = Kernel(KernelRecord(spec=SPEC, phase=Phase.CREATING, status=KernelStatus.CREATING), records)
+    others = Records()
+    creating = Kernel(KernelRecord(spec=SPEC, phase=Phase.CREATING, status=KernelStatus.CREATING), others)
     assert creating.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", resumes=1) == (Operation.CREATE,)
-    assert records.kept is not None
-    assert (records.kept.phase, records.kept.resumes) == (Phase.CREATING, 1)
+    assert others.kept is not None
+    assert (others.kept.phase, others.kept.resumes) == (Phase.CREATING, 1)
 
 
 def test_a_phase_changes_by_a_transition_alone() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from dataclasses import replace
 
 import pytest
 
 from ai.backend.core.scheduling.decide import decide
-from ai.backend.core.scheduling.policy import Policy
+from ai.backend.core.scheduling.fleet import Demand, Fleet
+from ai.backend.core.scheduling.placing import dispersed
+from ai.backend.core.scheduling.policy import Policy, Rng
 from ai.backend.core.scheduling.snapshot import HeldKernel, Snapshot
 from ai.backend.core.scheduling.working import MakeCache
 from ai.backend.manager.services.loops.schedule import _COMPARED, _Memory
@@ -52,3 +55,24 @@ def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog
     assert told(first)
     assert "has drifted" in caplog.text
     assert told(replace(first, agents=(replace(view, generation=7),)))
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_collector_rests_during_a_decision_and_is_then_as_it_was(is_enabled: bool) -> None:
+    during: list[bool] = []
+
+    def choose(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
+        during.append(gc.isenabled())
+        return dispersed(fleet, demand, scope, rng)
+
+    waiting = session("a", slots(cpu=3, mem="1g"))
+    snapshot = Snapshot(resource_group="default", agents=(agent("i-1", cpu=4, mem="8g"),), pending=(waiting,))
+    was_enabled = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        _Memory(MakeCache()).decide(snapshot, Policy(plugged=choose), now=NOW, rng=random.Random(1))
+        assert gc.isenabled() is is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+    assert during
+    assert not any(during)
