@@ -76,10 +76,11 @@ class SessionPhase(StrEnum):
     @property
     def status(self) -> SessionStatus:
         """The status that clients and the store see."""
-        return S.TERMINATING if self is SessionPhase.STARTING_OVER else SessionStatus(self.value)
+        return _STATUS_OF[self]
 
 
 P = SessionPhase
+_STATUS_OF = {p: S.TERMINATING if p is P.STARTING_OVER else SessionStatus(p.value) for p in P}
 
 
 class SessionTrigger(StrEnum):
@@ -264,7 +265,7 @@ class _Step:
                 state=state.phase,
                 trigger=trigger,
                 stimulus_id=self.event.stimulus_id,
-                story=extend_story(state.story, tuple(self.path)),
+                story=state.story,
                 data={"id": str(state.session_id), "status": state.status.value},
             )
         if row is None:
@@ -278,8 +279,14 @@ class _Step:
     def _enter(self, phase: SessionPhase, trigger: SessionTrigger) -> None:
         before, reason = self.state, self.event.reason
         is_kept = before.phase is P.TERMINATING or trigger is T.KERNELS_WAITING or reason is KernelEventReason.UNKNOWN
-        self.state = replace(before, phase=phase, reason=before.reason if is_kept else reason)
-        self.path.append(Transition(before.phase, trigger, phase, self.event.stimulus_id))
+        transition = Transition(before.phase, trigger, phase, self.event.stimulus_id)
+        self.path.append(transition)
+        self.state = replace(
+            before,
+            phase=phase,
+            reason=before.reason if is_kept else reason,
+            story=extend_story(before.story, (transition,)),
+        )
         if phase.status is not before.status:
             self._emit(_SESSION_EVENTS[phase.status], reason=self.state.reason)
 
@@ -301,7 +308,7 @@ class _Step:
     def step_kernels(self, make: Callable[[KernelState], KernelStep | None]) -> bool:
         """Step every kernel for which ``make`` gives a trigger; whether one of them has moved."""
         has_moved = False
-        kernels = []
+        kernels: list[KernelState] = []
         for before in self.state.kernels:
             event = make(before)
             if event is None:
@@ -313,7 +320,8 @@ class _Step:
             has_moved = has_moved or bool(path)
             for transition in path:
                 self._emit_kernel(after, _KERNEL_EVENTS.get(KernelStatus(transition.after)))
-        self.state = replace(self.state, kernels=tuple(kernels))
+        if has_moved:
+            self.state = replace(self.state, kernels=tuple(kernels))
         return has_moved
 
     def _emit_kernel(self, kernel: KernelState, name: str | None) -> None:
@@ -622,8 +630,7 @@ def step(state: SessionState, event: SessionEvent) -> tuple[SessionState, Path, 
         return state, (), ()
     now = _Step(state, event)
     now.apply(trigger)
-    path = tuple(now.path)
-    return replace(now.state, story=extend_story(state.story, path)), path, tuple(now.effects)
+    return now.state, tuple(now.path), tuple(now.effects)
 
 
 def check(state: SessionState) -> list[str]:

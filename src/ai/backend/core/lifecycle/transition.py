@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from ai.backend.common.errors import Conflict
 
@@ -18,8 +17,7 @@ STORY_LENGTH = 16
 """An object remembers so many of its last transitions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):
     """One change of state. ``stimulus_id`` names what caused it: a request, a report of an agent, a round of a loop."""
 
     before: str
