@@ -24,8 +24,6 @@ from ai.backend.core.lifecycle.events import (
 )
 from ai.backend.manager.model.changes import slot_deltas
 from ai.backend.manager.model.session import Session
-from ai.backend.manager.services.transitions import advance, fold
-from ai.backend.manager.model.session import HOLDING_KERNEL_STATUSES, Session
 from ai.backend.manager.services.transitions import STARTED_OVER, advance, fold
 from tests.contract.store.builders import NOW, SLOTS, make_session
 

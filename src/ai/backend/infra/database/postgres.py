@@ -20,9 +20,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
-from ai.backend.plugin.crash_points import crash_point
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.infra.retry import Backoff
+from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

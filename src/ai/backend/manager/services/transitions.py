@@ -27,12 +27,10 @@ from ai.backend.core.lifecycle.effects import (
     TakeSlots,
 )
 from ai.backend.core.lifecycle.events import SessionEvent
-from ai.backend.core.lifecycle.kernel import HOLDING, KernelState
-from ai.backend.core.lifecycle.session import SessionState, step
-from ai.backend.infra.retry import Backoff
 from ai.backend.core.lifecycle.kernel import KernelState
 from ai.backend.core.lifecycle.session import SessionPhase, SessionState, step
 from ai.backend.core.lifecycle.transition import Path, Transition
+from ai.backend.infra.retry import Backoff
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.journal import EventDraft
 from ai.backend.manager.model.session import Kernel, Session

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node.netlink import EVERYBODY, Route, mac_of
 from ai.backend.plugin.node.netlink import EVERYBODY, Route
 from ai.backend.plugin.node.subnets import mac_of
 from ai.backend.plugin.runtime import Overlay

@@ -25,8 +25,6 @@ from uuid import UUID
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node import overlay
-from ai.backend.plugin.node.netlink import Route, mac_of
 from ai.backend.plugin.node import overlay, syscalls
 from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.node.state import write_json

@@ -46,7 +46,6 @@ from ai.backend.common.wire.agent import (
     RestartKernel,
 )
 from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState

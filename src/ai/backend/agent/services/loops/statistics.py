@@ -8,8 +8,8 @@ from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.statistics import Statistics
 from ai.backend.common.wire.agent import StatReport
 from ai.backend.common.wire.link import ManagerReports
-from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.infra.loop import PeriodicLoop
 
 
 class StatisticsLoop(PeriodicLoop):

@@ -9,8 +9,8 @@ from typing import Any
 from ai.backend.common.artifacts import RegistryType
 from ai.backend.common.errors import Conflict, InvalidInput
 from ai.backend.core.lifecycle.artifact import RevisionTrigger
-from ai.backend.infra.clock import Clock
 from ai.backend.core.lifecycle.transition import InvalidTransition
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.artifact import ImportProgress, Revision, RevisionRow
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.ports.artifact_store import ArtifactStore

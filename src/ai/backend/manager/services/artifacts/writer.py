@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ai.backend.core.lifecycle.artifact import RevisionState, RevisionTrigger, step
-from ai.backend.infra.clock import Clock
 from ai.backend.core.lifecycle.transition import Stories
-from ai.backend.infra.crash_points import crash_point
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.artifact import Revision
 from ai.backend.manager.ports.artifact_store import ArtifactStore
 from ai.backend.plugin.crash_points import crash_point

@@ -5,8 +5,6 @@ from __future__ import annotations
 from ai.backend.common.errors import Conflict, FolderAlreadyExists
 from ai.backend.common.folders import FolderStatus
 from ai.backend.common.ids import GroupId, UserId
-from ai.backend.infra.clock import Clock
-from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.manager.model.folder import Folder, FolderSelection
 from ai.backend.manager.model.identity import User

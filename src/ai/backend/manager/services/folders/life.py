@@ -20,8 +20,8 @@ from ai.backend.common.folders import (
 from ai.backend.common.ids import DomainName, FolderId, GroupId, TaskId, UserId
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
-from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.core.lifecycle.folder import FolderTrigger
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.model.folder import (
     CreateFolder,
     Folder,
@@ -37,8 +37,6 @@ from ai.backend.manager.model.query import Condition, ListQuery, Page
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.storage import StorageGateway
-from ai.backend.manager.services.folders.access import ANY_STATUS, READY, TRASHED, FolderFinder
-from ai.backend.manager.ports.world import Clock, Minter
 from ai.backend.manager.services.folders.access import ANY_STATUS, FolderFinder
 from ai.backend.manager.services.folders.rights import CLONE, FolderScope, FolderScopes, require
 from ai.backend.manager.services.folders.unmanaged import UnmanagedPaths

@@ -8,9 +8,9 @@ from typing import Any
 
 from ai.backend.core.lifecycle.folder import FolderEffect, FolderTrigger, step
 from ai.backend.core.lifecycle.transition import InvalidTransition, Stories
+from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.folder import Folder
 from ai.backend.manager.ports.folder_store import FolderStore
-from ai.backend.manager.ports.world import Clock
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,6 @@ from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.core.lifecycle.artifact import RevisionTrigger
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.config.settings import ArtifactSettings
 from ai.backend.manager.model.artifact import ImportProgress, Revision, RevisionRow, Stages

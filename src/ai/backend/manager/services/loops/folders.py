@@ -16,17 +16,14 @@ from datetime import timedelta
 from ai.backend.common.errors import BackendError, FolderNotFound, NotFound
 from ai.backend.common.folders import FolderStatus
 from ai.backend.common.ids import FolderId
+from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.model.folder import Folder
 from ai.backend.manager.ports.folder_store import FolderStore
 from ai.backend.manager.ports.storage import Progress, StorageGateway
-from ai.backend.plugin.crash_points import crash_point
-from ai.backend.core.lifecycle.folder import FolderTrigger
-from ai.backend.infra.crash_points import crash_point
-from ai.backend.manager.ports.world import Clock
 from ai.backend.manager.services.folders.transitions import FolderTransitions
-from ai.backend.manager.services.loops.running import Loop
+from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
 _AT_ONCE = 8

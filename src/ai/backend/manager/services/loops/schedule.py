@@ -18,10 +18,10 @@ from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
 from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy, Rng
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.core.scheduling.usage import occupied
-from ai.backend.infra.clock import Clock
-from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.core.scheduling.working import MakeCache
+from ai.backend.infra.clock import Clock
 from ai.backend.infra.heap import collector_paused
+from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.identity import ResourceGroup
@@ -30,8 +30,6 @@ from ai.backend.manager.ports.identity_store import IdentityStore
 from ai.backend.manager.ports.share_store import ShareStore
 from ai.backend.manager.ports.stores import AgentStore, SessionStore
 from ai.backend.manager.services.images.catalogue import Catalogue
-from ai.backend.manager.services.loops.launch import LaunchLoop
-from ai.backend.manager.services.loops.running import Loop
 from ai.backend.manager.services.networks import needs_overlay, settle
 from ai.backend.manager.services.placements import FALLBACK, plugged
 from ai.backend.manager.services.quotas import QuotaBook

@@ -9,9 +9,8 @@ from uuid import UUID
 
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import TemplateId
-from ai.backend.common.states import UserRole
-from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.common.states import SessionType, UserRole
+from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.model.identity import Caller, Group
 from ai.backend.manager.model.session import CreateReply, CreateSession, KernelRole
 from ai.backend.manager.model.template import Template, TemplateKind

@@ -25,9 +25,8 @@ from ai.backend.common.errors import (
     StaleAttempt,
 )
 from ai.backend.common.wire.artifacts import ArtifactFile, ImportPhase, ImportRequest, Manifest
-from ai.backend.plugin.crash_points import crash_point
-from ai.backend.infra.crash_points import crash_point
 from ai.backend.infra.retry import Backoff
+from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
 from ai.backend.storage.model.artifacts import (
     MAX_RECORD,
