@@ -27,10 +27,10 @@ from ai.backend.common.ids import (
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SessionStatus, SessionType
-from ai.backend.common.wire.agent import ImageReport, PluginReport
+from ai.backend.common.wire.reports import ImageReport, PluginReport
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
-from ai.backend.infra.heap import collect_rarely
+from ai.backend.infra.process.memory import collect_rarely
 from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.composition import Manager
 from ai.backend.manager.config.settings import ManagerSettings

@@ -24,10 +24,10 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel, PendingKernel, PendingSession, Quota, Snapshot
-from ai.backend.core.scheduling.usage import decayed, occupied
-from ai.backend.infra.heap import collector_paused
+from ai.backend.infra.process.memory import collector_paused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CORES, MEMORY_GIB = 64, 512

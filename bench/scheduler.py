@@ -20,11 +20,11 @@ from decimal import Decimal
 
 from ai.backend.common.ids import SlotName
 from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.index.agent_state import MakeCache
 from ai.backend.core.scheduling.plan import Plan, SkipReason
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
-from ai.backend.core.scheduling.working import MakeCache
-from ai.backend.infra.heap import collector_paused
+from ai.backend.infra.process.memory import collector_paused
 from bench import loads
 from bench.figures import Figure, benchmark
 from bench.peer_scheduler import peer_seconds

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ai.backend.client.exceptions import BackendAPIError
-from ai.backend.client.session import ComputeSession, Session
+from ai.backend.client.func.session_blocking import ComputeSession
+from ai.backend.client.session import Session
 from tests.conformance.published import Published, Said
 
 RESOURCES: dict[str, str | int | float] = {"cpu": 1, "mem": "128m"}

@@ -23,7 +23,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.errors import Conflict, Unavailable
 from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SessionId, SlotName
 from ai.backend.common.states import Enforcement, SlotType
-from ai.backend.common.wire.agent import (
+from ai.backend.common.wire.reports import (
     AgentReport,
     HeartbeatReply,
     KernelObservation,

@@ -13,11 +13,11 @@ from typing import TypeVar
 
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import KernelObservation
 from ai.backend.common.wire.link import AgentCommands
-from ai.backend.infra.rpc.data_server import DataServer
-from ai.backend.infra.rpc.keys import AgentKeyDirectory, generate_keypair
-from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+from ai.backend.common.wire.reports import KernelObservation
+from ai.backend.infra.rpc.data.server import DataServer
+from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, generate_keypair
+from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
 from tests.support.agent_fakes import FakeManager
 from tests.support.forked import ForkedPopen
 

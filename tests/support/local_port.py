@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from ai.backend.common.errors import BackendError
-from ai.backend.common.wire.agent import OpenPort
+from ai.backend.common.wire.execution import OpenPort
 from ai.backend.common.wire.link import AgentCommands
 
 

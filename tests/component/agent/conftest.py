@@ -15,7 +15,8 @@ from ai.backend.agent.adapters.record_database import RecordDatabase
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.main import Agent
 from ai.backend.common.states import KernelStatus, SessionType
-from ai.backend.common.wire.agent import CreateKernels, KernelObservation, KernelSpec
+from ai.backend.common.wire.agent import CreateKernels, KernelSpec
+from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.plugin.loading import PluginSource
 from tests.support.agent_fakes import FakeManager, FakePlugin, FakeRuntime, fake_plugin
 

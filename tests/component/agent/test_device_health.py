@@ -12,7 +12,8 @@ import pytest
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import AgentReport, CreateKernels, KernelObservation, KernelSpec, RestartKernel
+from ai.backend.common.wire.agent import CreateKernels, KernelSpec, RestartKernel
+from ai.backend.common.wire.reports import AgentReport, KernelObservation
 from ai.backend.plugin.accelerator import DeviceHealthChange, PluginCapabilities
 from tests.component.agent.conftest import Bench
 from tests.support.agent_fakes import FakePlugin

@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 
 from ai.backend.common.states import KernelEventReason, KernelStatus
-from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelObservation, KernelSpec, RestartKernel
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
+from ai.backend.common.wire.reports import KernelObservation
 from tests.component.agent.conftest import Bench, read_records
 from tests.support.agent_node import Node
 from tests.support.audit import leftovers

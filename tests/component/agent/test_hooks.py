@@ -13,14 +13,8 @@ import pytest
 from ai.backend.agent.services.kernel_lifecycle import aftercare
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.states import KernelEventReason, KernelStatus
-from ai.backend.common.wire.agent import (
-    CreateKernels,
-    DestroyKernel,
-    HookTrouble,
-    KernelObservation,
-    KernelSpec,
-    RestartKernel,
-)
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
+from ai.backend.common.wire.reports import HookTrouble, KernelObservation
 from ai.backend.plugin.accelerator import (
     AbstractLifecycleHook,
     HookContext,

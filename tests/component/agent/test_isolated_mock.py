@@ -13,7 +13,8 @@ import pytest_asyncio
 
 from ai.backend.agent.main import Agent
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import AgentReport, CreateKernels, KernelObservation
+from ai.backend.common.wire.agent import CreateKernels
+from ai.backend.common.wire.reports import AgentReport, KernelObservation
 from ai.backend.plugin.loading import find_plugins
 from tests.component.agent.conftest import Bench
 

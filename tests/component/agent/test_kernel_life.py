@@ -22,7 +22,9 @@ from ai.backend.common.errors import (
     WorkloadError,
 )
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
-from ai.backend.common.wire.agent import AgentReport, CreateKernels, DestroyKernel, Execute, RestartKernel
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, RestartKernel
+from ai.backend.common.wire.execution import Execute
+from ai.backend.common.wire.reports import AgentReport
 from ai.backend.plugin.accelerator import Mount, TerminationDeferred, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadExit
 from tests.component.agent.conftest import Bench

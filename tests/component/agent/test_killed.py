@@ -14,15 +14,8 @@ import pytest_asyncio
 from ai.backend.agent.services.crash_points import KERNEL_CRASH_POINTS
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode
-from ai.backend.common.wire.agent import (
-    CreateKernels,
-    DestroyKernel,
-    Execute,
-    KernelSpec,
-    OpenPort,
-    RestartKernel,
-    RunResult,
-)
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
+from ai.backend.common.wire.execution import Execute, OpenPort, RunResult
 from ai.backend.common.wire.link import ByteStream
 from tests.component.agent.conftest import Bench
 from tests.support.agent_node import Node

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from ai.backend.agent.main import Agent
-from ai.backend.common.wire.agent import KernelSpec, ListProcesses, StatReport
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.execution import ListProcesses
+from ai.backend.common.wire.reports import StatReport
 from tests.component.agent.test_process_runtime import RealBench, real  # noqa: F401  # `real` is a fixture
 
 BUSY = """

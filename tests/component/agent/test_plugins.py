@@ -15,7 +15,8 @@ from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchM
 from ai.backend.common.errors import InsufficientResource, UnsupportedResource
 from ai.backend.common.ids import SlotName
 from ai.backend.common.states import KernelEventReason, KernelStatus, SlotType
-from ai.backend.common.wire.agent import AgentReport, CreateKernels, DestroyKernel
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel
+from ai.backend.common.wire.reports import AgentReport
 from ai.backend.plugin.accelerator import AbstractComputePlugin
 from ai.backend.plugin.loading import PluginSource
 from tests.component.agent.conftest import Bench

@@ -17,19 +17,17 @@ from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.agent.main import Agent
 from ai.backend.common.errors import Forbidden, LimitExceeded, NotFound
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
-from ai.backend.common.wire.agent import (
+from ai.backend.common.wire.agent import DestroyKernel, KernelSpec, RestartKernel
+from ai.backend.common.wire.execution import (
     Complete,
-    DestroyKernel,
     DownloadFiles,
     Execute,
     FileBlob,
     KernelRef,
-    KernelSpec,
     ListFiles,
     OpenPty,
     PtyFrame,
     ReadLogs,
-    RestartKernel,
     RunResult,
     UploadFiles,
 )

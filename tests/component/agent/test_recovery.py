@@ -10,7 +10,8 @@ from ai.backend.agent.adapters.record_database import RecordDatabase
 from ai.backend.agent.main import Agent
 from ai.backend.common.errors import Conflict, RunError, Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
-from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, Execute, KernelSpec, RestartKernel
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
+from ai.backend.common.wire.execution import Execute
 from ai.backend.plugin.accelerator import TerminationDeferred
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadSpec
 from tests.component.agent.conftest import Bench, read_records

@@ -17,15 +17,9 @@ import pytest_asyncio
 from ai.backend.agent.main import Agent
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import (
-    DownloadFiles,
-    KernelObservation,
-    KernelRef,
-    KernelSpec,
-    RestartKernel,
-    StartService,
-    StopService,
-)
+from ai.backend.common.wire.agent import KernelSpec, RestartKernel
+from ai.backend.common.wire.execution import DownloadFiles, KernelRef, StartService, StopService
+from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.infra.ssh_keys import generate_key_pair
 from tests.component.agent.test_process_runtime import RealBench, real
 from tests.support.docker_engine import PYTHON_IMAGE, DockerEngine

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.cli.guard import find_rivals
+from ai.backend.cli.conflicts import find_rivals
 
 HEAVY = ("aiohttp", "rich", "pydantic", "sqlalchemy", "msgspec", "yarl", "asyncio", "importlib.metadata", "ssl")
 

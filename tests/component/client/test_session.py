@@ -7,7 +7,7 @@ import aiohttp
 import pytest
 
 from ai.backend.client.config import APIConfig
-from ai.backend.client.early import send_early
+from ai.backend.client.early_request import send_early
 from ai.backend.client.exceptions import BackendAPIError, BackendClientError, EndpointUnreachable, MissingCredentials
 from ai.backend.client.func.creation import creation_call
 from ai.backend.client.request import Request

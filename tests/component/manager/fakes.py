@@ -13,43 +13,47 @@ from zlib import crc32
 from ai.backend.common.errors import BackendError, Conflict, NotFound, Unavailable
 from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus, RunStatus
 from ai.backend.common.wire.agent import (
-    AgentReport,
-    Complete,
     CreateKernels,
     DestroyKernel,
     DeviceOperation,
     DeviceOptions,
     DeviceOptionsOf,
+    ImageJob,
+    ImageJobState,
+    KernelSpec,
+    OperateDevice,
+    RestartKernel,
+)
+from ai.backend.common.wire.execution import (
+    Complete,
     DownloadFiles,
     Execute,
     FileListing,
-    ImageJob,
-    ImageJobState,
-    ImageReport,
-    KernelObservation,
-    KernelPresence,
     KernelRef,
-    KernelSpec,
     ListFiles,
     ListProcesses,
-    ObservationReport,
     OpenPort,
     OpenPty,
-    OperateDevice,
-    OverlayReport,
-    PluginReport,
     ProcessInfo,
     ReadLogs,
-    RestartKernel,
     RunResult,
     ServiceState,
-    SlotReport,
     StartService,
     StopService,
     TarFile,
     UploadFiles,
 )
 from ai.backend.common.wire.link import ByteStream, ManagerReports, PtyStream
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    ImageReport,
+    KernelObservation,
+    KernelPresence,
+    ObservationReport,
+    OverlayReport,
+    PluginReport,
+    SlotReport,
+)
 
 S = KernelStatus
 R = KernelEventReason

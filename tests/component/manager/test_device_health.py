@@ -9,7 +9,8 @@ import msgspec
 
 from ai.backend.common.errors import InvalidAllocation
 from ai.backend.common.states import KernelStatus, SessionStatus
-from ai.backend.common.wire.agent import KernelSpec, UnhealthyDevice
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.manager.model.journal import Event
 from ai.backend.manager.model.session import CreateSession, Session
 from tests.component.manager.conftest import Cluster

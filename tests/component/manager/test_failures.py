@@ -16,7 +16,8 @@ from ai.backend.common.states import (
     SessionStatus,
     SessionType,
 )
-from ai.backend.common.wire.agent import KernelSpec, ObservationReport
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.reports import ObservationReport
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.model.session import CreateSession, Session
 from tests.component.manager.conftest import SETTINGS, Cluster, start_manager

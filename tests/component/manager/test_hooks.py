@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
-from ai.backend.common.wire.agent import HookTrouble
+from ai.backend.common.wire.reports import HookTrouble
 from ai.backend.manager.model.session import CreateSession, Session
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ai.backend.common.states import RunMode, SessionStatus
-from ai.backend.common.wire.agent import StatReport
+from ai.backend.common.wire.reports import StatReport
 from ai.backend.manager.model.session import CreateSession, Session
 from ai.backend.manager.services.execution import RunRequest
 from tests.component.manager.conftest import SETTINGS, Cluster, start_manager

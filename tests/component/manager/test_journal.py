@@ -15,7 +15,7 @@ from ai.backend.common.errors import Forbidden, InvalidInput, LimitExceeded, Not
 from ai.backend.common.ids import TaskId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import RunMode, UserRole
-from ai.backend.common.wire.agent import FileBlob
+from ai.backend.common.wire.execution import FileBlob
 from ai.backend.manager.model.cluster import ResourcePreset
 from ai.backend.manager.model.journal import Event, TaskStatus
 from ai.backend.manager.model.query import ListQuery

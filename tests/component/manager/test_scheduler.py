@@ -15,9 +15,9 @@ from click.testing import CliRunner, Result
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus, SessionType
+from ai.backend.core.scheduling.ordering.fair_share import prefixes
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
-from ai.backend.core.scheduling.usage import prefixes
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.main import main
 from ai.backend.manager.model.changes import Change

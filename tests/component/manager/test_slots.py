@@ -11,7 +11,8 @@ import pytest
 from ai.backend.common.errors import InsufficientResource, UnsupportedResource
 from ai.backend.common.ids import ResourceGroupName
 from ai.backend.common.states import SessionStatus, SlotType
-from ai.backend.common.wire.agent import AgentReport, KernelSpec, PluginReport, SlotReport
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.reports import AgentReport, PluginReport, SlotReport
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.model.cluster import SlotTypeInfo
 from ai.backend.manager.model.identity import ResourceGroup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ai.backend.common.wire.agent import StatReport
+from ai.backend.common.wire.reports import StatReport
 from ai.backend.infra.bus import Bus
 from ai.backend.manager.composition import Manager
 from tests.component.manager.conftest import SETTINGS, Cluster

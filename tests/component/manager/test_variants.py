@@ -10,7 +10,8 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput, NotFound, UnsupportedResource
 from ai.backend.common.states import SessionStatus
-from ai.backend.common.wire.agent import AgentReport, KernelSpec, PluginReport
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.reports import AgentReport, PluginReport
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.model.session import CreateSession, Session
 from tests.component.manager.conftest import SETTINGS, Cluster, start_manager

@@ -24,9 +24,9 @@ import pytest
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.crash_points import VARIABLE
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec, WorkloadState
+from ai.backend.runtime.process.crash_points import AGENT_POINTS, SHIM_POINTS
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
-from ai.backend.runtime.process.supervisor.crash_points import AGENT_POINTS, SHIM_POINTS
 from tests.component.runtime.audit import are_alive, eventually, processes_of, traces_of
 from tests.support import forked
 

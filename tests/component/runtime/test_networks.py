@@ -32,10 +32,10 @@ from ai.backend.runtime.docker.crash_points import NETWORK_POINTS as DOCKER_NETW
 from ai.backend.runtime.docker.records import INSTANCE_LABEL
 from ai.backend.runtime.process import networks
 from ai.backend.runtime.process import runtime as process_runtime
+from ai.backend.runtime.process.crash_points import NETWORK_POINTS as PROCESS_NETWORK_POINTS
 from ai.backend.runtime.process.networks import SessionNetworks
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
-from ai.backend.runtime.process.supervisor.crash_points import NETWORK_POINTS as PROCESS_NETWORK_POINTS
 from tests.component.runtime.network_driver import HOSTS, make
 from tests.support import forked
 from tests.support.cluster import wait_until

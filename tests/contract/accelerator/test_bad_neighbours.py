@@ -17,7 +17,8 @@ from ai.backend.agent.main import Agent
 from ai.backend.agent.services import plugins
 from ai.backend.common.errors import InsufficientResource, InvalidAllocation
 from ai.backend.common.states import KernelStatus
-from ai.backend.common.wire.agent import AgentReport, CreateKernels, DestroyKernel, PluginReport
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel
+from ai.backend.common.wire.reports import AgentReport, PluginReport
 from ai.backend.plugin.loading import PluginSource, load_plugin
 from tests.component.agent.conftest import Bench
 from tests.support.neighbours import ANSWERS, REFERENCE

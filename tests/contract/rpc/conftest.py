@@ -13,31 +13,30 @@ import pytest_asyncio
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import RunStatus
 from ai.backend.common.wire.agent import (
-    AgentReport,
     DeviceOperation,
     DeviceOptions,
-    Execute,
-    FileListing,
-    HeartbeatReply,
     ImageJob,
     ImageJobState,
-    ObservationReport,
     OperateDevice,
     PartitionOption,
+)
+from ai.backend.common.wire.execution import (
+    Execute,
+    FileListing,
     ProcessInfo,
     PtyFrame,
     RunResult,
     ServiceState,
-    StatReport,
     TarFile,
 )
 from ai.backend.common.wire.link import ByteStream, PtyStream
-from ai.backend.infra.rpc.data_server import DataServer
+from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
+from ai.backend.infra.rpc.data.server import DataServer
 from ai.backend.infra.rpc.endpoints import AgentEndpoint, ManagerEndpoint
-from ai.backend.infra.rpc.keys import AgentKeyDirectory, generate_keypair
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
-from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
+from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, generate_keypair
+from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
 from tests.support.cluster import free_port
 
 SCALE = 0.02

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.common.wire.agent import OpenPort
+from ai.backend.common.wire.execution import OpenPort
 from ai.backend.common.wire.link import ByteStream
 from tests.contract.rpc.conftest import Link, Loop, MemoryAdapter, Pair, ZmqAdapter
 

@@ -15,12 +15,15 @@ import pytest
 import pytest_asyncio
 
 from ai.backend.common.errors import DeadlineExceeded, Unavailable
-from ai.backend.common.wire.agent import OpenPty
-from ai.backend.infra.rpc import data_connection, data_dialer, data_server, streams
-from ai.backend.infra.rpc.data_server import DataServer
+from ai.backend.common.wire.execution import OpenPty
+from ai.backend.infra.rpc import streams
+from ai.backend.infra.rpc.data import connection as data_connection
+from ai.backend.infra.rpc.data import dialer
+from ai.backend.infra.rpc.data import server as data_server
+from ai.backend.infra.rpc.data.server import DataServer
 from ai.backend.infra.rpc.frames import DataOffer
 from ai.backend.infra.rpc.streams import StreamPort
-from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
 from tests.contract.rpc.conftest import Pair, ZmqAdapter
 from tests.contract.rpc.test_byte_streams import connect, read_all
 
@@ -79,7 +82,7 @@ async def line_to(pair: Pair, offer: DataOffer) -> tuple[asyncio.StreamReader, a
     """To the listener, as anybody could open it."""
     if offer.path is not None:
         assert isinstance(pair.link, Adapter)
-        sock = await data_dialer._connect(pair.link.socket)
+        sock = await dialer._connect(pair.link.socket)
         return await asyncio.open_unix_connection(sock=sock)
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -136,7 +139,7 @@ class TestWhatCarries:
                 late.set()
 
         monkeypatch.setattr(data_connection.DataConnection, "say", hesitate)
-        monkeypatch.setattr(data_dialer, "MEET_S", 0.2)
+        monkeypatch.setattr(dialer, "MEET_S", 0.2)
         with pytest.raises((Unavailable, DeadlineExceeded)):
             await connect(pair)
         assert late.is_set()

@@ -19,29 +19,33 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode
 from ai.backend.common.wire.agent import (
-    AgentReport,
     CreateKernels,
     DestroyKernel,
     DeviceOptionsOf,
+    ImageJob,
+    OperateDevice,
+    RegistryAccess,
+)
+from ai.backend.common.wire.execution import (
     DownloadFiles,
     Execute,
     FileBlob,
-    ImageJob,
-    KernelObservation,
     KernelRef,
     ListProcesses,
+    OpenPty,
+    PtyFrame,
+    ReadLogs,
+    StartService,
+    StopService,
+    UploadFiles,
+)
+from ai.backend.common.wire.reports import (
+    AgentReport,
+    KernelObservation,
     MetricFamily,
     MetricSample,
     ObservationReport,
-    OpenPty,
-    OperateDevice,
-    PtyFrame,
-    ReadLogs,
-    RegistryAccess,
-    StartService,
     StatReport,
-    StopService,
-    UploadFiles,
 )
 from tests.contract.rpc.conftest import Commands, Pair
 

@@ -17,7 +17,7 @@ import zmq.asyncio
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.common.wire.agent import DestroyKernel
 from ai.backend.infra.rpc.frames import Hello, Kind, decode, encode
-from ai.backend.infra.rpc.keys import AgentKeyDirectory, KeyPair, generate_keypair, load_keypair
+from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, KeyPair, generate_keypair, load_keypair
 from tests.contract.rpc.conftest import Pair, ZmqAdapter
 from tests.contract.rpc.test_link import DESTROY, report
 

@@ -19,7 +19,7 @@ from ai.backend.common.ids import (
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, KernelStatus, SessionStatus, SessionType
-from ai.backend.common.wire.agent import ImageReport, OverlayReport, PluginReport
+from ai.backend.common.wire.reports import ImageReport, OverlayReport, PluginReport
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.journal import EventDraft

@@ -22,7 +22,8 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelStatus, SessionType
-from ai.backend.common.wire.agent import KernelSpec, MetricFamily
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import ExportedName, Measurement, MetricKind, PluginCapabilities, StatContext
 from ai.backend.plugin.loading import PluginSource

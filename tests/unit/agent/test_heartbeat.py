@@ -9,8 +9,8 @@ from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.loops.heartbeat import Heartbeat
 from ai.backend.agent.services.reporting import Reporting
 from ai.backend.common.errors import Unavailable
-from ai.backend.common.wire.agent import AgentReport, HeartbeatReply
 from ai.backend.common.wire.link import ManagerReports
+from ai.backend.common.wire.reports import AgentReport, HeartbeatReply
 
 
 class _Reporting:

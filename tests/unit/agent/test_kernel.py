@@ -11,7 +11,9 @@ import pytest
 from ai.backend.agent.model.kernel import KernelRecord, PluginState
 from ai.backend.agent.services.kernel import Kernel
 from ai.backend.common.states import KernelStatus, SessionType
-from ai.backend.common.wire.agent import FileBlob, KernelSpec, UnhealthyDevice
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.execution import FileBlob
+from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
 from ai.backend.core.lifecycle.transition import InvalidTransition, Transition
 

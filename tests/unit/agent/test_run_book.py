@@ -16,7 +16,7 @@ from ai.backend.agent.services.runs.book import INFRASTRUCTURE_FAILED, RunBook
 from ai.backend.agent.services.runs.console import STREAM_LIMIT
 from ai.backend.common.errors import LimitExceeded, RunError
 from ai.backend.common.states import RunMode, RunStatus
-from ai.backend.common.wire.agent import Execute, RunResult
+from ai.backend.common.wire.execution import Execute, RunResult
 from ai.backend.plugin.runtime import RunnerChannel
 
 

@@ -7,7 +7,7 @@ import pytest
 from ai.backend.agent.config.settings import RuntimeClassSettings
 from ai.backend.agent.services.runtime_classes import asked_of_runtime, reports_of, without_overhead
 from ai.backend.common.errors import CreationDenied
-from ai.backend.common.wire.agent import RuntimeClassReport
+from ai.backend.common.wire.reports import RuntimeClassReport
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import RuntimeInfo
 

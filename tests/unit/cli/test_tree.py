@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from ai.backend.cli.lazy import Entry, LazyGroup, Leaf
-from ai.backend.cli.list_command import ACTIVE, parse_format
+from ai.backend.cli.framework.lazy import Entry, LazyGroup, Leaf
 from ai.backend.cli.main import root
+from ai.backend.cli.session.ps import ACTIVE, parse_format
 
 DAEMONS = {"up", "down", "mgr", "ag", "storage"}
 
@@ -48,7 +48,7 @@ def test_a_missing_room_is_one_line() -> None:
     with pytest.raises(click.ClickException, match="the manager cannot be loaded"):
         Entry("ai.backend.nowhere:main", "Nothing.", "manager").load()
     with pytest.raises(click.ClickException, match="has no command"):
-        Entry("ai.backend.cli.ranges:nothing", "Nothing.").load()
+        Entry("ai.backend.cli.run.ranges:nothing", "Nothing.").load()
 
 
 def test_a_typo_is_helped() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ai.backend.common.errors import InvalidInput, NotSupported
-from ai.backend.common.wire.agent import ServiceState
+from ai.backend.common.wire.execution import ServiceState
 from ai.backend.manager.services.tunnels import chosen_port
 
 

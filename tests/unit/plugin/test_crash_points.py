@@ -16,7 +16,7 @@ from ai.backend.agent.services.crash_points import CRASH_POINTS as AGENT
 from ai.backend.manager.services.crash_points import CRASH_POINTS as MANAGER
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.runtime.docker.crash_points import CRASH_POINTS as DOCKER
-from ai.backend.runtime.process.supervisor.crash_points import CRASH_POINTS as PROCESS
+from ai.backend.runtime.process.crash_points import CRASH_POINTS as PROCESS
 from ai.backend.storage.services.crash_points import CRASH_POINTS as STORAGE
 
 BASE = Path(ai.backend.plugin.crash_points.__file__).parents[1]

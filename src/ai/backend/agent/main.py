@@ -42,8 +42,8 @@ from ai.backend.agent.services.survey import SurveyedPlugin as SurveyedPlugin  #
 from ai.backend.agent.services.survey import survey
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
-from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.loop import PeriodicCall
+from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
 from ai.backend.plugin.loading import PluginSource, find_plugins
 from ai.backend.plugin.node import ipsec
 from ai.backend.plugin.runtime import AbstractRuntime
@@ -253,10 +253,10 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         InvalidInput: settings are missing or wrong. Conflict: another agent uses the data directory.
     """
     from ai.backend.agent.adapters.managers import SharedConfiguration, named_managers
-    from ai.backend.infra.heap import tidied
-    from ai.backend.infra.rpc.keys import load_or_generate_keypair
-    from ai.backend.infra.rpc.several import SeveralManagers
-    from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
+    from ai.backend.infra.process.memory import tidied
+    from ai.backend.infra.rpc.fanout import SeveralManagers
+    from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
+    from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
 
     shared = SharedConfiguration(settings)
     keys_file = settings.link.keypair_file or settings.data_dir / "agent.key"
@@ -323,8 +323,8 @@ def main() -> None:
 @log_level_option
 def start_server(config: Path | None, log_level: str | None) -> None:
     """Serve a manager with the devices of this node."""
-    from ai.backend.infra.heap import share_one_heap
-    from ai.backend.infra.pid_file import PidFile
+    from ai.backend.infra.process.memory import share_one_heap
+    from ai.backend.infra.process.pid_file import PidFile
     from ai.backend.infra.settings import load_settings
     from ai.backend.infra.telemetry import log_as_configured
 

@@ -6,74 +6,44 @@ import sys
 
 import click
 
-from ai.backend.cli.guard import refusal
-from ai.backend.cli.lazy import Entry, LazyGroup, output_option
-from ai.backend.cli.output import PROGRAM, Screen
+from ai.backend.cli.conflicts import refusal
+from ai.backend.cli.framework.lazy import Entry, LazyGroup, output_option
+from ai.backend.cli.framework.output import PROGRAM, Screen
+from ai.backend.cli.session.group import _SESSION, SESSION_COMMANDS
 
 COMPLETION_VARIABLE = "_BACKEND_AI_COMPLETE"
 
-_SESSION = "ai.backend.cli.session_commands:"
-_APPS = "ai.backend.cli.app_commands:"
-_SSH = "ai.backend.cli.ssh_commands:"
-_FILES = "ai.backend.cli.file_commands:"
-_WATCH = "ai.backend.cli.watch_commands:"
-
-SESSION_COMMANDS = {
-    "run": Entry("ai.backend.cli.run_command:run", "Run code in a session: one call from code to output."),
-    "start": Entry("ai.backend.cli.start_command:start", "Start a session and leave it running."),
-    "ps": Entry("ai.backend.cli.list_command:ps", "List sessions."),
-    "info": Entry(_SESSION + "info", "Show the details of a session."),
-    "logs": Entry(_SESSION + "logs", "Print the console log of a session."),
-    "top": Entry("ai.backend.cli.top_command:top", "Show what the processes of a session use."),
-    "rm": Entry(_SESSION + "rm", "Terminate sessions, or cancel pending ones."),
-    "restart": Entry(_SESSION + "restart", "Restart sessions in place."),
-    "rename": Entry(_SESSION + "rename", "Give a session another name."),
-    "interrupt": Entry(_SESSION + "interrupt", "Interrupt the code that a session runs."),
-    "commit": Entry("ai.backend.cli.commit_command:commit", "Make an archive or an image of a session."),
-    "complete": Entry(_SESSION + "complete", "Ask a session how code could go on."),
-    "status-history": Entry(_SESSION + "status_history", "Show when a session came to each status."),
-    "events": Entry(_WATCH + "events", "Follow the events of a session."),
-    "watch": Entry(_WATCH + "watch", "Wait for a session's end and exit with its result."),
-    "upload": Entry(_FILES + "upload", "Put files into a session."),
-    "download": Entry(_FILES + "download", "Fetch files from a session."),
-    "ls": Entry(_FILES + "ls", "List files in a session."),
-    "apps": Entry(_APPS + "apps", "List the services of a session."),
-    "app": Entry(_APPS + "app", "Open a local port to a service of a session."),
-    "ssh": Entry(_SSH + "ssh", "Open a shell in a session by OpenSSH."),
-    "scp": Entry(_SSH + "scp", "Copy files to or from a session by OpenSSH."),
-    "sftp": Entry(_SSH + "sftp", "Browse the files of a session by OpenSSH."),
-}
 
 ENTRIES = {
     **SESSION_COMMANDS,
-    "create": Entry("ai.backend.cli.start_command:start", "The same as start."),
+    "create": Entry("ai.backend.cli.session.start:start", "The same as start."),
     "destroy": Entry(_SESSION + "rm", "The same as rm."),
-    "session": Entry("ai.backend.cli.groups:session", "The same commands under the names of the published tree."),
-    "admin": Entry("ai.backend.cli.groups:admin", "Agents, keypairs and all users' sessions."),
-    "keypair": Entry("ai.backend.cli.groups:keypair", "Your own keypair."),
-    "resource": Entry("ai.backend.cli.groups:resource", "Resource slots and presets."),
-    "vfolder": Entry("ai.backend.cli.vfolder_commands:vfolder", "Virtual folders: make, share and fill them."),
-    "sesstpl": Entry("ai.backend.cli.session_default_commands:sesstpl", "Templates that sessions are made from."),
-    "session-template": Entry("ai.backend.cli.session_default_commands:sesstpl", "The same as sesstpl."),
-    "start-template": Entry(
-        "ai.backend.cli.session_default_commands:start_template", "Start a session as a template says."
+    "session": Entry(
+        "ai.backend.cli.session.group:session", "The same commands under the names of the published tree."
     ),
-    "dotfile": Entry("ai.backend.cli.session_default_commands:dotfile", "Files that are in every new session."),
-    "quota": Entry("ai.backend.cli.quota_commands:quota", "Show what you keep on storage hosts, and may keep."),
+    "admin": Entry("ai.backend.cli.admin.group:admin", "Agents, keypairs and all users' sessions."),
+    "keypair": Entry("ai.backend.cli.admin.group:keypair", "Your own keypair."),
+    "resource": Entry("ai.backend.cli.admin.group:resource", "Resource slots and presets."),
+    "vfolder": Entry("ai.backend.cli.vfolder.commands:vfolder", "Virtual folders: make, share and fill them."),
+    "sesstpl": Entry("ai.backend.cli.template.commands:sesstpl", "Templates that sessions are made from."),
+    "session-template": Entry("ai.backend.cli.template.commands:sesstpl", "The same as sesstpl."),
+    "start-template": Entry("ai.backend.cli.template.commands:start_template", "Start a session as a template says."),
+    "dotfile": Entry("ai.backend.cli.template.dotfiles:dotfile", "Files that are in every new session."),
+    "quota": Entry("ai.backend.cli.vfolder.quotas:quota", "Show what you keep on storage hosts, and may keep."),
     "artifact": Entry(
-        "ai.backend.cli.artifact_commands:artifact", "Models, packages and images that sessions can mount."
+        "ai.backend.cli.artifact.commands:artifact", "Models, packages and images that sessions can mount."
     ),
-    "image": Entry("ai.backend.cli.image_commands:image", "Root file systems as images of the process runtime."),
+    "image": Entry("ai.backend.cli.image.local:image", "Root file systems as images of the process runtime."),
     "accelerator": Entry(
-        "ai.backend.cli.accelerator_commands:accelerator", "Accelerator plugins and devices of this node."
+        "ai.backend.cli.accelerator.commands:accelerator", "Accelerator plugins and devices of this node."
     ),
-    "server-logs": Entry("ai.backend.cli.operation_commands:server_logs", "Errors that clients reported."),
-    "update-password": Entry("ai.backend.cli.account_commands:update_password", "Change your password."),
+    "server-logs": Entry("ai.backend.cli.admin.manager:server_logs", "Errors that clients reported."),
+    "update-password": Entry("ai.backend.cli.account.account:update_password", "Change your password."),
     "update-password-no-auth": Entry(
-        "ai.backend.cli.account_commands:update_password_no_auth", "Change a password that must be changed."
+        "ai.backend.cli.account.account:update_password_no_auth", "Change a password that must be changed."
     ),
-    "config": Entry("ai.backend.cli.config_command:config", "Show the configuration in force."),
-    "completion": Entry("ai.backend.cli.completion_command:completion", "Print a completion script for a shell."),
+    "config": Entry("ai.backend.cli.account.config:config", "Show the configuration in force."),
+    "completion": Entry("ai.backend.cli.completion:completion", "Print a completion script for a shell."),
     "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "standalone room"),
     "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "standalone room"),
     "mgr": Entry("ai.backend.manager.main:main", "The manager daemon.", "manager"),

@@ -10,68 +10,42 @@ KeypairResourcePolicy, UserResourcePolicy and ProjectResourcePolicy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Self
 from uuid import UUID
 
 from ai.backend.client.config import APIConfig, get_config
-from ai.backend.client.faces import (
-    Agent,
-    AgentWatcher,
-    Auth,
-    Domain,
-    Dotfile,
-    EtcdConfig,
-    Group,
-    KeyPair,
-    KeypairResourcePolicy,
-    Manager,
-    QuotaScope,
-    Resource,
-    ResourcePreset,
-    ScalingGroup,
-    ServerLog,
-    SessionTemplate,
-    Storage,
-    StoragePolicy,
-    System,
-    User,
-)
-from ai.backend.client.func.admin import AsyncAdmin
-from ai.backend.client.func.artifact import AsyncArtifacts
-from ai.backend.client.func.bgtask import AsyncBackgroundTask
-from ai.backend.client.func.bounds import (
-    AsyncDomain,
-    AsyncGroup,
-    AsyncKeypairResourcePolicy,
-    AsyncResourcePreset,
-    AsyncStoragePolicy,
-)
-from ai.backend.client.func.creation import CreateOptions
-from ai.backend.client.func.image import AsyncImage
-from ai.backend.client.func.people import AsyncKeyPair, AsyncUser
-from ai.backend.client.func.resource_groups import AsyncScalingGroup
-from ai.backend.client.func.session import AsyncComputeSession, AsyncComputeSessions
-from ai.backend.client.func.session_defaults import AsyncDotfile, AsyncSessionTemplate
-from ai.backend.client.func.storage import AsyncQuotaScope, AsyncStorage
-from ai.backend.client.func.system import (
-    AsyncAgent,
-    AsyncAgentWatcher,
-    AsyncAuth,
-    AsyncEtcdConfig,
-    AsyncManager,
-    AsyncResource,
-    AsyncServerLog,
-    AsyncSystem,
-)
-from ai.backend.client.func.vfolder import AsyncVFolder, AsyncVFolders
-from ai.backend.client.portal import Facade, Portal, blocking, iterating
-from ai.backend.client.streams import ExecuteStream, PtyStream
+from ai.backend.client.func.admin import Admin, AsyncAdmin
+from ai.backend.client.func.agent import Agent, AgentWatcher, AsyncAgent, AsyncAgentWatcher
+from ai.backend.client.func.artifact import Artifacts, AsyncArtifacts
+from ai.backend.client.func.auth import AsyncAuth, Auth
+from ai.backend.client.func.bgtask import AsyncBackgroundTask, BackgroundTask
+from ai.backend.client.func.domain import AsyncDomain, Domain
+from ai.backend.client.func.dotfile import AsyncDotfile, Dotfile
+from ai.backend.client.func.etcd import AsyncEtcdConfig, EtcdConfig
+from ai.backend.client.func.group import AsyncGroup, Group
+from ai.backend.client.func.image import AsyncImage, Image
+from ai.backend.client.func.keypair import AsyncKeyPair, KeyPair
+from ai.backend.client.func.keypair_resource_policy import AsyncKeypairResourcePolicy, KeypairResourcePolicy
+from ai.backend.client.func.manager import AsyncManager, Manager
+from ai.backend.client.func.quota_scope import AsyncQuotaScope, QuotaScope
+from ai.backend.client.func.resource import AsyncResource, Resource
+from ai.backend.client.func.resource_preset import AsyncResourcePreset, ResourcePreset
+from ai.backend.client.func.scaling_group import AsyncScalingGroup, ScalingGroup
+from ai.backend.client.func.server_log import AsyncServerLog, ServerLog
+from ai.backend.client.func.session import AsyncComputeSessions
+from ai.backend.client.func.session_blocking import ComputeSessions
+from ai.backend.client.func.session_template import AsyncSessionTemplate, SessionTemplate
+from ai.backend.client.func.storage import AsyncStorage, Storage
+from ai.backend.client.func.storage_policy import AsyncStoragePolicy, StoragePolicy
+from ai.backend.client.func.system import AsyncSystem, System
+from ai.backend.client.func.user import AsyncUser, User
+from ai.backend.client.func.vfolder import AsyncVFolders
+from ai.backend.client.func.vfolder_blocking import VFolders
+from ai.backend.client.portal import Portal
 from ai.backend.client.transport import Transport
-from ai.backend.client.tunnels import AppStream, ArgumentValue, LocalPort, Report
 
 api_session: ContextVar[Session | AsyncSession] = ContextVar("api_session")
 """The innermost open API session, for :class:`ai.backend.client.request.Request`."""
@@ -132,266 +106,6 @@ class AsyncSession:
             api_session.reset(self._entered)
             self._entered = None
         await self.close()
-
-
-class BlockingExecuteStream(Facade[ExecuteStream]):
-    """The blocking face of :class:`~ai.backend.client.streams.ExecuteStream`."""
-
-    results = iterating(ExecuteStream.results)
-    send_text = blocking(ExecuteStream.send_text)
-    close = blocking(ExecuteStream.close)
-
-
-class BlockingPtyStream(Facade[PtyStream]):
-    """The blocking face of :class:`~ai.backend.client.streams.PtyStream`."""
-
-    output = iterating(PtyStream.output)
-    send_stdin = blocking(PtyStream.send_stdin)
-    resize = blocking(PtyStream.resize)
-    ping = blocking(PtyStream.ping)
-    restart = blocking(PtyStream.restart)
-    close = blocking(PtyStream.close)
-
-
-class BlockingAppStream(Facade[AppStream]):
-    """The blocking face of :class:`~ai.backend.client.tunnels.AppStream`."""
-
-    read = blocking(AppStream.read)
-    write = blocking(AppStream.write)
-    write_eof = blocking(AppStream.write_eof)
-    close = blocking(AppStream.close)
-
-
-class BlockingLocalPort(Facade[LocalPort]):
-    """Where a local port listens."""
-
-    @property
-    def host(self) -> str:
-        return self._inner.host
-
-    @property
-    def port(self) -> int:
-        return self._inner.port
-
-
-class _BlockingEnter(AbstractContextManager[Any]):
-    """Enters an asynchronous context on the portal and gives what it yields a blocking face."""
-
-    def __init__(self, portal: Portal, manager: Any, face: Any) -> None:
-        self._portal = portal
-        self._inner = portal.enter(manager)
-        self._face = face
-
-    def __enter__(self) -> Any:
-        return self._face(self._portal, self._inner.__enter__())
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return self._inner.__exit__(kind, error, trace)
-
-
-class ComputeSession(Facade[AsyncComputeSession]):
-    """The blocking face of a compute session's handle."""
-
-    get_info = blocking(AsyncComputeSession.get_info)
-    get_logs = blocking(AsyncComputeSession.get_logs)
-    status_history = blocking(AsyncComputeSession.status_history)
-    get_status_history = status_history
-    detail = blocking(AsyncComputeSession.detail)
-    resolve_id = blocking(AsyncComputeSession.resolve_id)
-    destroy = blocking(AsyncComputeSession.destroy)
-    restart = blocking(AsyncComputeSession.restart)
-    rename = blocking(AsyncComputeSession.rename)
-    interrupt = blocking(AsyncComputeSession.interrupt)
-    commit = blocking(AsyncComputeSession.commit)
-    imagify = blocking(AsyncComputeSession.imagify)
-    complete = blocking(AsyncComputeSession.complete)
-    execute = blocking(AsyncComputeSession.execute)
-    events = iterating(AsyncComputeSession.events)
-    listen_events = events
-    list_files = blocking(AsyncComputeSession.list_files)
-    upload = blocking(AsyncComputeSession.upload)
-    upload_contents = blocking(AsyncComputeSession.upload_contents)
-    download = blocking(AsyncComputeSession.download)
-    stream_app_info = blocking(AsyncComputeSession.stream_app_info)
-    list_apps = stream_app_info
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-    @property
-    def id(self) -> UUID | None:
-        return self._inner.id
-
-    @property
-    def created(self) -> bool:
-        return self._inner.created
-
-    @property
-    def status(self) -> str | None:
-        return self._inner.status
-
-    @property
-    def service_ports(self) -> list[dict[str, Any]]:
-        return self._inner.service_ports
-
-    def stream_execute(
-        self, code: str = "", *, mode: str = "query", opts: Mapping[str, Any] | None = None
-    ) -> AbstractContextManager[BlockingExecuteStream]:
-        """As the asynchronous one; read :meth:`BlockingExecuteStream.results`."""
-        return _BlockingEnter(
-            self._portal, self._inner.stream_execute(code, mode=mode, opts=opts), BlockingExecuteStream
-        )
-
-    def connect_app(
-        self,
-        app: str,
-        *,
-        port: int | None = None,
-        envs: Mapping[str, str] | None = None,
-        arguments: Mapping[str, ArgumentValue] | None = None,
-    ) -> AbstractContextManager[BlockingAppStream]:
-        """As the asynchronous one."""
-        connecting = self._inner.connect_app(app, port=port, envs=envs, arguments=arguments)
-        return _BlockingEnter(self._portal, connecting, BlockingAppStream)
-
-    def forward_app(
-        self,
-        app: str,
-        bind: tuple[str, int] = ("127.0.0.1", 0),
-        *,
-        port: int | None = None,
-        envs: Mapping[str, str] | None = None,
-        arguments: Mapping[str, ArgumentValue] | None = None,
-        report: Report = lambda _: None,
-    ) -> AbstractContextManager[BlockingLocalPort]:
-        """As the asynchronous one; ``report`` is called in the client's own thread."""
-        local = self._inner.forward_app(app, bind, port=port, envs=envs, arguments=arguments, report=report)
-        return _BlockingEnter(self._portal, local, BlockingLocalPort)
-
-    def stream_pty(self) -> AbstractContextManager[BlockingPtyStream]:
-        return _BlockingEnter(self._portal, self._inner.stream_pty(), BlockingPtyStream)
-
-
-class ComputeSessions(Facade[AsyncComputeSessions]):
-    """``api_session.ComputeSession`` of a blocking session."""
-
-    paginated_list = blocking(AsyncComputeSessions.paginated_list)
-
-    def __call__(self, name: str, owner_access_key: str | None = None) -> ComputeSession:
-        return ComputeSession(self._portal, self._inner(name, owner_access_key))
-
-    def from_session_id(self, session_id: UUID | str) -> ComputeSession:
-        return ComputeSession(self._portal, self._inner.from_session_id(session_id))
-
-    def get_or_create(self, image: str, **options: Unpack[CreateOptions]) -> ComputeSession:
-        """As :meth:`AsyncComputeSessions.get_or_create`."""
-        return ComputeSession(self._portal, self._portal.run(self._inner.get_or_create(image, **options)))
-
-
-class VFolder(Facade[AsyncVFolder]):
-    """The blocking face of a folder's handle."""
-
-    info = blocking(AsyncVFolder.info)
-    rename = blocking(AsyncVFolder.rename)
-    update_options = blocking(AsyncVFolder.update_options)
-    delete = blocking(AsyncVFolder.delete)
-    get_id = blocking(AsyncVFolder.get_id)
-    restore = blocking(AsyncVFolder.restore)
-    purge = blocking(AsyncVFolder.purge)
-    clone = blocking(AsyncVFolder.clone)
-    invite = blocking(AsyncVFolder.invite)
-    share = blocking(AsyncVFolder.share)
-    unshare = blocking(AsyncVFolder.unshare)
-    leave = blocking(AsyncVFolder.leave)
-    list_files = blocking(AsyncVFolder.list_files)
-    iterate_files = iterating(AsyncVFolder.iterate_files)
-    mkdir = blocking(AsyncVFolder.mkdir)
-    rename_file = blocking(AsyncVFolder.rename_file)
-    move_file = blocking(AsyncVFolder.move_file)
-    delete_files = blocking(AsyncVFolder.delete_files)
-    request_upload = blocking(AsyncVFolder.request_upload)
-    request_download = blocking(AsyncVFolder.request_download)
-    upload = blocking(AsyncVFolder.upload)
-    download = blocking(AsyncVFolder.download)
-    download_archive = blocking(AsyncVFolder.download_archive)
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
-
-class VFolders(Facade[AsyncVFolders]):
-    """``api_session.VFolder`` of a blocking session."""
-
-    create = blocking(AsyncVFolders.create)
-    list = blocking(AsyncVFolders.list)
-    paginated_list = blocking(AsyncVFolders.paginated_list)
-    list_hosts = blocking(AsyncVFolders.list_hosts)
-    list_all_hosts = blocking(AsyncVFolders.list_all_hosts)
-    list_allowed_types = blocking(AsyncVFolders.list_allowed_types)
-    delete_by_id = blocking(AsyncVFolders.delete_by_id)
-    invitations = blocking(AsyncVFolders.invitations)
-    sent_invitations = blocking(AsyncVFolders.sent_invitations)
-    accept_invitation = blocking(AsyncVFolders.accept_invitation)
-    delete_invitation = blocking(AsyncVFolders.delete_invitation)
-    update_invitation = blocking(AsyncVFolders.update_invitation)
-    list_shared = blocking(AsyncVFolders.list_shared)
-    update_shared = blocking(AsyncVFolders.update_shared)
-    change_ownership = blocking(AsyncVFolders.change_ownership)
-
-    def __call__(self, name: str | UUID) -> VFolder:
-        return VFolder(self._portal, self._inner(name))
-
-
-class Artifacts(Facade[AsyncArtifacts]):
-    """``api_session.Artifact`` of a blocking session."""
-
-    list = blocking(AsyncArtifacts.list)
-    iterate = iterating(AsyncArtifacts.iterate)
-    info = blocking(AsyncArtifacts.info)
-    delete = blocking(AsyncArtifacts.delete)
-    revision = blocking(AsyncArtifacts.revision)
-    import_revisions = blocking(AsyncArtifacts.import_revisions)
-    upload = blocking(AsyncArtifacts.upload)
-    cancel = blocking(AsyncArtifacts.cancel)
-    cleanup = blocking(AsyncArtifacts.cleanup)
-    wait = blocking(AsyncArtifacts.wait)
-    files = blocking(AsyncArtifacts.files)
-    presign = blocking(AsyncArtifacts.presign)
-    ticket = blocking(AsyncArtifacts.ticket)
-    download = blocking(AsyncArtifacts.download)
-    registries = blocking(AsyncArtifacts.registries)
-    registry = blocking(AsyncArtifacts.registry)
-    add_registry = blocking(AsyncArtifacts.add_registry)
-    change_registry = blocking(AsyncArtifacts.change_registry)
-    remove_registry = blocking(AsyncArtifacts.remove_registry)
-    scan = blocking(AsyncArtifacts.scan)
-    storages = blocking(AsyncArtifacts.storages)
-
-
-class Image(Facade[AsyncImage]):
-    list = blocking(AsyncImage.list)
-    rescan_images = blocking(AsyncImage.rescan_images)
-    preload = blocking(AsyncImage.preload)
-    unload = blocking(AsyncImage.unload)
-    alias_image = blocking(AsyncImage.alias_image)
-    dealias_image = blocking(AsyncImage.dealias_image)
-    forget_image = blocking(AsyncImage.forget_image)
-    clear_images = blocking(AsyncImage.clear_images)
-    list_registries = blocking(AsyncImage.list_registries)
-
-
-class BackgroundTask(Facade[AsyncBackgroundTask]):
-    progress = iterating(AsyncBackgroundTask.progress)
-    wait = blocking(AsyncBackgroundTask.wait)
-
-
-class Admin(Facade[AsyncAdmin]):
-    query = blocking(AsyncAdmin.query)
-    fetch_page = blocking(AsyncAdmin.fetch_page)
 
 
 class Session:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
 import aiohttp
 
 from ai.backend.client.exceptions import EndpointUnreachable
+from ai.backend.client.portal import Facade, Portal, blocking, iterating
 
 
 class ExecuteStream:
@@ -85,3 +88,39 @@ class PtyStream:
 
     async def close(self) -> None:
         await self._socket.close()
+
+
+class BlockingExecuteStream(Facade[ExecuteStream]):
+    """The blocking face of :class:`~ai.backend.client.streams.ExecuteStream`."""
+
+    results = iterating(ExecuteStream.results)
+    send_text = blocking(ExecuteStream.send_text)
+    close = blocking(ExecuteStream.close)
+
+
+class BlockingPtyStream(Facade[PtyStream]):
+    """The blocking face of :class:`~ai.backend.client.streams.PtyStream`."""
+
+    output = iterating(PtyStream.output)
+    send_stdin = blocking(PtyStream.send_stdin)
+    resize = blocking(PtyStream.resize)
+    ping = blocking(PtyStream.ping)
+    restart = blocking(PtyStream.restart)
+    close = blocking(PtyStream.close)
+
+
+class _BlockingEnter(AbstractContextManager[Any]):
+    """Enters an asynchronous context on the portal and gives what it yields a blocking face."""
+
+    def __init__(self, portal: Portal, manager: Any, face: Any) -> None:
+        self._portal = portal
+        self._inner = portal.enter(manager)
+        self._face = face
+
+    def __enter__(self) -> Any:
+        return self._face(self._portal, self._inner.__enter__())
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._inner.__exit__(kind, error, trace)

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 import aiohttp
 
 from ai.backend.client.exceptions import BackendClientError, BackendError, EndpointUnreachable
+from ai.backend.client.portal import Facade, blocking
 
 log = logging.getLogger(__name__)
 _PIECE = 256 * 1024
@@ -155,3 +156,24 @@ async def carry(stream: AppStream, reader: asyncio.StreamReader, writer: asyncio
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class BlockingAppStream(Facade[AppStream]):
+    """The blocking face of :class:`~ai.backend.client.tunnels.AppStream`."""
+
+    read = blocking(AppStream.read)
+    write = blocking(AppStream.write)
+    write_eof = blocking(AppStream.write_eof)
+    close = blocking(AppStream.close)
+
+
+class BlockingLocalPort(Facade[LocalPort]):
+    """Where a local port listens."""
+
+    @property
+    def host(self) -> str:
+        return self._inner.host
+
+    @property
+    def port(self) -> int:
+        return self._inner.port

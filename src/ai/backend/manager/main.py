@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ai.backend.common.errors import BackendError
-from ai.backend.infra.daemon import config_option, log_level_option
+from ai.backend.infra.process.daemon import config_option, log_level_option
 from ai.backend.manager.commands.allow_agent import allow_agent
 from ai.backend.manager.commands.api import api
 from ai.backend.manager.commands.bootstrap import bootstrap

@@ -33,6 +33,7 @@ from ai.backend.core.lifecycle.events import (
 from ai.backend.core.lifecycle.kernel import HOLDING, KernelState, is_orphan
 from ai.backend.core.lifecycle.session import SessionState
 from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.ordering.fair_share import occupied
 from ai.backend.core.scheduling.plan import Placement, Plan
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import (
@@ -43,7 +44,6 @@ from ai.backend.core.scheduling.snapshot import (
     RunningSession,
     Snapshot,
 )
-from ai.backend.core.scheduling.usage import occupied
 from ai.backend.simulator.database import Answer, Change, Database, Request
 from ai.backend.simulator.network import World
 from ai.backend.simulator.sim_agent import SimAgent

@@ -28,10 +28,10 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.index.agent_state import MakeCache
+from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, SHARED_ORDERS, Policy
 from ai.backend.core.scheduling.snapshot import HeldKernel, PendingKernel, PendingSession, Snapshot, load_json
-from ai.backend.core.scheduling.usage import decayed, occupied
-from ai.backend.core.scheduling.working import MakeCache
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _HALF_LIFE_S = 86_400.0

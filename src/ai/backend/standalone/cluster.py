@@ -125,7 +125,7 @@ def _rpc_port(last: ClusterFile | None) -> int:
 
 
 async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets) -> None:
-    from ai.backend.infra.heap import tidied
+    from ai.backend.infra.process.memory import tidied
     from ai.backend.infra.rpc.memory import MemoryLink
 
     storage = StorageDaemon(layout, cluster, sockets.storage, sockets.storage_manager)

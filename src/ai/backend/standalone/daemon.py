@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from ai.backend.common.errors import BackendError, InvalidInput
-from ai.backend.infra.heap import share_one_heap, tidied
-from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
+from ai.backend.infra.process.memory import share_one_heap, tidied
+from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
 from ai.backend.infra.telemetry import configure_logging
 from ai.backend.standalone.instance import ClusterFile, InstanceLock, read_cluster_file
 from ai.backend.standalone.layout import Layout
@@ -45,8 +45,8 @@ def make_keys(layout: Layout, agents: Sequence[str]) -> None:
 
 
 def make_manager(layout: Layout, cluster: ClusterFile) -> Daemon:
-    from ai.backend.infra.rpc.data_server import DataServer
-    from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+    from ai.backend.infra.rpc.data.server import DataServer
+    from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
     from ai.backend.standalone.manager_daemon import ManagerDaemon, listen
 
     endpoint = ZmqManagerEndpoint(
@@ -65,7 +65,7 @@ def make_storage(layout: Layout, cluster: ClusterFile) -> Daemon:
 
 
 def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
-    from ai.backend.infra.rpc.zmq_agent import ZmqAgentEndpoint
+    from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
     from ai.backend.standalone.agent_daemon import AgentDaemon
 
     endpoint = ZmqAgentEndpoint(

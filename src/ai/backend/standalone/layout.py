@@ -9,12 +9,6 @@ from pathlib import Path
 from ai.backend.common.errors import InvalidInput
 
 
-def default_data_dir() -> Path:
-    """``$XDG_DATA_HOME/backend.ai``, which is ``~/.local/share/backend.ai`` unless set otherwise."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "share") / "backend.ai"
-
-
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Paths below the data directory. Nothing of the cluster lies anywhere else, except cgroups."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import click
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
+from ai.backend.infra.process.data_dir import default_data_dir
 from ai.backend.standalone.instance import InstanceLock, already_runs, has_ended, running_pid
-from ai.backend.standalone.layout import Layout, default_data_dir
+from ai.backend.standalone.layout import Layout
 from ai.backend.standalone.options import SESSIONS_GO_ON, UpOptions
 
 _STOP_TIMEOUT_S = 30.0
@@ -110,7 +111,7 @@ def serve(layout: Layout, options: UpOptions, *, ready_fd: int | None = None) ->
         Conflict: a cluster runs on this data directory already, or the port is taken.
     """
     started = time.monotonic()
-    from ai.backend.infra.heap import share_one_heap
+    from ai.backend.infra.process.memory import share_one_heap
     from ai.backend.standalone.cluster import run_cluster
 
     share_one_heap()

@@ -17,15 +17,15 @@ from aiohttp import web
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.volume_paths import VFolderId
-from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.http.health import HealthApi
 from ai.backend.infra.http.routes import endpoints_of
 from ai.backend.infra.http.server import HttpServer, make_runner, serve_on
 from ai.backend.infra.http.tls import tls_of
-from ai.backend.infra.pid_file import PidFile
+from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
+from ai.backend.infra.process.pid_file import PidFile
+from ai.backend.infra.process.workers import Workers, first_has_ended
 from ai.backend.infra.settings import load_settings
 from ai.backend.infra.telemetry import Metrics, log_as_configured
-from ai.backend.infra.workers import Workers, first_has_ended
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.api.artifacts import ArtifactApi, ArtifactClientApi
 from ai.backend.storage.api.client import ClientApi, allow_all_origins

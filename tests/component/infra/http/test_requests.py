@@ -10,7 +10,7 @@ from aiohttp.streams import StreamReader
 from multidict import CIMultiDict
 
 from ai.backend.infra.http import routes
-from ai.backend.infra.http.pot import Pot
+from ai.backend.infra.http.memory_budget import Pot
 from tests.component.infra.http.conftest import Demo
 
 

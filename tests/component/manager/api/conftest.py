@@ -14,7 +14,7 @@ from yarl import URL
 
 from ai.backend.common.errors import RunError
 from ai.backend.common.states import RunMode, RunStatus
-from ai.backend.common.wire.agent import (
+from ai.backend.common.wire.execution import (
     Complete,
     DownloadFiles,
     Execute,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from ai.backend.cli import announcing
+from ai.backend.cli.framework import announcements
 from ai.backend.cli.main import root
 from ai.backend.client import config
 from tests.component.manager.api.conftest import Api
@@ -167,7 +167,7 @@ async def test_the_installation_as_a_whole(api: Api, shell: Shell) -> None:
     assert (await shell("announcement", "get"))["message"] == "Closed on *Sunday*"
     assert "Sunday" in await shell.text("announcement", "get")
     await shell("announcement", "dismiss", fails="no announcement was seen")
-    shell.patch.setattr(announcing, "is_visible", lambda screen: not screen.is_quiet)
+    shell.patch.setattr(announcements, "is_visible", lambda screen: not screen.is_quiet)
     heard = [await shell.noise("manager", "status") for _ in range(2)]
     assert all("│ Closed on *Sunday*" in told for told in heard), "until it is dismissed"
     assert await shell("announcement", "dismiss") == {"dismissed": True}

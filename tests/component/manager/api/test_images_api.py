@@ -12,7 +12,8 @@ import pytest
 
 from ai.backend.common.errors import StorageFull
 from ai.backend.common.ids import TaskId
-from ai.backend.common.wire.agent import ImageJobState, ImageReport
+from ai.backend.common.wire.agent import ImageJobState
+from ai.backend.common.wire.reports import ImageReport
 from ai.backend.manager.model.journal import Task
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.fakes import FakeAgent

@@ -19,7 +19,7 @@ from ai.backend.client.exceptions import BackendAPIError, BackendClientError, En
 from ai.backend.client.session import AsyncSession
 from ai.backend.common.errors import RunError, Unavailable
 from ai.backend.common.states import UserStatus
-from ai.backend.common.wire.agent import OpenPort, ServiceState, StartService
+from ai.backend.common.wire.execution import OpenPort, ServiceState, StartService
 from ai.backend.common.wire.link import ByteStream
 from ai.backend.plugin.node.ports import SocketStream
 from tests.component.manager.api.conftest import Api

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import KernelEventReason, SessionType
-from ai.backend.core.idle.judge import GRACE_PERIOD, Subject, judge
+from ai.backend.core.idle.evaluate import GRACE_PERIOD, Subject, judge
 from ai.backend.core.idle.rules import Limits, Rules, UtilizationRule, duration_s, read_rules
 from ai.backend.core.idle.window import BUCKETS, Window
 

@@ -224,7 +224,7 @@ def test_a_board_that_is_kept_decides_like_a_new_one(
 
 
 def test_a_kept_board_forgets_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ai.backend.core.scheduling.entries.MOST_SHAPES", 8)
+    monkeypatch.setattr("ai.backend.core.scheduling.index.equivalence.MOST_SHAPES", 8)
     empty = Snapshot(resource_group="default", agents=(agent("i-0", cpu=2),))
     stays = session("stays", slots(cpu=3), quotas=("user stays",))
     board = Board(empty)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.common.wire.agent import PtyFrame
+from ai.backend.common.wire.execution import PtyFrame
 from ai.backend.infra.rpc.streams import WINDOW_BYTES, Piece, PortFrames, StreamPort, cost_of
 
 

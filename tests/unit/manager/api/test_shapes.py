@@ -9,7 +9,7 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import RunMode, RunStatus
-from ai.backend.common.wire.agent import RunResult
+from ai.backend.common.wire.execution import RunResult
 from ai.backend.infra.http.decode import convert, rename_aliases
 from ai.backend.manager.api.execution import home_path, run_request
 from ai.backend.manager.api.graphql.views import published_units, resource_opts, split_image

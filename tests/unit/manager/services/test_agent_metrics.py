@@ -7,7 +7,7 @@ from typing import Any, cast
 from prometheus_client.parser import text_string_to_metric_families
 
 from ai.backend.common.ids import AgentId
-from ai.backend.common.wire.agent import MetricFamily, MetricSample, StatReport
+from ai.backend.common.wire.reports import MetricFamily, MetricSample, StatReport
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.services.agent_metrics import SAMPLES_LIMIT, check_families
 from ai.backend.manager.services.statistics import STALE_S, StatBoard

@@ -6,7 +6,7 @@ import pytest
 
 from ai.backend.common.errors import ImageNotFound
 from ai.backend.common.states import AgentStatus
-from ai.backend.common.wire.agent import ImageReport
+from ai.backend.common.wire.reports import ImageReport
 from ai.backend.manager.services.images.resolving import merge_images, resolve_image
 from tests.contract.store.builders import make_agent
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from ai.backend.core.scheduling.decide import decide
-from ai.backend.core.scheduling.fleet import Demand, Fleet
-from ai.backend.core.scheduling.placing import dispersed
+from ai.backend.core.scheduling.index.agent_state import MakeCache
+from ai.backend.core.scheduling.index.agents import Demand, Fleet
+from ai.backend.core.scheduling.placement.strategies import dispersed
 from ai.backend.core.scheduling.policy import Policy, Rng
 from ai.backend.core.scheduling.snapshot import HeldKernel, Snapshot
-from ai.backend.core.scheduling.working import MakeCache
 from ai.backend.manager.services.loops.schedule import _COMPARED, _Memory
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace as replace_struct
 from ai.backend.common.errors import InsufficientResource, UnsupportedResource
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import ClusterMode, KernelEventReason, KernelStatus, SessionStatus
-from ai.backend.common.wire.agent import OverlayInfo, OverlayReport
+from ai.backend.common.wire.agent import OverlayInfo
+from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.core.lifecycle.events import SessionCreationFailed
 from ai.backend.manager.adapters.db.sealing import Sealer, new_key
 from ai.backend.manager.config.settings import SessionSettings

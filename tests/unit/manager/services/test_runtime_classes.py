@@ -11,7 +11,7 @@ import pytest
 from ai.backend.common.errors import BackendError, InvalidInput, UnsupportedResource
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode
-from ai.backend.common.wire.agent import OverlayReport, RuntimeClassReport
+from ai.backend.common.wire.reports import OverlayReport, RuntimeClassReport
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.manager.model.cluster import Agent

@@ -10,7 +10,7 @@ from typing import Any
 from ai.backend.common.ids import KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, KernelStatus
-from ai.backend.common.wire.agent import PluginReport
+from ai.backend.common.wire.reports import PluginReport
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import Plan
 from ai.backend.core.scheduling.policy import Policy

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.runtime.process.planning import SANDBOX_PATH
+from ai.backend.runtime.process.launch_plan import SANDBOX_PATH
 from ai.backend.runtime.process.sandbox import PROGRAMS, Scene, compose
 
 

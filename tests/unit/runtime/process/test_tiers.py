@@ -14,7 +14,7 @@ from ai.backend.plugin.node.mounts import check_mount
 from ai.backend.plugin.node.state import exit_of
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec
 from ai.backend.runtime.process.images import ProcessImage
-from ai.backend.runtime.process.planning import COOKIE_VARIABLE, SESSION_PREFIX, Host, environment
+from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE, SESSION_PREFIX, Host, environment
 from ai.backend.runtime.process.probe import enforcement_of, tier_of
 from ai.backend.runtime.process.records import Record
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings

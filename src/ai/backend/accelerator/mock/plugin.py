@@ -10,11 +10,11 @@ from typing import Any, ClassVar, TypeVar
 from pydantic import BaseModel
 
 from ai.backend.accelerator.mock import metrics
-from ai.backend.accelerator.mock.board import MockBoard
 from ai.backend.accelerator.mock.declaration import Declaration, SlotFormat
 from ai.backend.accelerator.mock.faults import act
 from ai.backend.accelerator.mock.powers import SimulatedPowers
 from ai.backend.accelerator.mock.settings import MockSettings
+from ai.backend.accelerator.mock.state import MockBoard
 from ai.backend.common.devices import (
     AllocMapSpec,
     ComputeDevice,

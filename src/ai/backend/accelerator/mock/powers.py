@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ai.backend.accelerator.mock.board import MockBoard, slice_of
 from ai.backend.accelerator.mock.declaration import MockDevice
 from ai.backend.accelerator.mock.faults import act
+from ai.backend.accelerator.mock.state import MockBoard, slice_of
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.ids import DeviceId

@@ -19,7 +19,7 @@ import msgspec
 from ai.backend.agent.adapters.record_database import RecordDatabase
 from ai.backend.agent.model.kernel import RECORD_VERSION, KernelRecord, RunsRecord
 from ai.backend.common.errors import Conflict
-from ai.backend.common.wire.agent import KernelObservation
+from ai.backend.common.wire.reports import KernelObservation
 from ai.backend.infra.atomic_write import write_atomically
 
 log = logging.getLogger(__name__)

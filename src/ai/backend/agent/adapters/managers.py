@@ -15,7 +15,7 @@ from ai.backend.infra.config_store import GLOBAL, MANAGERS, ConfigScope, ScopeKi
 
 if TYPE_CHECKING:
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
-    from ai.backend.infra.rpc.several import SeveralManagers
+    from ai.backend.infra.rpc.fanout import SeveralManagers
 
 log = logging.getLogger(__name__)
 PLUGINS = "config/plugins/accelerator"

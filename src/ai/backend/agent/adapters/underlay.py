@@ -10,7 +10,7 @@ from hashlib import sha256
 from urllib.parse import urlsplit
 
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.common.wire.agent import OverlayReport
+from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.plugin.node import ipsec, overlay
 from ai.backend.plugin.node.netlink import Route
 from ai.backend.plugin.runtime import RuntimeInfo

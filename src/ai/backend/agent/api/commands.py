@@ -17,26 +17,28 @@ from ai.backend.agent.services.service_desk import ServiceDesk
 from ai.backend.agent.services.terminals import Terminals
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.agent import (
-    Complete,
     CreateKernels,
     DestroyKernel,
     DeviceOperation,
     DeviceOptions,
     DeviceOptionsOf,
+    ImageJob,
+    ImageJobState,
+    OperateDevice,
+    RestartKernel,
+)
+from ai.backend.common.wire.execution import (
+    Complete,
     DownloadFiles,
     Execute,
     FileListing,
-    ImageJob,
-    ImageJobState,
     KernelRef,
     ListFiles,
     ListProcesses,
     OpenPort,
     OpenPty,
-    OperateDevice,
     ProcessInfo,
     ReadLogs,
-    RestartKernel,
     RunResult,
     ServiceState,
     StartService,

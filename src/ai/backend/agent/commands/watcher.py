@@ -12,9 +12,9 @@ from ai.backend.agent.adapters.files import DataDirectory
 from ai.backend.agent.adapters.runtimes import end_workloads, load_runtime
 from ai.backend.agent.api.watcher import Watcher
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.infra.daemon import config_option, log_level_option, run_daemon
 from ai.backend.infra.http.server import make_runner, serve_on
 from ai.backend.infra.http.tls import tls_of
+from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
 
 log = logging.getLogger(__name__)
 

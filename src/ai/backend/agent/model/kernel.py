@@ -12,7 +12,8 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
 from ai.backend.common.slots import format_quantity, parse_quantity
 from ai.backend.common.states import KernelEventReason, KernelStatus
-from ai.backend.common.wire.agent import KernelSpec, UnhealthyDevice
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.runtime import WorkloadKey
 

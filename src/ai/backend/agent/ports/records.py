@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from ai.backend.agent.model.kernel import KernelRecord, RunsRecord
-from ai.backend.common.wire.agent import KernelObservation
+from ai.backend.common.wire.reports import KernelObservation
 
 
 class KernelRecords(Protocol):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from ai.backend.common.wire.agent import MetricFamily, MetricSample
+from ai.backend.common.wire.reports import MetricFamily, MetricSample
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 
 PREFIX = "backendai"

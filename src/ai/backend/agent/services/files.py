@@ -11,7 +11,7 @@ from typing import Any
 
 from ai.backend.agent.services.channel import Frame, KernelChannel
 from ai.backend.common.errors import DeadlineExceeded, LimitExceeded, RunError
-from ai.backend.common.wire.agent import FileBlob, FileEntry, FileListing, TarFile
+from ai.backend.common.wire.execution import FileBlob, FileEntry, FileListing, TarFile
 
 _CHUNK = 1024 * 1024
 """Bytes of a file in one frame; a frame is at most 8 MiB and base64 adds a third."""

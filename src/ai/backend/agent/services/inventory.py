@@ -30,7 +30,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.wire.agent import UnhealthyDevice
+from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.node import NodeAllocator

@@ -12,8 +12,8 @@ import msgspec
 from ai.backend.agent.ports.records import Outbox
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
-from ai.backend.common.wire.agent import KernelObservation, ObservationReport
 from ai.backend.common.wire.link import ManagerReports
+from ai.backend.common.wire.reports import KernelObservation, ObservationReport
 
 log = logging.getLogger(__name__)
 _BATCH = 200

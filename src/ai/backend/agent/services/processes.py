@@ -13,7 +13,7 @@ from ai.backend.agent.services.plugins import PluginSet
 from ai.backend.agent.services.series import Metric, Series, totals
 from ai.backend.agent.services.statistics import PATIENCE_S
 from ai.backend.common.errors import BackendError
-from ai.backend.common.wire.agent import ProcessInfo
+from ai.backend.common.wire.execution import ProcessInfo
 from ai.backend.plugin.accelerator import Measurement, StatContext
 from ai.backend.plugin.measurements import Sieve
 from ai.backend.plugin.runtime import AbstractRuntime, ProcessView

@@ -16,7 +16,7 @@ from ai.backend.agent.services.runtime_classes import reports_of
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import Enforcement
-from ai.backend.common.wire.agent import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport
+from ai.backend.common.wire.reports import AgentReport, ImageReport, OverlayReport, PluginReport, SlotReport
 from ai.backend.plugin.runtime import RuntimeImage
 
 try:

@@ -12,7 +12,7 @@ from decimal import Decimal
 from ai.backend.agent.config.settings import RuntimeClassSettings
 from ai.backend.common.errors import CreationDenied
 from ai.backend.common.slots import format_quantity
-from ai.backend.common.wire.agent import RuntimeClassReport
+from ai.backend.common.wire.reports import RuntimeClassReport
 from ai.backend.plugin.accelerator import WorkloadConfig
 from ai.backend.plugin.runtime import RuntimeInfo
 

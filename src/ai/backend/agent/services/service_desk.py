@@ -14,7 +14,8 @@ from ai.backend.agent.services.kernel import Kernel
 from ai.backend.agent.services.ports import Ports
 from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, NotFound, RunError
 from ai.backend.common.service_ports import INTRINSIC, SSHD, ServicePort, kernel_services
-from ai.backend.common.wire.agent import KernelSpec, ServiceState, StartService
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.execution import ServiceState, StartService
 from ai.backend.plugin.accelerator import Mount, WorkloadConfig
 from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
 

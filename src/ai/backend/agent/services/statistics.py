@@ -21,7 +21,7 @@ from ai.backend.agent.services.series import Metric, Series, SeriesOfWorkload, t
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import KernelId
-from ai.backend.common.wire.agent import MetricFamily
+from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
 from ai.backend.plugin.measurements import Sieve

@@ -12,7 +12,7 @@ from typing import Any
 
 from ai.backend.agent.services.channel import Frame, KernelChannel
 from ai.backend.common.errors import BackendError, Unavailable
-from ai.backend.common.wire.agent import PtyFrame
+from ai.backend.common.wire.execution import PtyFrame
 
 log = logging.getLogger(__name__)
 _BUFFER_BYTES = 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ai.backend.cli.output import Column, Screen
+from ai.backend.cli.framework.output import Column, Screen
 
 if TYPE_CHECKING:
     from uuid import UUID

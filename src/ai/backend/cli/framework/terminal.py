@@ -18,7 +18,7 @@ from rich.text import Text
 from ai.backend.cli.framework.values import harmless, readable_size
 
 if TYPE_CHECKING:
-    from ai.backend.cli.output import Column
+    from ai.backend.cli.framework.output import Column
 
 _UNBOUNDED = 1_000_000
 """Columns of what is no terminal: nothing is folded, so that each row is one line."""

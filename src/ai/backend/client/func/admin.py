@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict, Unpack
 
 from ai.backend.client.exceptions import BackendAPIError, UnusableReply
+from ai.backend.client.portal import Facade, blocking
 from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call, new_token
 
@@ -77,3 +78,8 @@ class AsyncAdmin:
         query = f"query({declared}) {{ {root}({passed}) {{ items {{ {' '.join(fields)} }} total_count }} }}"
         page = (await self.query(query, {name: value for name, (_, value) in given.items()})).get(root) or {}
         return PaginatedResult(int(page.get("total_count", 0)), list(page.get("items") or []), tuple(fields))
+
+
+class Admin(Facade[AsyncAdmin]):
+    query = blocking(AsyncAdmin.query)
+    fetch_page = blocking(AsyncAdmin.fetch_page)

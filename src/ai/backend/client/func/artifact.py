@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.client.exceptions import BackendClientError, EndpointUnreachable
+from ai.backend.client.portal import Facade, blocking, iterating
 from ai.backend.client.transfer import PARALLEL, Progress, Ticket, Transfers, collect, in_parallel, inside
 from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call, new_token, segment
@@ -317,3 +318,29 @@ def _announced(path: str, local: Path) -> dict[str, Any]:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+class Artifacts(Facade[AsyncArtifacts]):
+    """``api_session.Artifact`` of a blocking session."""
+
+    list = blocking(AsyncArtifacts.list)
+    iterate = iterating(AsyncArtifacts.iterate)
+    info = blocking(AsyncArtifacts.info)
+    delete = blocking(AsyncArtifacts.delete)
+    revision = blocking(AsyncArtifacts.revision)
+    import_revisions = blocking(AsyncArtifacts.import_revisions)
+    upload = blocking(AsyncArtifacts.upload)
+    cancel = blocking(AsyncArtifacts.cancel)
+    cleanup = blocking(AsyncArtifacts.cleanup)
+    wait = blocking(AsyncArtifacts.wait)
+    files = blocking(AsyncArtifacts.files)
+    presign = blocking(AsyncArtifacts.presign)
+    ticket = blocking(AsyncArtifacts.ticket)
+    download = blocking(AsyncArtifacts.download)
+    registries = blocking(AsyncArtifacts.registries)
+    registry = blocking(AsyncArtifacts.registry)
+    add_registry = blocking(AsyncArtifacts.add_registry)
+    change_registry = blocking(AsyncArtifacts.change_registry)
+    remove_registry = blocking(AsyncArtifacts.remove_registry)
+    scan = blocking(AsyncArtifacts.scan)
+    storages = blocking(AsyncArtifacts.storages)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ai.backend.client.events import follow
 from ai.backend.client.exceptions import BackendClientError
+from ai.backend.client.portal import Facade, blocking, iterating
 from ai.backend.client.transport import Transport
 
 
@@ -63,3 +64,8 @@ class AsyncBackgroundTask:
             state = last.state if last else "unknown"
             raise BackendClientError(f"the background task {self.task_id} is {state}: {last.message if last else ''}")
         return last
+
+
+class BackgroundTask(Facade[AsyncBackgroundTask]):
+    progress = iterating(AsyncBackgroundTask.progress)
+    wait = blocking(AsyncBackgroundTask.wait)

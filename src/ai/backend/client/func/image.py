@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from ai.backend.client.func.bounds import Mutations
+from ai.backend.client.func.base import Mutations
+from ai.backend.client.portal import Facade, blocking
 
 IMAGE_FIELDS = (
     "name", "tag", "registry", "architecture", "digest", "size_bytes", "aliases", "installed", "installed_agents",
@@ -63,3 +64,15 @@ class AsyncImage(Mutations):
         """Without their passwords."""
         found = await self._admin.query(f"{{ container_registries {{ {' '.join(REGISTRY_FIELDS)} }} }}")
         return [{"name": one["hostname"], **one["config"]} for one in found["container_registries"]]
+
+
+class Image(Facade[AsyncImage]):
+    list = blocking(AsyncImage.list)
+    rescan_images = blocking(AsyncImage.rescan_images)
+    preload = blocking(AsyncImage.preload)
+    unload = blocking(AsyncImage.unload)
+    alias_image = blocking(AsyncImage.alias_image)
+    dealias_image = blocking(AsyncImage.dealias_image)
+    forget_image = blocking(AsyncImage.forget_image)
+    clear_images = blocking(AsyncImage.clear_images)
+    list_registries = blocking(AsyncImage.list_registries)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 from uuid import UUID
 
-from ai.backend.client.early import EarlyReply
+from ai.backend.client.early_request import EarlyReply
 from ai.backend.client.events import Event, follow
 from ai.backend.client.exceptions import BackendClientError, UnusableReply
 from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging

@@ -9,39 +9,12 @@ from collections.abc import Sequence
 from typing import Any, Unpack
 
 from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
+from ai.backend.client.portal import Facade, blocking
 from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call
 
-_SCOPE = "storage_host_name: $host, quota_scope_id: $scope"
-_TYPES = "$host: String!, $scope: String!"
 VOLUME_FIELDS = ("id", "backend", "path", "fsprefix", "capabilities", "usage")
 DETAIL_FIELDS = (*VOLUME_FIELDS, "hardware_metadata", "performance_metric")
-
-
-class AsyncQuotaScope:
-    """``api_session.QuotaScope``: ``host`` is ``proxy:volume``, ``scope`` is ``user:<uuid>`` or ``project:<uuid>``."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._admin = AsyncAdmin(transport)
-
-    async def get(self, host: str, scope: str) -> dict[str, Any]:
-        """``usage_bytes``, ``usage_count``, ``hard_limit_bytes`` (None: no limit) and ``enforcement``: ``hard`` by the
-        volume itself, ``soft`` by the storage proxy where it adds bytes."""
-        query = f"""query({_TYPES}) {{ quota_scope({_SCOPE}) {{
-            details {{ usage_bytes usage_count hard_limit_bytes enforcement }} }} }}"""
-        found = await self._admin.query(query, {"host": host, "scope": scope})
-        return dict(found["quota_scope"]["details"])
-
-    async def set(self, host: str, scope: str, hard_limit_bytes: int) -> None:
-        """Give it a limit of its own; for superadmins."""
-        query = f"""mutation({_TYPES}, $props: QuotaScopeInput!) {{
-            set_quota_scope({_SCOPE}, props: $props) {{ quota_scope {{ quota_scope_id }} }} }}"""
-        await self._admin.query(query, {"host": host, "scope": scope, "props": {"hard_limit_bytes": hard_limit_bytes}})
-
-    async def unset(self, host: str, scope: str) -> None:
-        """Back to what the policy of its owner says; for superadmins."""
-        query = f"mutation({_TYPES}) {{ unset_quota_scope({_SCOPE}) {{ quota_scope {{ quota_scope_id }} }} }}"
-        await self._admin.query(query, {"host": host, "scope": scope})
 
 
 class AsyncStorage:
@@ -74,3 +47,12 @@ class AsyncStorage:
         """What the volumes of each storage proxy lie on."""
         call = Call(method="GET", path="/folders/_/mounts", repeatable=True)
         return (await self._transport.request(call)).object()
+
+
+class Storage(Facade[AsyncStorage]):
+    """``api_session.Storage`` of a blocking session."""
+
+    paginated_list = blocking(AsyncStorage.paginated_list)
+    detail = blocking(AsyncStorage.detail)
+    performance_metric = blocking(AsyncStorage.performance_metric)
+    list_mounts = blocking(AsyncStorage.list_mounts)

@@ -11,39 +11,38 @@ from collections.abc import AsyncIterator
 from typing import Protocol
 
 from ai.backend.common.wire.agent import (
-    AgentReport,
-    Complete,
     CreateKernels,
     DestroyKernel,
     DeviceOperation,
     DeviceOptions,
     DeviceOptionsOf,
+    ImageJob,
+    ImageJobState,
+    OperateDevice,
+    RestartKernel,
+)
+from ai.backend.common.wire.execution import (
+    Complete,
     DownloadFiles,
     Execute,
     FileListing,
-    HeartbeatReply,
-    ImageJob,
-    ImageJobState,
     KernelRef,
     ListFiles,
     ListProcesses,
-    ObservationReport,
     OpenPort,
     OpenPty,
-    OperateDevice,
     ProcessInfo,
     PtyFrame,
     ReadLogs,
-    RestartKernel,
     RunResult,
     ServiceState,
     StartService,
-    StatReport,
     StopService,
     TarFile,
     UploadFiles,
 )
 from ai.backend.common.wire.methods import remote
+from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
 
 
 class PtyStream(Protocol):

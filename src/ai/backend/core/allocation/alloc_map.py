@@ -10,7 +10,7 @@ from typing import Any
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, SlotName
-from ai.backend.core.allocation.book import SlotBook
+from ai.backend.core.allocation.slot_pool import SlotBook
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

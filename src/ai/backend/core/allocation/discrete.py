@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ai.backend.common.devices import AllocationStrategy
-from ai.backend.core.allocation.book import Parts, SlotBook, ranks
 from ai.backend.core.allocation.ledger import LedgerAllocMap
 from ai.backend.core.allocation.numa import level_out
+from ai.backend.core.allocation.slot_pool import Parts, SlotBook, ranks
 
 
 class DiscreteAllocMap(LedgerAllocMap):

@@ -8,8 +8,8 @@ from itertools import chain, zip_longest
 
 from ai.backend.common.devices import AllocationStrategy
 from ai.backend.common.states import SlotType
-from ai.backend.core.allocation.book import Parts, SlotBook, ranks
 from ai.backend.core.allocation.ledger import LedgerAllocMap
+from ai.backend.core.allocation.slot_pool import Parts, SlotBook, ranks
 
 
 class FractionalAllocMap(LedgerAllocMap):

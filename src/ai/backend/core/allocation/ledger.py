@@ -34,9 +34,9 @@ from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.slots import format_quantity
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
-from ai.backend.core.allocation.book import MAX_DIGITS, MAX_QUANTA, ExclusiveGroup, Parts, SlotBook, lowest, ranks
 from ai.backend.core.allocation.links import links_of
 from ai.backend.core.allocation.numa import fewest, in_order, precedence
+from ai.backend.core.allocation.slot_pool import MAX_DIGITS, MAX_QUANTA, ExclusiveGroup, Parts, SlotBook, lowest, ranks
 
 Eligible = frozenset[DeviceId] | None
 

@@ -13,7 +13,7 @@ from math import comb
 from typing import TypeVar
 
 from ai.backend.common.devices import ComputeDevice, DeviceLink, LinkKind
-from ai.backend.core.allocation.book import ranks
+from ai.backend.core.allocation.slot_pool import ranks
 
 EXACT_SETS = 2000
 """Up to so many sets all are compared: every choice among 11 devices, 4 of 16, 2 of 63."""

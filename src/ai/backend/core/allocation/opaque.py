@@ -9,8 +9,8 @@ from ai.backend.common.errors import InsufficientResource
 from ai.backend.common.ids import DeviceId, DeviceName
 from ai.backend.common.slots import format_quantity
 from ai.backend.core.allocation.alloc_map import AffinityHint
-from ai.backend.core.allocation.book import Parts, SlotBook
 from ai.backend.core.allocation.ledger import Eligible, LedgerAllocMap
+from ai.backend.core.allocation.slot_pool import Parts, SlotBook
 
 ANY_DEVICE = DeviceId("*")
 """Stands for devices that the agent will choose. Never leaves the planner."""

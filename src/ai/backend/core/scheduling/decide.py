@@ -27,18 +27,18 @@ from datetime import datetime
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import without_placeholders
-from ai.backend.core.scheduling import gates, waiting
-from ai.backend.core.scheduling.entries import MOST_SHAPES, Entry, Shape, Shapes, Verdict
-from ai.backend.core.scheduling.fleet import Demand, Fleet
-from ai.backend.core.scheduling.gang import Seat, closest_agents, unseat
-from ai.backend.core.scheduling.placing import first
+from ai.backend.core.scheduling import diagnosis, gates
+from ai.backend.core.scheduling.index.agent_state import MakeCache
+from ai.backend.core.scheduling.index.agents import Demand, Fleet
+from ai.backend.core.scheduling.index.equivalence import MOST_SHAPES, Entry, Shape, Shapes, Verdict
+from ai.backend.core.scheduling.index.slot_index import mask_of, members
+from ai.backend.core.scheduling.ordering.queue import fifo_key
+from ai.backend.core.scheduling.placement.gang import Seat, closest_agents, unseat
+from ai.backend.core.scheduling.placement.preemption import Victims
+from ai.backend.core.scheduling.placement.strategies import first
 from ai.backend.core.scheduling.plan import Eviction, KernelPlacement, Placement, Plan, SkipReason, Wait
 from ai.backend.core.scheduling.policy import ORDERS, Policy, Rng
-from ai.backend.core.scheduling.preemption import Victims
-from ai.backend.core.scheduling.queues import fifo_key
-from ai.backend.core.scheduling.slot_index import mask_of, members
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, Snapshot, is_same_agent
-from ai.backend.core.scheduling.working import MakeCache
 
 
 def decide(
@@ -293,7 +293,7 @@ class Pass:
         """Find out what an unplaced session waits for, and reserve what it needs if it is the first to need it."""
         session, shape, fleet = entry.session, entry.lane.shape, self._fleet
         if not shape.is_judged:
-            shape.is_judged, shape.never = True, waiting.never(fleet, shape, session)
+            shape.is_judged, shape.never = True, diagnosis.never(fleet, shape, session)
         if shape.never is not None:
             shape.stuck = shape.never
             return shape.never
@@ -309,7 +309,7 @@ class Pass:
             holder = self._holders[first(behind)]
             shape.stuck = SkipReason.BEHIND_ANOTHER, f"waits behind session {holder.name}, which came first"
             return shape.stuck
-        verdict = SkipReason.INSUFFICIENT_RESOURCE, waiting.shortage(fleet, shape, able & ~behind)
+        verdict = SkipReason.INSUFFICIENT_RESOURCE, diagnosis.shortage(fleet, shape, able & ~behind)
         if behind:
             shape.stuck = verdict
         else:

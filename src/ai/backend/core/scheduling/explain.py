@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ai.backend.common.devices import DeviceHealth, VariantFeature, VariantProperty
 from ai.backend.common.slots import BinarySize, ResourceSlot, format_quantity
 from ai.backend.core.allocation.variants import Key, ascending, by_feature, features_of, missing
-from ai.backend.core.scheduling.working import WorkingAgent
+from ai.backend.core.scheduling.index.agent_state import WorkingAgent
 
 
 def amount(slot: str, request: ResourceSlot) -> str:

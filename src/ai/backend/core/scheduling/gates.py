@@ -8,7 +8,7 @@ from datetime import datetime
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionResult, SessionStatus
 from ai.backend.core.scheduling import explain
-from ai.backend.core.scheduling.entries import Verdict
+from ai.backend.core.scheduling.index.equivalence import Verdict
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingSession, Quota
 

@@ -15,8 +15,8 @@ from msgspec import Meta, field
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import SessionType
 from ai.backend.common.validation_messages import split_message
-from ai.backend.core.scheduling.placing import PLACEMENTS
-from ai.backend.core.scheduling.queues import ORDERS
+from ai.backend.core.scheduling.ordering.queue import ORDERS
+from ai.backend.core.scheduling.placement.strategies import PLACEMENTS
 
 DEFAULT_ORDER = "fifo"
 DEFAULT_PLACEMENT = "dispersed"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.core.scheduling.placing import PLACEMENTS, Placement, Rng
-from ai.backend.core.scheduling.queues import ORDERS
-from ai.backend.core.scheduling.topology import ARRANGEMENTS, Arrangement
+from ai.backend.core.scheduling.ordering.queue import ORDERS
+from ai.backend.core.scheduling.placement.strategies import PLACEMENTS, Placement, Rng
+from ai.backend.core.scheduling.placement.topology import ARRANGEMENTS, Arrangement
 
 __all__ = ["ORDERS", "PLACEMENTS", "SHARED_ORDERS", "Placement", "Policy", "Rng"]
 

@@ -173,7 +173,7 @@ class Snapshot:
         allocation_order: plugins whose devices choose their NUMA node first.
         occupied: what the sessions of a scope hold now.
         used_lately: the same as an average over time in which the past counts less; see
-            :func:`ai.backend.core.scheduling.usage.decayed`.
+            :func:`ai.backend.core.scheduling.ordering.fair_share.decayed`.
         weights: how much a scope should have, relative to its siblings; 1 where it is not named.
         workload: what is usually requested, and how often; what is held and what waits, if it is empty.
         last_agent: the one that the placement before chose; round-robin goes on after it.

@@ -13,7 +13,7 @@ import msgspec
 
 from ai.backend.common.errors import BackendError, InvalidInput, Unavailable
 from ai.backend.infra.config_store.memory import covers
-from ai.backend.infra.config_store.port import (
+from ai.backend.infra.config_store.store import (
     GLOBAL,
     ConfigChange,
     ConfigScope,

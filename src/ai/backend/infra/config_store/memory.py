@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 
-from ai.backend.infra.config_store.port import GLOBAL, ConfigChange, ConfigScope, check_key, check_value
+from ai.backend.infra.config_store.store import GLOBAL, ConfigChange, ConfigScope, check_key, check_value
 
 
 def covers(prefix: str, key: str) -> bool:

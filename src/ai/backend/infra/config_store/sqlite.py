@@ -10,7 +10,7 @@ from sqlalchemy.sql import ColumnElement
 
 from ai.backend.infra.bus import Signal
 from ai.backend.infra.config_store.memory import covers
-from ai.backend.infra.config_store.port import (
+from ai.backend.infra.config_store.store import (
     GLOBAL,
     ConfigChange,
     ConfigScope,

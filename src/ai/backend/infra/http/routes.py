@@ -17,7 +17,7 @@ from aiohttp import web
 from typing_extensions import TypeVar
 
 from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge
-from ai.backend.infra.http.pot import SMALL, Pot
+from ai.backend.infra.http.memory_budget import SMALL, Pot
 from ai.backend.infra.http.ratelimit import Allowance
 
 MAX_JSON_BYTES = 1_048_576

@@ -51,8 +51,8 @@ from ai.backend.infra.http.errors import (
     problem_response,
     status_of,
 )
+from ai.backend.infra.http.memory_budget import UNVERIFIED_BYTES, VERIFIED_BYTES, Pot
 from ai.backend.infra.http.paths import modern_path, split_target
-from ai.backend.infra.http.pot import UNVERIFIED_BYTES, VERIFIED_BYTES, Pot
 from ai.backend.infra.http.ratelimit import Allowance, Limiter, RateLimiter
 from ai.backend.infra.http.routes import (
     ROUTED,

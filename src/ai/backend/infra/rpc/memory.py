@@ -13,12 +13,10 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.rpc.endpoints import ConnectedAgents
 from ai.backend.infra.rpc.frames import DataOffer, decode
+from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES
 from ai.backend.infra.rpc.multiplexer import Multiplexer
 from ai.backend.infra.rpc.proxies import commands_proxy, commands_service, reports_proxy, reports_service
 from ai.backend.infra.rpc.streams import Piece, StreamPort
-
-MAX_MESSAGE_BYTES = 64 * 1024 * 1024
-"""No message of the link is larger; the cap of both adapters."""
 
 
 class MemoryStreams:

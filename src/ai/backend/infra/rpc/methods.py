@@ -73,3 +73,7 @@ def _paragraphs(documentation: str) -> list[str]:
     """Returns the text with its section ``Raises:`` as a list."""
     lines = documentation.replace("``", "`").split("\n")
     return [f"* {line.strip()}" if line.startswith("    ") else line for line in lines]
+
+
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""No message of the link is larger; the cap of both adapters."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ai.backend.common.errors import BackendError, Unavailable
-from ai.backend.common.wire.agent import PtyFrame
+from ai.backend.common.wire.execution import PtyFrame
 from ai.backend.common.wire.link import ByteStream, PtyStream
 from ai.backend.common.wire.methods import StreamKind
 from ai.backend.infra.rpc.frames import DataOffer

@@ -17,7 +17,7 @@ from prometheus_client.core import Metric
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from ai.backend.common.wire.agent import MetricFamily, MetricSample
+from ai.backend.common.wire.reports import MetricFamily, MetricSample
 
 T = TypeVar("T", Counter, Gauge, Histogram)
 _FOLDER = "PROMETHEUS_MULTIPROC_DIR"

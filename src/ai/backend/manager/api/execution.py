@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import web
 
 from ai.backend.common.states import RunMode
-from ai.backend.common.wire.agent import FileBlob
+from ai.backend.common.wire.execution import FileBlob
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.multipart import PART_OVERHEAD_BYTES, UploadedFile, read_files, send_archives
 from ai.backend.infra.http.routes import Call, Endpoint, Nothing, endpoints_of, route

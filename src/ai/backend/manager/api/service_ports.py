@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from ai.backend.common.wire.agent import ArgumentValue, ServiceState
+from ai.backend.common.wire.execution import ArgumentValue, ServiceState
 from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.manager.api.access import caller_of

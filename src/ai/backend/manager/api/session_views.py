@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from ai.backend.common.wire.agent import FileListing, RunResult
+from ai.backend.common.wire.execution import FileListing, RunResult
 from ai.backend.manager.api.session_schemas import (
     CreatedSession,
     CreateSessionBody,

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import RunMode, RunStatus
-from ai.backend.common.wire.agent import PtyFrame, RunResult
+from ai.backend.common.wire.execution import PtyFrame, RunResult
 from ai.backend.common.wire.link import PtyStream
 from ai.backend.infra.http.decode import convert, parse_json_object, refuse
 from ai.backend.infra.http.errors import problem

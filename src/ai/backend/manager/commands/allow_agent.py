@@ -15,7 +15,7 @@ from ai.backend.manager.config.settings import ManagerSettings
 @click.pass_obj
 def allow_agent(settings: ManagerSettings, agent_id: str, public_key: str) -> None:
     """Let the agent of this id connect with this CURVE key, and print the manager's own public key."""
-    from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_or_generate_keypair
+    from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
 
     try:
         AgentKeyDirectory(agent_keys_folder(settings)).allow(agent_id, public_key)

@@ -20,7 +20,7 @@ def generate_rpc_keypair(folder: Path, name: str, overwrite: bool) -> None:
     The secret one is `rpc-auth-manager-keypair` of manager.toml, the same for all managers; agents are given the public
     one by `link.manager-key-file`.
     """
-    from ai.backend.infra.rpc.keys import generate_keypair, load_keypair
+    from ai.backend.infra.rpc.zmq.keys import generate_keypair, load_keypair
 
     try:
         secret = folder / f"{check_slug(name, what='name', allow_dots=True)}.key_secret"

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 
 from ai.backend.common.errors import BackendError, InvalidInput
-from ai.backend.infra.daemon import run_daemon
-from ai.backend.infra.heap import collect_rarely, share_one_heap, tidied
-from ai.backend.infra.pid_file import PidFile
+from ai.backend.infra.process.daemon import run_daemon
+from ai.backend.infra.process.memory import collect_rarely, share_one_heap, tidied
+from ai.backend.infra.process.pid_file import PidFile
+from ai.backend.infra.process.workers import Workers, first_has_ended
 from ai.backend.infra.telemetry import count_together, log_as_configured
-from ai.backend.infra.workers import Workers, first_has_ended
 from ai.backend.manager.adapters.backing import (
     Backing,
     advertised,
@@ -44,9 +44,9 @@ async def serve(
     """
     from ai.backend.infra.http.server import make_runner, serve_on
     from ai.backend.infra.http.tls import tls_of
-    from ai.backend.infra.rpc.data_server import DataServer
-    from ai.backend.infra.rpc.keys import AgentKeyDirectory, load_or_generate_keypair
-    from ai.backend.infra.rpc.zmq_manager import ZmqManagerEndpoint
+    from ai.backend.infra.rpc.data.server import DataServer
+    from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
+    from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
     from ai.backend.manager.api.app import build_app
 
     own = settings.manager

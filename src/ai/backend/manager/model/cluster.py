@@ -16,7 +16,7 @@ from ai.backend.common.errors import InvalidQuantity
 from ai.backend.common.ids import AgentId, DeviceName, ResourceGroupName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
-from ai.backend.common.wire.agent import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
+from ai.backend.common.wire.reports import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
 
 PULLING_RUNTIMES = frozenset({"docker"})
 

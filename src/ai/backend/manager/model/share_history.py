@@ -12,7 +12,7 @@ from ai.backend.common.slots import ResourceSlot
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareHistory:
     """``used``: scope (``domain``, ``domain/project``, ``domain/project/user``) -> the decayed average of what it held,
-    as of ``at``; see :func:`ai.backend.core.scheduling.usage.decayed`."""
+    as of ``at``; see :func:`ai.backend.core.scheduling.ordering.fair_share.decayed`."""
 
     used: Mapping[str, ResourceSlot]
     at: datetime

@@ -21,7 +21,7 @@ from ai.backend.common.ids import (
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SessionStatus
-from ai.backend.common.wire.agent import OverlayReport
+from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.infra.http import client_tokens
 from ai.backend.manager.model.callback import Callback
 from ai.backend.manager.model.changes import Change, ObservationAck

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from ai.backend.common.ids import AgentId
-from ai.backend.common.wire.agent import MetricFamily, MetricSample
+from ai.backend.common.wire.reports import MetricFamily, MetricSample
 
 log = logging.getLogger(__name__)
 

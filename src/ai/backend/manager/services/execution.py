@@ -10,7 +10,7 @@ from typing import Any
 
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, LimitExceeded
 from ai.backend.common.states import RUNNING_SESSION_STATUSES, RunMode
-from ai.backend.common.wire.agent import (
+from ai.backend.common.wire.execution import (
     Complete,
     DownloadFiles,
     Execute,

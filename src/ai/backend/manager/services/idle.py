@@ -10,7 +10,7 @@ from typing import Any
 
 from ai.backend.common.ids import AccessKey, SessionId
 from ai.backend.common.states import SessionStatus
-from ai.backend.core.idle.judge import Subject, Verdict, judge
+from ai.backend.core.idle.evaluate import Subject, Verdict, judge
 from ai.backend.core.idle.rules import Limits, Rules, read_rules
 from ai.backend.core.idle.window import Window
 from ai.backend.infra.clock import Clock

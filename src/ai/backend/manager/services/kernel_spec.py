@@ -6,7 +6,8 @@ The variables are those of peer facts 2.7 that only the manager knows; the user'
 from __future__ import annotations
 
 from ai.backend.common.slots import BinarySize
-from ai.backend.common.wire.agent import ClusterInfo, FileBlob, KernelSpec, MountSpec
+from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, MountSpec
+from ai.backend.common.wire.execution import FileBlob
 from ai.backend.manager.model.dotfile import GivenFiles
 from ai.backend.manager.model.session import Kernel, Session
 from ai.backend.manager.services.networks import Derive, no_secret, overlay_info

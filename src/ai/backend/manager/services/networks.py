@@ -16,7 +16,8 @@ import msgspec
 from ai.backend.common.errors import InsufficientResource
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import ClusterMode
-from ai.backend.common.wire.agent import OverlayInfo, OverlayReport, UnderlayPeer
+from ai.backend.common.wire.agent import OverlayInfo, UnderlayPeer
+from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.network import NetworkNode, SessionNetwork, line_between

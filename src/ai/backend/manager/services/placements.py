@@ -6,8 +6,8 @@ import logging
 from functools import cache
 from importlib.metadata import entry_points
 
-from ai.backend.core.scheduling.fleet import Demand, Fleet
-from ai.backend.core.scheduling.placing import PLACEMENTS, Placement, Rng
+from ai.backend.core.scheduling.index.agents import Demand, Fleet
+from ai.backend.core.scheduling.placement.strategies import PLACEMENTS, Placement, Rng
 from ai.backend.plugin.placement import ENTRY_POINT_GROUP, Candidate, PlacementPlugin
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.states import KernelEventReason, KernelStatus
-from ai.backend.common.wire.agent import KernelPresence
+from ai.backend.common.wire.reports import KernelPresence
 from ai.backend.core.lifecycle.events import KernelsAbandoned, SessionCreationFailed
 from ai.backend.core.lifecycle.kernel import PROGRESS, is_orphan
 from ai.backend.infra.clock import Clock

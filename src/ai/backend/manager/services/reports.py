@@ -19,7 +19,7 @@ from ai.backend.common.images import architecture_name
 from ai.backend.common.names import check_slot_name, check_slug
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SlotType
-from ai.backend.common.wire.agent import (
+from ai.backend.common.wire.reports import (
     AgentReport,
     HeartbeatReply,
     KernelObservation,

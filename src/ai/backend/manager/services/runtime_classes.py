@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from ai.backend.common.errors import InvalidInput, UnsupportedResource
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.wire.agent import RuntimeClassReport
+from ai.backend.common.wire.reports import RuntimeClassReport
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.services.snapshots import DeviceReader
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ai.backend.common.errors import BackendError, Conflict
 from ai.backend.common.states import RUNNING_SESSION_STATUSES
-from ai.backend.common.wire.agent import ArgumentValue, KernelRef, ServiceState, StartService, StopService
+from ai.backend.common.wire.execution import ArgumentValue, KernelRef, ServiceState, StartService, StopService
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.session import Session

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling.options import order_name, read
-from ai.backend.core.scheduling.usage import decayed, occupied
+from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.model.identity import ResourceGroup
 from ai.backend.manager.model.share_history import ShareHistory

@@ -24,7 +24,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.ids import AgentId, DeviceId, DeviceName, SessionId, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SessionStatus, SessionType, SlotType
-from ai.backend.common.wire.agent import PluginReport
+from ai.backend.common.wire.reports import PluginReport
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.options import Preemption
 from ai.backend.core.scheduling.snapshot import (

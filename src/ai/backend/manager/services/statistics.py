@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ai.backend.common.ids import AgentId, KernelId, SessionId
-from ai.backend.common.wire.agent import MetricFamily, StatReport
+from ai.backend.common.wire.reports import MetricFamily, StatReport
 from ai.backend.manager.model.cluster import Agent
 from ai.backend.manager.model.session import Session
 from ai.backend.manager.ports.stores import SessionStore

@@ -15,7 +15,7 @@ import msgspec
 from ai.backend.common.ids import KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
-from ai.backend.common.wire.agent import UnhealthyDevice
+from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.lifecycle.effects import (
     Command,
     CreateKernels,

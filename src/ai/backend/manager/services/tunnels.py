@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ai.backend.common.errors import Conflict, InvalidInput, LimitExceeded, NotFound, NotSupported
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import RUNNING_SESSION_STATUSES
-from ai.backend.common.wire.agent import ArgumentValue, OpenPort, ServiceState, StartService
+from ai.backend.common.wire.execution import ArgumentValue, OpenPort, ServiceState, StartService
 from ai.backend.common.wire.link import AgentCommands, ByteStream
 from ai.backend.manager.config.settings import TunnelSettings
 from ai.backend.manager.model.identity import Caller

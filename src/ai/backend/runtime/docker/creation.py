@@ -22,12 +22,12 @@ from ai.backend.plugin.node.channel import RelayConnection
 from ai.backend.plugin.node.mounts import check_mount
 from ai.backend.plugin.node.trees import place_files, remove_tree
 from ai.backend.plugin.runtime import WorkloadSpec
-from ai.backend.runtime.docker.composing import EngineFacts, Scene, compose, networks_of
+from ai.backend.runtime.docker.container_config import EngineFacts, Scene, compose, networks_of
 from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.images import ImageFacts, etc_files
-from ai.backend.runtime.docker.measuring import groups_of
 from ai.backend.runtime.docker.records import DockerFolder, DockerRecord, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
+from ai.backend.runtime.docker.statistics import groups_of
 
 _LOOK_S, _INSPECT_S = 0.004, 0.25
 _TAIL = 500

@@ -29,7 +29,7 @@ from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import HOME, RuntimeImage
 from ai.backend.runtime.docker import interpreter
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
-from ai.backend.runtime.docker.inside import MARK
+from ai.backend.runtime.docker.image_probe import MARK
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, PURPOSE_LABEL, DockerState
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 

@@ -52,12 +52,12 @@ from ai.backend.plugin.runtime import (
     WorkloadSpec,
     WorkloadView,
 )
-from ai.backend.runtime.docker import cleaning, measuring
+from ai.backend.runtime.docker import cleanup, statistics
+from ai.backend.runtime.docker.capabilities import describe, engine_facts, why_unfit
 from ai.backend.runtime.docker.channel import DockerChannel, is_listening
 from ai.backend.runtime.docker.commits import Commits
-from ai.backend.runtime.docker.composing import EngineFacts
+from ai.backend.runtime.docker.container_config import EngineFacts
 from ai.backend.runtime.docker.creation import Creation
-from ai.backend.runtime.docker.describing import describe, engine_facts, why_unfit
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
 from ai.backend.runtime.docker.images import ImageFacts, Images
 from ai.backend.runtime.docker.networks import SessionNetworks, why_none_over_nodes
@@ -239,7 +239,7 @@ class DockerRuntime(AbstractRuntime):
     async def _undo(self, job: Creation) -> None:
         """What cannot be undone now, as the engine does not answer, the next comparison undoes."""
         try:
-            await cleaning.undo_creation(self._engine, self._state, job.folder, job.spec.key)
+            await cleanup.undo_creation(self._engine, self._state, job.folder, job.spec.key)
         except (BackendError, OSError) as error:
             log.warning("the creation of %s cannot be undone yet: %s", job.spec.key, error)
 
@@ -283,7 +283,7 @@ class DockerRuntime(AbstractRuntime):
                 with suppress(OSError):  # a full disk; the agent asks again if this is cut off
                     await asyncio.to_thread(folder.mark_removing, keep_home=keep_home)
                 crash_point("remove.marked")
-            await cleaning.erase(self._engine, self._state, folder, key, keep_home=keep_home)
+            await cleanup.erase(self._engine, self._state, folder, key, keep_home=keep_home)
             self._workloads.handles.pop(key, None)
             self._meter.forget(key)
 
@@ -369,21 +369,21 @@ class DockerRuntime(AbstractRuntime):
         living = [handle for handle in handles if handle.exit is None]
         if self.settings.stats_type == "docker":
             return await self._ask_engine(living)
-        wanted = [(h.record.key, h.record, partial(measuring.pids_of, h.record)) for h in living]
-        driver = measuring.driver_of(self._facts.cgroups, self.settings.cgroup_root)
+        wanted = [(h.record.key, h.record, partial(statistics.pids_of, h.record)) for h in living]
+        driver = statistics.driver_of(self._facts.cgroups, self.settings.cgroup_root)
         return await asyncio.to_thread(self._meter.measure_all, wanted, driver, time.monotonic())
 
     async def _ask_engine(self, handles: Sequence[Handle]) -> Mapping[WorkloadKey, Sequence[Measurement]]:
         answers = await asyncio.gather(*(self._engine.stats(handle.record.container_id) for handle in handles))
         return {
-            handle.record.key: measuring.from_api(answer, handle.record)
+            handle.record.key: statistics.from_api(answer, handle.record)
             for handle, answer in zip(handles, answers, strict=True)
             if answer is not None
         }
 
     async def pids(self, key: WorkloadKey) -> tuple[int, ...]:
         handle = self._workloads.handles.get(key)
-        return () if handle is None else await asyncio.to_thread(measuring.pids_of, handle.record)
+        return () if handle is None else await asyncio.to_thread(statistics.pids_of, handle.record)
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
         return await asyncio.to_thread(process_list.views, await self.pids(key))

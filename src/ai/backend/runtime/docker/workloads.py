@@ -20,7 +20,7 @@ from ai.backend.plugin.runtime import (
     WorkloadState,
     WorkloadView,
 )
-from ai.backend.runtime.docker import cleaning
+from ai.backend.runtime.docker import cleanup
 from ai.backend.runtime.docker.engine import Container, Engine
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerFolder, DockerRecord, DockerState, key_of
 
@@ -82,7 +82,7 @@ class Workloads:
     async def reconcile(self) -> None:
         """Compare records and containers; note every end, remove what nothing accounts for. Raises Unavailable."""
         async with self._reconciling:
-            await cleaning.reconcile(self._engine, self._state, self.lock, self._begun, is_first=self._is_first)
+            await cleanup.reconcile(self._engine, self._state, self.lock, self._begun, is_first=self._is_first)
             self._is_first = False
 
     async def _begun(self, record: DockerRecord, container: Container | None) -> None:

@@ -17,8 +17,8 @@ from ai.backend.plugin.node.trees import place_files, remove_tree
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import rootfs
 from ai.backend.runtime.process.images import ProcessImage, host_images
+from ai.backend.runtime.process.launch_plan import FILES_VARIABLE, Host, build_plan, limits_of
 from ai.backend.runtime.process.networks import hosts_file
-from ai.backend.runtime.process.planning import FILES_VARIABLE, Host, build_plan, limits_of
 from ai.backend.runtime.process.records import Record, StateDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 

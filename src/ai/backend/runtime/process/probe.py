@@ -26,8 +26,8 @@ from ai.backend.plugin.node.mountinfo import parse_mountinfo
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own
+from ai.backend.runtime.process.launch_plan import Host
 from ai.backend.runtime.process.networks import why_none, why_none_over_nodes
-from ai.backend.runtime.process.planning import Host
 from ai.backend.runtime.process.settings import MIB, ProcessRuntimeSettings
 
 log = logging.getLogger(__name__)

@@ -43,7 +43,7 @@ from ai.backend.plugin.runtime import (
     WorkloadState,
     WorkloadView,
 )
-from ai.backend.runtime.process import cleaning, creation
+from ai.backend.runtime.process import cleanup, creation
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.networks import SessionNetworks, make_namespace
 from ai.backend.runtime.process.probe import Findings, probe
@@ -126,7 +126,7 @@ class ProcessRuntime(AbstractRuntime):
             raise
         self._findings = findings
         self._set_images(images)
-        await asyncio.to_thread(cleaning.clean_all, self._state, findings.host.cgroups)
+        await asyncio.to_thread(cleanup.clean_all, self._state, findings.host.cgroups)
         for directory in self._state.all_workloads():
             record = directory.record()
             if record is not None:
@@ -225,7 +225,7 @@ class ProcessRuntime(AbstractRuntime):
                 raise WorkloadError(f"the workload did not start: {report.get('error', '')}")
         except BaseException as error:
             await asyncio.shield(
-                asyncio.to_thread(cleaning.undo_creation, self._state, directory, self.findings.host.cgroups)
+                asyncio.to_thread(cleanup.undo_creation, self._state, directory, self.findings.host.cgroups)
             )
             if isinstance(error, OSError):
                 raise WorkloadError(f"the workload could not be prepared: {error}") from error
@@ -262,7 +262,7 @@ class ProcessRuntime(AbstractRuntime):
         crash_point("stop.exited")
         ended = await asyncio.to_thread(directory.exit)
         if ended is None:
-            ended = await asyncio.to_thread(cleaning.bury, handle.record, directory)
+            ended = await asyncio.to_thread(cleanup.bury, handle.record, directory)
         self._announce(handle, ended)
         return ended
 
@@ -284,7 +284,7 @@ class ProcessRuntime(AbstractRuntime):
                 await connection.close()
         except (Unavailable, TimeoutError):
             log.warning("the shim of %s does not answer and is killed", directory.path.name)
-            await asyncio.to_thread(cleaning.kill_shim, directory)
+            await asyncio.to_thread(cleanup.kill_shim, directory)
 
     async def remove(self, key: WorkloadKey, *, keep_home: bool = False) -> None:
         async with self._lock(key):
@@ -298,7 +298,7 @@ class ProcessRuntime(AbstractRuntime):
                 await self._unwatch(handle)
             crash_point("remove.killed")
             await asyncio.to_thread(
-                cleaning.erase, self._state, directory, key, keep_home=keep_home, cgroups=self.findings.host.cgroups
+                cleanup.erase, self._state, directory, key, keep_home=keep_home, cgroups=self.findings.host.cgroups
             )
             self._handles.pop(key, None)
             self._meter.forget(key)
@@ -401,7 +401,7 @@ class ProcessRuntime(AbstractRuntime):
             except Unavailable:
                 try:
                     if not await asyncio.to_thread(handle.directory.is_locked):
-                        return await asyncio.to_thread(cleaning.bury, handle.record, handle.directory)
+                        return await asyncio.to_thread(cleanup.bury, handle.record, handle.directory)
                 except OSError as error:  # the disk is full; later it is not
                     log.warning("the end of %s cannot be noted yet: %s", handle.record.key, error)
                 await asyncio.sleep(1.0)
@@ -482,7 +482,7 @@ class ProcessRuntime(AbstractRuntime):
         if not directory.path.exists():
             return self._make_view(handle.record, WorkloadState.GONE, "", None)
         if not directory.is_locked():
-            ended = directory.exit() or cleaning.bury(handle.record, directory)
+            ended = directory.exit() or cleanup.bury(handle.record, directory)
             return self._make_view(handle.record, WorkloadState.EXITED, str(leader[0]), ended)
         state = WorkloadState.RUNNING if identity.get("leader") else WorkloadState.CREATED
         return self._make_view(handle.record, state, str(leader[0]), None)

@@ -16,7 +16,7 @@ from ai.backend.agent.services.kernel_lifecycle.context import Circumstances, Su
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import DeadlineExceeded, PluginError
 from ai.backend.common.states import KernelEventReason
-from ai.backend.common.wire.agent import HookState, HookTrouble
+from ai.backend.common.wire.reports import HookState, HookTrouble
 from ai.backend.plugin.accelerator import (
     MANAGED_STATE_LIMIT,
     AbstractComputePlugin,

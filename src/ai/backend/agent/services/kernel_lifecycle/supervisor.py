@@ -38,13 +38,8 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionType
-from ai.backend.common.wire.agent import (
-    CreateKernels,
-    DestroyKernel,
-    KernelPresence,
-    KernelSpec,
-    RestartKernel,
-)
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
+from ai.backend.common.wire.reports import KernelPresence
 from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
 from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.crash_points import crash_point

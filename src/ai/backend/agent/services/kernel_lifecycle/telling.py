@@ -11,7 +11,8 @@ from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
 from ai.backend.agent.services.kernel_lifecycle.endings import exit_code_of
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
-from ai.backend.common.wire.agent import DestroyKernel, UnhealthyDevice
+from ai.backend.common.wire.agent import DestroyKernel
+from ai.backend.common.wire.reports import UnhealthyDevice
 
 log = logging.getLogger(__name__)
 _LOG_TAIL = 65_536

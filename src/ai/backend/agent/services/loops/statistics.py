@@ -6,8 +6,8 @@ import time
 
 from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
 from ai.backend.agent.services.statistics import Statistics
-from ai.backend.common.wire.agent import StatReport
 from ai.backend.common.wire.link import ManagerReports
+from ai.backend.common.wire.reports import StatReport
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.infra.loop import PeriodicLoop
 

@@ -23,7 +23,7 @@ from ai.backend.agent.services.channel import Frame, KernelChannel, describe_exi
 from ai.backend.agent.services.runs.console import ConsoleBuffer, Mark
 from ai.backend.common.errors import BackendError, LimitExceeded, RunError
 from ai.backend.common.states import RunMode, RunStatus
-from ai.backend.common.wire.agent import Execute, RunResult
+from ai.backend.common.wire.execution import Execute, RunResult
 
 log = logging.getLogger(__name__)
 _KEPT_RESULTS = 64

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 from ai.backend.common.ids import AgentId, ResourceGroupName, TaskId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus
-from ai.backend.common.wire.agent import OverlayReport
+from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.adapters.db import tables as t

@@ -38,7 +38,7 @@ from ai.backend.common.states import (
     UserStatus,
 )
 from ai.backend.common.volume_paths import QuotaScopeKind
-from ai.backend.common.wire.agent import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
+from ai.backend.common.wire.reports import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
 from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole, naming_convention
 from ai.backend.infra.database.columns import EnumText, JSONOf, JSONTuple
 from ai.backend.manager.model.folder import FolderMount

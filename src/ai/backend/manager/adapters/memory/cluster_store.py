@@ -8,7 +8,7 @@ from datetime import datetime
 
 from ai.backend.common.ids import AgentId, ResourceGroupName, TaskId
 from ai.backend.common.states import AgentStatus
-from ai.backend.common.wire.agent import OverlayReport
+from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.manager.adapters.memory.session_store import Memory
 from ai.backend.manager.model.cluster import Agent, ResourcePreset, SlotTypeInfo
 from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus, busy_with

@@ -16,7 +16,7 @@ from ai.backend.common.images import (
     registry_of,
 )
 from ai.backend.common.states import AgentStatus
-from ai.backend.common.wire.agent import ImageReport
+from ai.backend.common.wire.reports import ImageReport
 from ai.backend.manager.model.cluster import Agent, Image
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.image import AutoPull, ImageAlias, RegisteredImage

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ai.backend.common.errors import ImageNotFound
 from ai.backend.common.images import architecture_name
 from ai.backend.common.states import AgentStatus
-from ai.backend.common.wire.agent import ImageReport
+from ai.backend.common.wire.reports import ImageReport
 from ai.backend.manager.model.cluster import Agent, Image
 from ai.backend.manager.model.image import ImageAlias, RegisteredImage
 

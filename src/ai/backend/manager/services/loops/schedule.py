@@ -13,15 +13,15 @@ from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled, SessionStartOverRequested
 from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.index.agent_state import MakeCache
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
+from ai.backend.core.scheduling.ordering.fair_share import occupied
 from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
 from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy, Rng
 from ai.backend.core.scheduling.snapshot import Snapshot
-from ai.backend.core.scheduling.usage import occupied
-from ai.backend.core.scheduling.working import MakeCache
 from ai.backend.infra.clock import Clock
-from ai.backend.infra.heap import collector_paused
 from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.process.memory import collector_paused
 from ai.backend.manager.config.settings import SessionSettings
 from ai.backend.manager.model.changes import Change
 from ai.backend.manager.model.identity import ResourceGroup

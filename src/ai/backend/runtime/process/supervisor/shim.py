@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -25,22 +24,13 @@ from ai.backend.plugin.node import cgroupfs, proc
 from ai.backend.plugin.relay.framing import decode, encode
 from ai.backend.plugin.relay.peers import Peer
 from ai.backend.plugin.relay.relay import Relay
-from ai.backend.runtime.process.supervisor.entering import hand_over_socket
+from ai.backend.runtime.process.supervisor.files import write_json
+from ai.backend.runtime.process.supervisor.netns_socket import hand_over_socket
 from ai.backend.runtime.process.supervisor.session_log import SessionLog
 from ai.backend.runtime.process.supervisor.spawn import Leader
 
 KILL_PATIENCE_S = 20.0
 RUNNER_LOST_GRACE_S = 1.0
-
-
-def write_json(name: str, content: dict[str, Any], *, durable: bool = False) -> None:
-    """Replace a file of the workload's directory atomically."""
-    with open(name + ".tmp", "w", encoding="utf-8") as file:  # no pathlib here: memory
-        json.dump(content, file)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(name + ".tmp", name)  # as above
 
 
 def _is_abandoned() -> bool:

@@ -160,7 +160,8 @@ def prepare(directory: str, report: int, network: int | None) -> None:
 
     ``network``: a descriptor of the network namespace that the workload joins; the shim does not keep it.
     """
-    from ai.backend.runtime.process.supervisor.shim import Shim, write_json
+    from ai.backend.runtime.process.supervisor.files import write_json
+    from ai.backend.runtime.process.supervisor.shim import Shim
 
     crash_point("shim.forked")
     os.chdir(directory)

@@ -1,0 +1,209 @@
+"""`backend.ai accelerator list` and `show`: what the plugins of this node say."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ai.backend.cli.framework.lazy import ListCommand, screen_of
+from ai.backend.cli.framework.output import Column
+from ai.backend.cli.framework.values import SlotDisplays, cell, readable_amount, readable_size
+
+if TYPE_CHECKING:
+    from ai.backend.agent.main import SurveyedPlugin
+    from ai.backend.cli.framework.output import Screen
+    from ai.backend.common.devices import ComputeDevice
+
+PLUGIN_COLUMNS = (
+    Column("name", "Plugin"),
+    Column("slots", "Slots"),
+    Column("devices", "Devices"),
+    Column("state", "State"),
+    Column("verified_on", "Verified On", is_wide=True),
+)
+DEVICE_COLUMNS = (
+    Column("plugin", "Plugin"),
+    Column("device", "Device"),
+    Column("model", "Model"),
+    Column("memory", "Memory"),
+    Column("numa_node", "NUMA", is_wide=True),
+    Column("location", "Location", is_wide=True),
+    Column("slots", "Slots"),
+    Column("state", "Health"),
+)
+_UNVERIFIED = "unverified on hardware"
+_CONFIG = click.Option(
+    ["-f", "--config", "config"], type=click.Path(path_type=Path), help="agent.toml; searched if it is not given."
+)
+
+
+def _survey(config: Path | None, only: str | None) -> list[SurveyedPlugin]:
+    from ai.backend.agent.main import survey_node
+    from ai.backend.common.errors import BackendError
+
+    # What is wrong with a plugin is a part of the result.
+    logging.getLogger("ai.backend").addHandler(logging.NullHandler())
+    try:
+        return survey_node(config, only)
+    except BackendError as e:
+        raise click.ClickException(e.message) from None
+
+
+def _devices(plugin: SurveyedPlugin) -> tuple[ComputeDevice, ...]:
+    return plugin.kind.devices if plugin.kind is not None else ()
+
+
+def _displays(plugins: Iterable[SurveyedPlugin]) -> SlotDisplays:
+    return {
+        d.slot_name: {
+            "number_format": {"binary": d.number_binary, "round_length": d.number_round_length},
+            "display_unit": d.display_unit,
+        }
+        for plugin in plugins
+        for d in (plugin.kind.displays if plugin.kind is not None else ())
+    }
+
+
+def _state(plugin: SurveyedPlugin) -> str:
+    if plugin.reason:
+        return plugin.reason
+    return "healthy" if plugin.is_allowed else "not allowed"
+
+
+def _verified(plugin: SurveyedPlugin) -> str:
+    return f"verified on {plugin.verified_on}" if plugin.verified_on else _UNVERIFIED
+
+
+def _row(plugin: SurveyedPlugin, displays: SlotDisplays) -> dict[str, Any]:
+    devices = _devices(plugin)
+    sick = sum(device.health.value != "healthy" for device in devices)
+    slots = plugin.kind.slots if plugin.kind is not None else {}
+    return {
+        "name": plugin.name,
+        "slots": ", ".join(f"{name} {readable_amount(name, amount, displays)}" for name, amount in slots.items()),
+        "devices": f"{len(devices)}" + (f" ({sick} unhealthy)" if sick else ""),
+        "state": _state(plugin),
+        "verified_on": plugin.verified_on or _UNVERIFIED,
+    }
+
+
+@click.command("list", cls=ListCommand, params=[_CONFIG])
+def accelerator_list(config: Path | None) -> None:
+    """List the plugins that are installed on this node, or that its agent.toml names, with what they find.
+
+    They are loaded and judged as an agent does it.
+    """
+    screen = screen_of()
+    surveyed = _survey(config, None)
+    displays = _displays(surveyed)
+    if screen.is_json:
+        screen.json([_plugin_document(plugin) for plugin in surveyed])
+    else:
+        screen.table([_row(plugin, displays) for plugin in surveyed], PLUGIN_COLUMNS)
+        if not all(plugin.is_allowed for plugin in surveyed):
+            screen.note("Plugins that are not allowed are used once agent.toml names them in `allow-compute-plugins`.")
+
+
+def _plugin_document(plugin: SurveyedPlugin) -> dict[str, Any]:
+    import msgspec
+
+    from ai.backend.common.slots import format_quantity
+
+    kind = plugin.kind
+    return {
+        "name": plugin.name,
+        "version": plugin.version,
+        "reference": plugin.reference,
+        "package": plugin.package or None,
+        "verified_on": plugin.verified_on,
+        "allowed": plugin.is_allowed,
+        "healthy": plugin.reason is None,
+        "reason": plugin.reason,
+        "slots": {name: format_quantity(amount) for name, amount in kind.slots.items()} if kind is not None else {},
+        "info": dict(kind.info or {}) if kind is not None else {},
+        "devices": [msgspec.to_builtins(device) for device in _devices(plugin)],
+    }
+
+
+@click.command("show", cls=ListCommand, params=[_CONFIG])
+@click.argument("name", required=False)
+@click.option("--tree", is_flag=True, help="NUMA nodes, PCIe roots and switches, and the devices below them.")
+def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
+    """Show the devices of this node, or of the plugin NAME, as a table with a matrix of their links, or as a tree."""
+    screen = screen_of()
+    surveyed = _survey(config, name)
+    if name is not None and not surveyed:
+        screen.fail(f"no plugin {name} is installed; `backend.ai accelerator list` names those that are")
+    if screen.is_json:
+        screen.json([_plugin_document(plugin) for plugin in surveyed])
+        return
+    displays = _displays(surveyed)
+    devices = [device for plugin in surveyed for device in _devices(plugin)]
+    for plugin in surveyed:
+        if name is not None:
+            package = plugin.package or plugin.reference
+            screen.note(cell(f"{plugin.name} {plugin.version} of {package}, {_verified(plugin)}"))
+        if plugin.reason and (name is not None or plugin.is_allowed):
+            screen.note(cell(f"{plugin.name}: {plugin.reason}"))
+    if not devices:
+        screen.say("no devices were found")
+    elif tree:
+        from ai.backend.cli.accelerator.topology import tree_of
+
+        screen.render(tree_of(devices, lambda device: _line(device, displays)))
+    else:
+        screen.table([_device_row(device, displays) for device in devices], DEVICE_COLUMNS)
+        linked = [device for device in devices if device.links]
+        if linked:
+            screen.say("")
+            _print_matrix(screen, linked)
+
+
+def _slots(device: ComputeDevice, displays: SlotDisplays) -> str:
+    return ", ".join(f"{s.slot_name} {readable_amount(s.slot_name, s.amount, displays)}" for s in device.slots)
+
+
+def _health(device: ComputeDevice) -> str:
+    return f"{device.health}: {device.health_reason}" if device.health_reason else str(device.health)
+
+
+def _device_row(device: ComputeDevice, displays: SlotDisplays) -> Mapping[str, Any]:
+    return {
+        "plugin": device.device_name,
+        "device": device.device_id,
+        "model": device.model_name,
+        "memory": readable_size(device.memory_size) if device.memory_size else None,
+        "numa_node": device.numa_node,
+        "location": device.hw_location,
+        "slots": _slots(device, displays),
+        "state": _health(device),
+    }
+
+
+def _line(device: ComputeDevice, displays: SlotDisplays) -> str:
+    row = _device_row(device, displays)
+    facts = [row["model"], row["memory"], row["slots"], row["state"]]
+    return cell(f"{device.device_name} {device.device_id}: " + ", ".join(str(fact) for fact in facts if fact))
+
+
+def _print_matrix(screen: Screen, devices: list[ComputeDevice]) -> None:
+    """Print how each device reaches each other, with GiB/s where that is known."""
+    numbers = {device.device_id: f"[{number}]" for number, device in enumerate(devices)}
+    rows = []
+    for device in devices:
+        links = {link.peer: link for link in device.links}
+        cells = {
+            number: "x" if peer == device.device_id else _link(links.get(peer)) for peer, number in numbers.items()
+        }
+        rows.append({"device": f"{numbers[device.device_id]} {device.device_id}", **cells})
+    screen.table(rows, [Column("device", "Links"), *(Column(number, number) for number in numbers.values())])
+
+
+def _link(link: Any) -> str:
+    if link is None:
+        return "-"
+    return f"{link.kind} {link.bandwidth_gib_s:g}" if link.bandwidth_gib_s else str(link.kind)

@@ -1,0 +1,86 @@
+"""Shows the announcement of administrators beside the results of commands (client wire contract 1.4).
+
+Only people at a terminal see it. A dismissed one is remembered by its hash, in the file of the published client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ai.backend.cli.framework.output import Screen
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+_PATIENCE_S = 0.5
+"""How long a command that has ended waits for the announcement."""
+
+
+def state_file() -> Path:
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "backend.ai" / "announcement.json"
+
+
+def _state() -> dict[str, Any]:
+    try:
+        state = json.loads(state_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return state if isinstance(state, dict) else {}
+
+
+def _write_state(state: dict[str, Any]) -> None:
+    path = state_file()
+    with contextlib.suppress(OSError):  # an announcement that cannot be remembered is shown again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(state))
+
+
+def show_announcement(message: str) -> None:
+    """Print an announcement to stderr, unless it was dismissed."""
+    digest, state = hashlib.sha256(message.encode()).hexdigest(), _state()
+    if state.get("hash") != digest:
+        state = {"hash": digest, "dismissed": False}
+        _write_state(state)
+    if not state.get("dismissed"):
+        from ai.backend.cli.framework.terminal import make_panel, write
+
+        write(make_panel("Announcement", message), sys.stderr)
+
+
+def dismiss() -> bool:
+    """Do not show the last announcement again. Return False where none was shown yet."""
+    state = _state()
+    if "hash" not in state:
+        return False
+    _write_state({**state, "dismissed": True})
+    return True
+
+
+def is_visible(screen: Screen) -> bool:
+    """Return whether a person would see an announcement."""
+    return not screen.is_quiet and sys.stderr.isatty()
+
+
+@contextlib.asynccontextmanager
+async def announcing(api: AsyncSession) -> AsyncIterator[None]:
+    """Fetch the announcement while a command works, and show it at the end. A failure of it never fails the command."""
+    from ai.backend.client.exceptions import BackendError
+
+    request = asyncio.create_task(api.Manager.get_announcement())
+    try:
+        yield
+    finally:
+        with contextlib.suppress(BackendError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                reply = await request
+            if reply.get("enabled") and reply.get("message"):
+                show_announcement(str(reply["message"]))

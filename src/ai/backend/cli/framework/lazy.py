@@ -1,0 +1,128 @@
+"""Click groups and commands that import what they run only when they run it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from ai.backend.cli.framework.output import OutputMode, Screen
+
+CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command that is not imported yet: ``target`` is ``module:attribute``, ``help`` its one line in listings.
+
+    ``room`` names a part of the platform that need not be installed.
+    """
+
+    target: str
+    help: str
+    room: str | None = None
+
+    def load(self) -> click.Command:
+        module_name, _, attribute = self.target.partition(":")
+        try:
+            command = getattr(importlib.import_module(module_name), attribute)
+        except ImportError as error:
+            what = self.room or module_name
+            raise click.ClickException(f"the {what} cannot be loaded: {error}") from error
+        except AttributeError as error:
+            raise click.ClickException(f"the {self.room or module_name} has no command {attribute!r}") from error
+        if not isinstance(command, click.Command):
+            raise click.ClickException(f"{self.target} is not a command")
+        return command
+
+
+class LazyGroup(click.Group):
+    """A group over a table of :class:`Entry`; its help lists the commands by section, if there are sections."""
+
+    def __init__(
+        self,
+        *args: Any,
+        entries: Mapping[str, Entry] | None = None,
+        sections: Mapping[str, Sequence[str]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.setdefault("context_settings", CONTEXT_SETTINGS)
+        super().__init__(*args, **kwargs)
+        self.entries: dict[str, Entry] = dict(entries or {})
+        self.sections = dict(sections or {"Commands": tuple(self.entries)})
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.entries, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.entries.get(cmd_name)
+        return entry.load() if entry else super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if near:
+                raise click.UsageError(f"No such command {args[0]!r}; did you mean {near[0]!r}?", ctx) from None
+            raise
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        own = [(name, command) for name, command in sorted(self.commands.items()) if not command.hidden]
+        rows = [(name, command.get_short_help_str(90)) for name, command in own]
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([*((name, self.entries[name].help) for name in names), *rows])
+            rows = []
+
+
+def _choose_output(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        screen_of(ctx).mode = OutputMode(value)
+
+
+def output_option() -> click.Option:
+    """``--output``, which every command takes, before or after its name."""
+    return click.Option(
+        ["--output"],
+        type=click.Choice([mode.value for mode in OutputMode]),
+        expose_value=False,
+        callback=_choose_output,
+        help="What to print: text for people, or one JSON document.",
+    )
+
+
+class Leaf(click.Command):
+    """A command of ours: takes ``-h`` and ``--output`` whatever else it takes."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["context_settings"] = {**CONTEXT_SETTINGS, **(kwargs.get("context_settings") or {})}
+        super().__init__(*args, **kwargs)
+        self.params.append(output_option())
+
+
+def _show_wide(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    screen_of(ctx).is_wide = value
+
+
+class ListCommand(Leaf):
+    """A command that prints a list; takes ``--wide`` too."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        help_ = "Print all columns, whole ids and exact times, however wide that is."
+        self.params.append(
+            click.Option(["-w", "--wide"], is_flag=True, expose_value=False, callback=_show_wide, help=help_)
+        )
+
+
+def screen_of(ctx: click.Context | None = None) -> Screen:
+    """The screen of this invocation."""
+    return (ctx or click.get_current_context()).ensure_object(Screen)

@@ -1,0 +1,58 @@
+"""A progress bar for transfers of files."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from ai.backend.cli.framework.output import Screen
+from ai.backend.cli.framework.values import cell
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class TransferBar:
+    """Shows the bytes of all files that are under way, where stderr is a terminal."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._is_shown = not screen.is_quiet and sys.stderr.isatty()
+        self._files: dict[str, tuple[int, int]] = {}
+        self._done = self._total = 0
+        self._bar: tuple[Progress, TaskID] | None = None
+
+    def update(self, path: str, done: int, total: int) -> None:
+        """Record how much of one file is done."""
+        before = self._files.get(path, (0, 0))
+        self._files[path] = done, total
+        self._done += done - before[0]
+        self._total += total - before[1]
+        if not self._is_shown:
+            return
+        if self._bar is None:
+            self._bar = self._start(path)
+        progress, task = self._bar
+        progress.update(task, completed=self._done, total=self._total, path=cell(path))
+
+    def _start(self, path: str) -> tuple[Progress, TaskID]:
+        from ai.backend.cli.framework.terminal import make_transfer_progress
+
+        progress = make_transfer_progress(sys.stderr)
+        task = progress.add_task("", completed=self._done, total=self._total, path=cell(path))
+        progress.start()
+        return progress, task
+
+    def close(self) -> None:
+        """Remove the bar from the terminal; the next update shows it again."""
+        if self._bar is not None:
+            self._bar[0].stop()
+            self._bar = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,89 @@
+"""The cases of `run`: what is asked for, split into one case for every combination of range values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ai.backend.cli.run.ranges import MAX_CASES, RangeError, substitute
+from ai.backend.cli.session.options import Creation
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One combination of range values, with the texts that it makes."""
+
+    values: Mapping[str, str]
+    env: Mapping[str, str]
+    build: str | None
+    exec: str | None
+
+    @property
+    def title(self) -> str:
+        return " ".join(f"{name}={value}" for name, value in self.values.items())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the user asked for."""
+
+    image: str
+    code: str | None
+    files: tuple[str, ...] = ()
+    basedir: Path | None = None
+    clean: str | None = None
+    build_log: bool = True
+    remove: bool = False
+    enqueue_only: bool = False
+    max_wait: int = 0
+    stats: bool = False
+    max_parallel: int = 32
+    quiet: bool = False
+    creation: Creation
+    cases: Sequence[Case]
+
+    def batch_options(self, case: Case) -> dict[str, object]:
+        """The Batch Execution Query Object; the image's own commands where none is given."""
+        build = case.build
+        if build is None:
+            build = "*" if case.exec is None else ""
+        return {
+            "clean": "*" if self.clean is None else self.clean,
+            "build": build,
+            "buildLog": self.build_log,
+            "exec": "*" if case.exec is None else case.exec,
+        }
+
+
+def make_cases(
+    env: Mapping[str, str],
+    build: str | None,
+    exec_: str | None,
+    *,
+    env_ranges: Sequence[Mapping[str, str]] = ({},),
+    build_ranges: Sequence[Mapping[str, str]] = ({},),
+    exec_ranges: Sequence[Mapping[str, str]] = ({},),
+) -> list[Case]:
+    """Every combination of the three kinds of ranges. A text sees its own kind's variables first, then the others'.
+
+    Raises:
+        RangeError: there are too many.
+    """
+    total = len(env_ranges) * len(build_ranges) * len(exec_ranges)
+    if total > MAX_CASES:
+        raise RangeError(f"{total} combinations are too many; {MAX_CASES} is the most")
+    cases = []
+    for of_env in env_ranges:
+        for of_build in build_ranges:
+            for of_exec in exec_ranges:
+                every = {**of_env, **of_build, **of_exec}
+                cases.append(
+                    Case(
+                        values=every,
+                        env={name: substitute(text, {**every, **of_env}) for name, text in env.items()},
+                        build=None if build is None else substitute(build, {**every, **of_build}),
+                        exec=None if exec_ is None else substitute(exec_, every),
+                    )
+                )
+    return cases

@@ -1,0 +1,117 @@
+"""`backend.ai run`: from code to its output in one command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ai.backend.cli.framework.invoke import call
+from ai.backend.cli.framework.lazy import Leaf, screen_of
+from ai.backend.cli.run.ranges import RangeError, combinations, parse_range
+from ai.backend.cli.session.options import creation_options, take_creation
+
+if TYPE_CHECKING:
+    from ai.backend.cli.framework.output import Screen
+    from ai.backend.cli.run.cases import Plan
+    from ai.backend.cli.session.progress import EarlyCreation
+    from ai.backend.client.session import AsyncSession
+
+PLATFORM_FAILURE = 125
+
+
+def _ranges(_ctx: click.Context, param: click.Parameter, expressions: tuple[str, ...]) -> Any:
+    try:
+        return list(combinations([parse_range(expression) for expression in expressions]))
+    except RangeError as error:
+        raise click.BadParameter(str(error), param=param) from None
+
+
+async def _run(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCreation | None) -> int:
+    from ai.backend.cli.run.runs import run_plan
+
+    return await run_plan(api, screen, plan, early)
+
+
+def _begin(plan: Plan) -> EarlyCreation | None:
+    """Let the server create the session while this process is still importing; of several cases none goes first."""
+    from ai.backend.cli.session.progress import create_early
+
+    if len(plan.cases) > 1 or plan.enqueue_only:
+        return None
+    return create_early(plan.image, replace(plan.creation, env=plan.cases[0].env), plan.max_wait)
+
+
+@click.command(cls=Leaf)
+@click.argument("image")
+@click.argument("files", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option("-c", "--code", help="Code to run in query mode.")
+@click.option("--clean", metavar="CMD", help="Command that cleans up before the build; batch mode.")
+@click.option("--build", metavar="CMD", help="Build command; `*` is the image's own, which is the default.")
+@click.option("--exec", "exec_", metavar="CMD", help="Command to run; `*` is the image's own, which is the default.")
+@click.option("--basedir", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Where FILES are from.")
+@click.option("--rm", is_flag=True, help="Terminate the session afterwards.")
+@click.option("--build-log/--no-build-log", default=True, show_default=True, help="Show what the build prints.")
+@click.option("--enqueue-only", is_flag=True, help="Return once the session is queued; runs nothing.")
+@click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
+@click.option("-q", "--quiet", is_flag=True, help="Print what the program prints and nothing else.")
+@click.option("-s", "--stats", is_flag=True, help="Show what the session used; with --rm.")
+@click.option(
+    "--env-range", callback=_ranges, multiple=True, metavar="X=RANGE", help="Run for every value of $X in -e."
+)
+@click.option("--build-range", callback=_ranges, multiple=True, metavar="X=RANGE", help="The same for --build.")
+@click.option("--exec-range", callback=_ranges, multiple=True, metavar="X=RANGE", help="The same for --exec.")
+@click.option("--max-parallel", type=click.IntRange(1), default=32, show_default=True, help="Cases at one time.")
+@creation_options
+def run(image: str, files: tuple[Path, ...], **given: Any) -> None:
+    """Run code in a session of IMAGE, with FILES uploaded to its home.
+
+    With -c the code runs as if typed at a prompt. Otherwise FILES are built and executed (--build, --exec).
+    It exits as the program did: with its exit code, 1 where a -c code raised, 125 where the platform failed, 124 where
+    --max-wait ran out, 130 when interrupted.
+
+    \b
+      backend.ai run --rm -r cpu=1 -r mem=256m -c 'print("hello world")' python
+      backend.ai run --rm --exec 'python myscript.py arg' python ./myscript.py
+      backend.ai run --rm -e 'N=$X' --env-range X=case:1,2,3 -c 'import os; print(os.environ["N"])' python
+    """
+    from ai.backend.cli.run.cases import Plan, make_cases
+
+    screen = screen_of()
+    creation = take_creation(given)
+    code, exec_ = given.pop("code"), given.pop("exec_")
+    if code is None and not files and exec_ is None and not given["enqueue_only"]:
+        raise click.UsageError("there is nothing to run: give -c CODE, or FILES, or --exec CMD")
+    if code is not None and (exec_ is not None or given["build"] is not None):
+        raise click.UsageError("-c runs code at once: it cannot go with --build and --exec")
+    try:
+        cases = make_cases(
+            creation.env,
+            given["build"],
+            exec_,
+            env_ranges=given.pop("env_range"),
+            build_ranges=given.pop("build_range"),
+            exec_ranges=given.pop("exec_range"),
+        )
+    except RangeError as error:
+        raise click.UsageError(str(error)) from None
+    plan = Plan(
+        image=image,
+        code=code,
+        files=tuple(str(path) for path in files),
+        basedir=given["basedir"],
+        clean=given["clean"],
+        build_log=given["build_log"],
+        remove=given["rm"],
+        enqueue_only=given["enqueue_only"],
+        max_wait=given["max_wait"],
+        stats=given["stats"],
+        max_parallel=given["max_parallel"],
+        creation=creation,
+        cases=cases,
+        quiet=given["quiet"],
+    )
+    early = _begin(plan)
+    call(screen, lambda api: _run(api, screen, plan, early), failure=PLATFORM_FAILURE)

@@ -1,0 +1,181 @@
+"""Services of a session on a local port: app, apps."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ai.backend.cli.framework.invoke import call
+from ai.backend.cli.framework.lazy import Leaf, ListCommand, screen_of
+from ai.backend.cli.framework.output import Column
+from ai.backend.cli.session.commands import owner_option
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+DEFAULT_BIND = "127.0.0.1:8080"
+
+
+class Bind(click.ParamType[tuple[str, int]]):
+    """``[HOST:]PORT``; a host of IPv6 may be in brackets. Port 0 is any free one."""
+
+    name = "[HOST:]PORT"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
+        if isinstance(value, tuple):
+            return value
+        host, _, port = str(value).rpartition(":")
+        if not port.isdecimal() or int(port) > 65_535:
+            self.fail(f"{value!r} is not [HOST:]PORT", param, ctx)
+        return host.strip("[]") or "127.0.0.1", int(port)
+
+
+class AppName(click.ParamType[tuple[str, int | None]]):
+    """``APP[:PORT]``, the port being one of those that the service declares."""
+
+    name = "APP[:PORT]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | None]:
+        if isinstance(value, tuple):
+            return value
+        app, colon, port = str(value).partition(":")
+        if not app or (colon and not (port.isdecimal() and 1 <= int(port) <= 65_535)):
+            self.fail(f"{value!r} is not APP or APP:PORT", param, ctx)
+        return app, int(port) if colon else None
+
+
+def arguments_of(texts: tuple[str, ...]) -> dict[str, str | list[str] | None]:
+    """``NAME``, ``NAME=VALUE`` or ``NAME VALUE ...`` each, quoted as in a shell. Values of one that repeats are joined.
+
+    Raises ValueError for quotes that do not end.
+    """
+    values_by_name: dict[str, str | list[str] | None] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if equals and name.split() == [name]:
+            values = [value]
+        else:
+            name, *values = shlex.split(text) or [""]
+        before = values_by_name.get(name)
+        values = [*([before] if isinstance(before, str) else before or []), *values]
+        values_by_name[name] = values if values[1:] else values[0] if values else None
+    return values_by_name
+
+
+@click.command(cls=Leaf)
+@click.argument("session")
+@click.argument("app", type=AppName())
+@click.option("-b", "--bind", type=Bind(), default=DEFAULT_BIND, show_default=True, help="Where to listen.")
+@click.option(
+    "--arg",
+    "arguments",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help='Start the service with this argument; "NAME VALUE VALUE", or the option again, gives it several values.',
+)
+@click.option("-e", "--env", "envs", multiple=True, metavar="NAME=VALUE", help="Start the service with this variable.")
+@owner_option
+def app(
+    session: str,
+    app: tuple[str, int | None],
+    bind: tuple[str, int],
+    arguments: tuple[str, ...],
+    envs: tuple[str, ...],
+    owner: str | None,
+) -> None:
+    """Listen on a local port that leads to the service APP of SESSION, until Ctrl-C.
+
+    The service is started when the first connection is made, if it does not run yet.
+    """
+    screen = screen_of()
+    name, port = app
+    if bad := next((text for text in envs if "=" not in text), None):
+        raise click.UsageError(f"--env {bad!r} is not NAME=VALUE")
+    try:
+        given = arguments_of(arguments)
+    except ValueError as e:
+        raise click.UsageError(f"--arg cannot be read: {e}") from None
+
+    async def work(api: AsyncSession) -> int:
+        handle = api.ComputeSession(session, owner)
+        services = {str(one["name"]): one for one in await handle.stream_app_info()}
+        if name not in services:
+            screen.error(f"{session} has no service {name!r}; it has: {', '.join(services) or 'none'}")
+            return 1
+        async with handle.forward_app(
+            name,
+            bind,
+            port=port,
+            envs=dict(text.split("=", 1) for text in envs),
+            arguments=given,
+            report=lambda error: screen.error(str(error)),
+        ) as local:
+            address = f"{f'[{local.host}]' if ':' in local.host else local.host}:{local.port}"
+            url = _url(services[name], local.host, local.port)
+            if screen.is_json:
+                screen.json({"app": name, "address": address, "url": url})
+            screen.say(f"{name} of {session} is at {url or address} until you press Ctrl-C")
+            await asyncio.Event().wait()
+        return 0
+
+    call(screen, work)
+
+
+def _url(service: dict[str, Any], host: str, port: int) -> str | None:
+    """Where a browser finds it; None for what is no page."""
+    protocol = str(service.get("protocol") or "tcp")
+    template = service.get("url_template")
+    if not template and protocol not in ("http", "https"):
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    text = str(template or "{protocol}://{host}:{port}/")
+    for key, value in (("protocol", protocol), ("host", shown), ("port", str(port))):
+        text = text.replace("{" + key + "}", value)
+    return text
+
+
+@click.command(cls=ListCommand)
+@click.argument("session")
+@click.argument("names", nargs=-1, metavar="[APP]...")
+@click.option("-l", "--list-names", is_flag=True, help="Only the names.")
+@owner_option
+def apps(session: str, names: tuple[str, ...], list_names: bool, owner: str | None) -> None:
+    """List the services of SESSION, or these of them, with what they can be started with."""
+    screen = screen_of()
+
+    async def work(api: AsyncSession) -> int:
+        services = await api.ComputeSession(session, owner).stream_app_info()
+        existing = [str(one.get("name")) for one in services]
+        if missing := [name for name in names if name not in existing]:
+            screen.error(f"{session} has no service {missing[0]!r}; it has: {', '.join(existing) or 'none'}")
+            return 1
+        services = [one for one in services if not names or one.get("name") in names]
+        if screen.is_json:
+            screen.json(services)
+        elif list_names:
+            for one in services:
+                screen.say(str(one["name"]))
+        elif not services:
+            screen.note(f"{session} has no services")
+        else:
+            screen.table([_row(one) for one in services], COLUMNS)
+        return 0
+
+    call(screen, work)
+
+
+COLUMNS = [
+    Column("name", "Name"),
+    Column("protocol", "Protocol"),
+    Column("ports", "Ports"),
+    Column("allowed_arguments", "Arguments"),
+    Column("allowed_envs", "Variables"),
+]
+
+
+def _row(service: dict[str, Any]) -> dict[str, Any]:
+    lists = ("ports", "allowed_arguments", "allowed_envs")
+    return {**service, **{name: ", ".join(map(str, service.get(name) or ())) for name in lists}}

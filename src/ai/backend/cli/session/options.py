@@ -1,0 +1,215 @@
+"""The options that `run` and `start` share: everything about a new session."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from ai.backend.cli.framework.params import pair
+from ai.backend.common.artifacts import REFERENCE
+
+if TYPE_CHECKING:
+    from ai.backend.client.func.creation import CreateOptions
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def parse_mount(text: str) -> tuple[str, str, str]:
+    """Folder, target and permission of ``FOLDER[:PATH[:ro|rw]]`` or ``source=FOLDER[,target=PATH][,perm=ro|rw]``; what
+    begins with ``artifact:`` is an artifact, ``artifact:NAME[@VERSION]``, in the place of the folder."""
+    if "=" not in text:
+        scheme = REFERENCE if text.startswith(REFERENCE) else ""
+        folder, _, rest = text.removeprefix(scheme).partition(":")
+        folder = folder and scheme + folder
+        target, _, permission = rest.partition(":")
+        given = {"source": folder, "target": target, "perm": permission}
+    else:
+        given = dict(part.strip().partition("=")[::2] for part in text.split(","))
+        if given.pop("type", "bind") != "bind" or set(given) - {"source", "target", "perm"}:
+            raise click.BadParameter(f"{text!r} is not source=FOLDER[,target=PATH][,perm=ro|rw]")
+    if not given.get("source") or given.get("perm", "") not in ("", "ro", "rw", "wd"):
+        raise click.BadParameter(f"{text!r} is not FOLDER[:PATH[:ro|rw]]")
+    return given["source"], given.get("target", ""), given.get("perm", "")
+
+
+def made_up_name() -> str:
+    """A name for a session whose user did not care."""
+    return f"cli-{secrets.token_hex(5)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """What the user wants to have created; :meth:`options` says it in the words of the SDK."""
+
+    name: str | None = None
+    tag: str | None = None
+    type_: str = "interactive"
+    resources: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[str, ...] = ()
+    resource_opts: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[str, ...] = ()
+    cluster_size: int = 1
+    cluster_mode: str = "single-node"
+    runtime_class: str = ""
+    domain: str | None = None
+    group: str | None = None
+    resource_group: str | None = None
+    owner: str | None = None
+    bootstrap_script: Path | None = None
+    startup_command: str | None = None
+    batch_timeout: str | None = None
+    starts_at: str | None = None
+    depends: tuple[str, ...] = ()
+    priority: int | None = None
+    preopen: tuple[int, ...] = ()
+    architecture: str | None = None
+    assign_agent: tuple[str, ...] = ()
+    no_reuse: bool = False
+
+    def options(self, *, enqueue_only: bool = False, max_wait: int = 0) -> CreateOptions:
+        """Arguments for ``get_or_create``; a name is made up where none was given."""
+        mounts = [parse_mount(mount) for mount in self.mounts]
+        return {
+            "name": self.name or made_up_name(),
+            "tag": self.tag,
+            "type_": self.type_,
+            "resources": self.resources,
+            "variant_requirements": self.variants,
+            "resource_opts": self.resource_opts,
+            "envs": self.env,
+            "mounts": [folder for folder, _, _ in mounts],
+            "mount_map": {folder: target for folder, target, _ in mounts if target},
+            "mount_options": {folder: {"permission": perm} for folder, _, perm in mounts if perm},
+            "cluster_size": self.cluster_size,
+            "cluster_mode": self.cluster_mode,
+            "runtime_class": self.runtime_class,
+            "domain_name": self.domain,
+            "group_name": self.group,
+            "scaling_group": self.resource_group,
+            "owner_access_key": self.owner,
+            "bootstrap_script": self.bootstrap_script.read_text() if self.bootstrap_script else None,
+            "startup_command": self.startup_command,
+            "batch_timeout": self.batch_timeout,
+            "starts_at": self.starts_at,
+            "dependencies": self.depends,
+            "priority": self.priority,
+            "preopen_ports": self.preopen,
+            "architecture": self.architecture,
+            "assign_agent": self.assign_agent,
+            "no_reuse": self.no_reuse,
+            "enqueue_only": enqueue_only,
+            "max_wait": max_wait,
+        }
+
+
+def _mapping(_ctx: click.Context, _param: click.Parameter, pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    return dict(pairs)
+
+
+def _ports(_ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in value.split(",")) if value else ()
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of ports such as 8888,9999", param=param) from None
+
+
+def _words(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    return tuple(part for part in (value or "").split(",") if part)
+
+
+_OPTIONS: tuple[Callable[[F], F], ...] = (
+    click.option("-t", "--name", metavar="NAME", help="Name of the session, 4 to 64 characters.  [default: made up]"),
+    click.option("--tag", help="A word of your own, to find the session by."),
+    click.option(
+        "-r",
+        "--resources",
+        type=pair,
+        multiple=True,
+        callback=_mapping,
+        metavar="SLOT=AMOUNT",
+        help="A resource, such as cpu=1, mem=256m or mock.device=1. Repeat for more.",
+    ),
+    click.option(
+        "--variant",
+        "variants",
+        multiple=True,
+        metavar="NS::FEATURE::VALUE",
+        help="What its devices must be, such as nvidia::compute_capability::8.0 or cuda::model::NAME. Repeat for more; "
+        "`backend.ai resource variants` lists what there is.",
+    ),
+    click.option(
+        "--resource-opts",
+        type=pair,
+        multiple=True,
+        callback=_mapping,
+        metavar="K=V",
+        help="Such as shmem=64m, preemptible=false, or for batch sessions restartable=true.",
+    ),
+    click.option(
+        "-e", "--env", type=pair, multiple=True, callback=_mapping, metavar="K=V", help="An environment variable."
+    ),
+    click.option(
+        "-m",
+        "--mount",
+        "mounts",
+        multiple=True,
+        metavar="FOLDER[:PATH[:ro|rw]]",
+        help="A virtual folder to mount, at /home/work/FOLDER or PATH. Repeat for more; also written "
+        "source=FOLDER,target=PATH,perm=ro. artifact:NAME[@VERSION][:PATH] mounts an artifact.",
+    ),
+    click.option("--cluster-size", type=click.IntRange(1), default=1, show_default=True, help="How many kernels."),
+    click.option(
+        "--cluster-mode",
+        type=click.Choice(["single-node", "multi-node"]),
+        default="single-node",
+        show_default=True,
+        help="Whether its kernels may be on several nodes.",
+    ),
+    click.option(
+        "--runtime-class",
+        default="",
+        metavar="NAME",
+        help="What its containers run in, such as crun or kata; `backend.ai admin agent info` lists what an agent has."
+        "  [default: the agent's]",
+    ),
+    click.option("--domain", help="Domain.  [default: BACKEND_DOMAIN]"),
+    click.option("--group", "--project", "group", help="Group.  [default: BACKEND_GROUP]"),
+    click.option("--resource-group", "--scaling-group", "resource_group", help="Resource group to run in."),
+    click.option("--owner", metavar="ACCESS_KEY", help="Create it for somebody else; for administrators."),
+    click.option(
+        "--bootstrap-script",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="A local script that runs in the session before anything else.",
+    ),
+    click.option(
+        "--priority",
+        type=click.IntRange(0, 100),
+        help="Larger ones are scheduled first; the resource group bounds it.  [default: 10]",
+    ),
+    click.option("--starts-at", metavar="TIME", help="Do not schedule it before: ISO time, or a delay such as 1h."),
+    click.option("--depends", multiple=True, metavar="SESSION", help="Wait for the success of that session."),
+    click.option("--preopen", callback=_ports, metavar="PORTS", help="Ports that the program will open: 8888,9999."),
+    click.option("--architecture", help="Such as x86_64.  [default: any]"),
+    click.option("--assign-agent", callback=_words, metavar="AGENTS", help="Only these agents; for administrators."),
+    click.option("--no-reuse", is_flag=True, help="Fail if a session of this name exists."),
+)
+
+CREATION_FIELDS = frozenset(Creation.__dataclass_fields__)
+
+
+def creation_options(function: F) -> F:
+    """Add the options to a command; :func:`take_creation` picks them up."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def take_creation(given: dict[str, Any]) -> Creation:
+    """Take the options of :func:`creation_options` out of a command's arguments."""
+    return Creation(**{name: given.pop(name) for name in list(given) if name in CREATION_FIELDS})

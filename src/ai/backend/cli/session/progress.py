@@ -1,0 +1,211 @@
+"""Creates a session and prints its progress until it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from ai.backend.cli.framework.values import cell, decoded, describe_slots, readable_metric
+from ai.backend.client.config import get_config
+from ai.backend.client.early_request import EarlyReply, send_early
+from ai.backend.client.exceptions import BackendError
+from ai.backend.client.func.creation import creation_call
+from ai.backend.client.wire import Call
+
+if TYPE_CHECKING:
+    from ai.backend.cli.framework.output import Screen
+    from ai.backend.cli.session.options import Creation
+    from ai.backend.client.config import APIConfig
+    from ai.backend.client.func.session import AsyncComputeSession
+    from ai.backend.client.session import AsyncSession
+
+LIVE = frozenset({"RUNNING", "RUNNING_DEGRADED"})
+FINAL = frozenset({"TERMINATED", "ERROR", "CANCELLED"})
+_FIRST_WAIT_S = 2
+_POLL_S = 0.5
+_FIELDS = ("id", "status", "status_info", "status_data", "result")
+_START_FIELDS = ("status", "status_history", "agent_ids", "occupying_slots", "containers { id attached_devices }")
+
+
+class NotStarted(Exception):
+    """The session did not come to RUNNING: it ended, or the time to wait ran out (``is_timeout``)."""
+
+    def __init__(self, message: str, *, is_timeout: bool = False) -> None:
+        super().__init__(message)
+        self.is_timeout = is_timeout
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyCreation:
+    """A creation that was sent before there is an API session; ``reply`` is None where it could not be sent."""
+
+    call: Call
+    reply: EarlyReply | None
+
+
+def first_call(config: APIConfig, image: str, creation: Creation, max_wait: int) -> Call:
+    """Return the first request of a creation, which the server answers soon, whether the session runs or not."""
+    first = min(_FIRST_WAIT_S, max_wait) if max_wait else _FIRST_WAIT_S
+    return creation_call(config, image, **creation.options(max_wait=first))
+
+
+def create_early(image: str, creation: Creation, max_wait: int) -> EarlyCreation | None:
+    """Send the creation now, while what the rest of the command needs is imported; None where that is not simple."""
+    try:
+        config = get_config()
+    except BackendError:
+        return None  # whoever opens the API session says what is wrong
+    call = first_call(config, image, creation, max_wait)
+    reply = send_early(config, call)
+    return EarlyCreation(call, reply) if reply is not None else None
+
+
+async def create_running(
+    api: AsyncSession,
+    screen: Screen,
+    image: str,
+    creation: Creation,
+    *,
+    max_wait: int = 0,
+    label: str = "",
+    early: EarlyCreation | None = None,
+) -> AsyncComputeSession:
+    """Create a session, say why it waits if it does, and return it running.
+
+    Raises:
+        NotStarted: it ended, or did not start within ``max_wait`` seconds (zero: no limit).
+    """
+    started = time.monotonic()
+    call = early.call if early else first_call(api.config, image, creation, max_wait)
+    session = await api.ComputeSession.create(call, early=early.reply if early else None)
+    if session.status in LIVE:
+        return session
+    deadline = started + max_wait if max_wait else None
+    screen.note(f"{label}session {session.name} ({session.id}) is queued")
+    await _wait(session, screen, deadline, label)
+    return session
+
+
+async def _wait(session: AsyncComputeSession, screen: Screen, deadline: float | None, label: str) -> None:
+    printed = ""
+    while True:
+        detail = await session.detail(_FIELDS) or {}
+        status = str(detail.get("status"))
+        session.status = status
+        if status in LIVE:
+            return
+        if status in FINAL:
+            raise NotStarted(f"the session {session.name} is {status}: {reason(detail) or 'no reason is known'}")
+        text = f"{status}{': ' + why if (why := reason(detail)) else ''}"
+        if text != printed:
+            screen.note(f"{label}  {text}")
+            printed = text
+        if deadline is not None and time.monotonic() >= deadline:
+            raise NotStarted(
+                f"the session {session.name} is still {text}; it stays in the queue, `backend.ai rm {session.name}` "
+                "cancels it",
+                is_timeout=True,
+            )
+        await asyncio.sleep(_POLL_S)
+
+
+def reason(detail: Mapping[str, Any]) -> str:
+    """Return why a session is in its status: the scheduler's explanation or the error where there is one."""
+    data = decoded(detail.get("status_data"))
+    texts: list[str] = []
+    if isinstance(data, Mapping):
+        for part in ("error", "scheduler"):
+            inner = data.get(part)
+            if not isinstance(inner, Mapping):
+                continue
+            message = inner.get("msg") or inner.get("message") or inner.get("repr")
+            if message:
+                texts.append(str(message))
+                continue
+            failed = inner.get("failed_predicates") or ()
+            texts += [str(one.get("msg") or one.get("name")) for one in failed if isinstance(one, Mapping)]
+    info = detail.get("status_info")
+    if info and info not in texts:
+        texts.insert(0, str(info))
+    return "; ".join(texts)
+
+
+def describe_failures(status_data: Any) -> str:
+    """Return the failed devices of a session: ``mock big-0: it fell off the bus; ...``."""
+    data = decoded(status_data)
+    failed = data.get("unhealthy_devices") if isinstance(data, Mapping) else None
+    return "; ".join(
+        cell(f"{device.get('device_name')} {device.get('device_id')}: {device.get('reason') or 'no reason is known'}")
+        for device in failed or ()
+        if isinstance(device, Mapping)
+    )
+
+
+def describe_troubles(containers: Iterable[Mapping[str, Any]]) -> str:
+    """Return the plugin calls that failed for the kernels: ``cuda.post_terminate given-up: in use; ...``."""
+    texts = []
+    for container in containers:
+        data = decoded(container.get("status_data"))
+        hooks = data.get("hooks") if isinstance(data, Mapping) else None
+        texts += [cell(f"{call} {t.get('state')}: {t.get('message')}") for call, t in sorted((hooks or {}).items())]
+    return "; ".join(texts)
+
+
+def describe_history(history: Mapping[str, str | None]) -> str:
+    """Return the times of the statuses: ``PENDING → SCHEDULED +3 ms → … RUNNING +85 ms``."""
+    times = sorted((datetime.fromisoformat(when), name.upper()) for name, when in history.items() if when)
+    if not times:
+        return ""
+    start = times[0][0]
+    parts = [times[0][1]]
+    parts += [f"{name} +{(when - start).total_seconds() * 1000:.0f} ms" for when, name in times[1:]]
+    return " → ".join(parts)
+
+
+def describe_devices(containers: Iterable[Mapping[str, Any]]) -> str:
+    """Return the devices by kind, without cpu and memory: ``mock: Mock Device (id), Mock Device (id)``."""
+    bound: dict[str, list[str]] = {}
+    for container in containers:
+        for kind, devices in (decoded(container.get("attached_devices")) or {}).items():
+            if kind not in {"cpu", "mem"}:
+                bound.setdefault(kind, []).extend(
+                    f"{cell(device.get('model_name') or 'device')} ({cell(device.get('device_id'))})"
+                    for device in devices
+                )
+    return "; ".join(f"{kind}: {', '.join(devices)}" for kind, devices in sorted(bound.items()))
+
+
+async def print_start(session: AsyncComputeSession, screen: Screen, *, label: str = "") -> None:
+    """Print to stderr how the session was started, where, and with what. Its status may have changed meanwhile."""
+    if screen.is_quiet:
+        return
+    try:
+        detail = await session.detail(_START_FIELDS) or {}
+    except BackendError:
+        return  # the session may have ended meanwhile; the next call reports it
+    session.status = str(detail.get("status") or session.status)
+    verb = "started" if session.created else "was running already"
+    screen.note(f"{label}session {session.name} ({session.id}) {verb}")
+    if session.created and (text := describe_history(decoded(detail.get("status_history")) or {})):
+        screen.note(f"{label}  life cycle  {text}")
+    if agents := detail.get("agent_ids"):
+        screen.note(f"{label}  agent       {', '.join(agents)}")
+    if slots := decoded(detail.get("occupying_slots")):
+        screen.note(f"{label}  resources   {describe_slots(slots)}")
+    if devices := describe_devices(detail.get("containers") or ()):
+        screen.note(f"{label}  devices     {devices}")
+
+
+def describe_stats(stats: Mapping[str, Any]) -> str:
+    """Return the current value of every metric: ``cpu_used 120 ms, mem 10.0 MiB``."""
+    texts = []
+    for name, metric in stats.items():
+        if isinstance(metric, Mapping):
+            texts.append(f"{name} {readable_metric(metric)}")
+        elif name not in {"status", "version"}:
+            texts.append(f"{name} {cell(metric)}")
+    return ", ".join(texts) or "not available"

@@ -1,0 +1,216 @@
+"""`backend.ai ps` and its long name `backend.ai admin session list` (spec 03-11, "Listing sessions")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ai.backend.cli.framework.invoke import call, slot_displays
+from ai.backend.cli.framework.lazy import ListCommand, screen_of
+from ai.backend.cli.framework.output import Column, Screen
+from ai.backend.cli.framework.values import SlotDisplays, cell, decoded, describe_slots, relative_time, short_id
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+ACTIVE = (
+    "PENDING", "SCHEDULED", "PREPARING", "PULLING", "PREPARED", "CREATING", "RUNNING", "RUNNING_DEGRADED", "RESTARTING",
+    "TERMINATING", "RESIZING", "SUSPENDED", "ERROR",
+)  # fmt: skip
+"""The spec's default set, with the statuses between its PENDING and PREPARING."""
+RUNNING = ("CREATING", "PULLING", "RUNNING", "RUNNING_DEGRADED")
+DEAD = ("CANCELLED", "TERMINATED")
+
+FIELDS = {
+    "id": "Session ID",
+    "name": "Name",
+    "access_key": "Owner",
+    "main_kernel_id": "Main Kernel ID",
+    "group_name": "Project/Group",
+    "image": "Image",
+    "type": "Type",
+    "status": "Status",
+    "status_info": "Status Info",
+    "status_changed": "Last Updated",
+    "result": "Result",
+    "tag": "Tag",
+    "created_at": "Created At",
+    "occupying_slots": "Occupying Slots",
+    "registry": "Registry",
+    "cluster_template": "Cluster Template",
+    "cluster_mode": "Cluster Mode",
+    "cluster_size": "Cluster Size",
+    "domain_name": "Domain",
+    "group_id": "Project/Group ID",
+    "agent_ids": "Agents",
+    "user_email": "User",
+    "user_id": "User ID",
+    "terminated_at": "Terminated At",
+    "starts_at": "Starts At",
+    "scheduled_at": "Scheduled At",
+    "startup_command": "Startup Command",
+    "variant_requirements": "Variant Requirements",
+    "resource_opts": "Resource Options",
+    "scaling_group": "Resource Group",
+    "service_ports": "Service Ports",
+    "mounts": "Mounts",
+    "dependencies": "Dependencies",
+    "abusing_reports": "Abusing Reports",
+    "idle_checks": "Idle Checks",
+}
+_SELECTIONS = {"dependencies": "dependencies { name id }"}
+_ALIASES = {"session_id": "id", "project": "group_name", "group": "group_name"}
+
+DEFAULT_FIELDS = (
+    "name", "access_key", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info",
+    "status_changed", "result",
+)  # fmt: skip
+CONSOLE_FIELDS = ("name", "id", "image", "status", "status_info", "status_changed")
+DEAD_FIELDS = ("name", "id", "image", "status", "result", "status_changed")
+DETAIL_FIELDS = (
+    "name", "id", "group_name", "main_kernel_id", "image", "type", "status", "status_info", "status_changed", "result",
+    "tag", "created_at", "occupying_slots",
+)  # fmt: skip
+PAGE = 20
+FIRST = 10
+
+
+def image_name(image: Any) -> str:
+    """Return an image without its registry and project."""
+    return cell(image).rpartition("/")[2]
+
+
+_BRIEF = {
+    **dict.fromkeys(("id", "main_kernel_id", "group_id", "user_id"), short_id),
+    **dict.fromkeys(("status_changed", "created_at", "terminated_at", "starts_at", "scheduled_at"), relative_time),
+    "image": image_name,
+}
+
+
+_BRIEF_HEADINGS = {"id": "ID", "status_info": "Reason", "status_changed": "Changed"}
+
+
+def columns_of(fields: Sequence[str], *, is_wide: bool) -> list[Column]:
+    """Return the columns of these fields of sessions."""
+    headings = FIELDS if is_wide else {**FIELDS, **_BRIEF_HEADINGS}
+    return [Column(name, headings[name], _BRIEF.get(name)) for name in fields]
+
+
+def parse_format(text: str) -> tuple[str, ...]:
+    """Parse the fields of ``--format``.
+
+    Raises:
+        click.BadParameter: one is unknown; the message names those that exist.
+    """
+    names = tuple(_ALIASES.get(name.strip(), name.strip()) for name in text.split(",") if name.strip())
+    for name in names:
+        if name not in FIELDS:
+            raise click.BadParameter(
+                f"there is no field {name!r}; there are {', '.join(FIELDS)}", param_hint="--format"
+            )
+    if not names:
+        raise click.BadParameter("name at least one field", param_hint="--format")
+    return tuple(dict.fromkeys(names))
+
+
+async def fetch(
+    api: AsyncSession,
+    statuses: Sequence[str],
+    fields: Sequence[str],
+    *,
+    limit: int | None,
+    offset: int,
+    **narrowed: Any,
+) -> tuple[list[dict[str, Any]], int]:
+    """Return the sessions from ``offset`` on, ``limit`` of them or all, and the number of all."""
+    items: list[dict[str, Any]] = []
+    selected = [_SELECTIONS.get(name, name) for name in fields]
+    while True:
+        size = PAGE if limit is None else min(PAGE, limit - len(items))
+        page = await api.ComputeSession.paginated_list(
+            statuses, fields=selected, page_offset=offset + len(items), page_size=size, **narrowed
+        )
+        items += page.items
+        if not page.items or offset + len(items) >= page.total_count or (limit is not None and len(items) >= limit):
+            return items, page.total_count
+
+
+def described_slots(item: Mapping[str, Any], displays: SlotDisplays) -> dict[str, str]:
+    """Return the fields that are JSON texts of amounts, in human units."""
+    amounts = {name: decoded(item.get(name)) for name in ("occupying_slots", "resource_opts")}
+    return {name: describe_slots(slots, displays) for name, slots in amounts.items() if isinstance(slots, Mapping)}
+
+
+def _fields(screen: Screen, *, format_: str | None, is_detailed: bool, is_dead: bool) -> Sequence[str]:
+    """Return the fields to show, if not only names are; ``--format`` shows them whole."""
+    if format_:
+        screen.is_wide = True
+        return parse_format(format_)
+    if is_detailed:
+        return DETAIL_FIELDS
+    if screen.is_json or screen.is_wide:
+        return DEFAULT_FIELDS
+    return DEAD_FIELDS if is_dead else CONSOLE_FIELDS
+
+
+def _list(name: str) -> click.Command:
+    @click.command(name, cls=ListCommand)
+    @click.option("-s", "--status", metavar="STATUSES", help="Statuses, separated by commas.  [default: all but dead]")
+    @click.option("--running", is_flag=True, help="Only CREATING, PULLING and RUNNING.")
+    @click.option("--dead", is_flag=True, help="Only CANCELLED and TERMINATED.")
+    @click.option("--name-only", is_flag=True, help="Print names only.")
+    @click.option("--detail", is_flag=True, help="Print more fields.")
+    @click.option("-f", "--format", "format_", metavar="FIELDS", help="Print these fields, separated by commas.")
+    @click.option("--all", "all_", is_flag=True, help="Print all pages, not the first 10 sessions.")
+    @click.option("--limit", type=click.IntRange(1, 1000), default=FIRST, show_default=True, help="How many at most.")
+    @click.option("--offset", type=click.IntRange(0), default=0, help="How many to skip.")
+    @click.option("--filter", "filter_", metavar="EXPR", help='Such as: name ilike "a%" & status == "RUNNING".')
+    @click.option("--order", metavar="FIELDS", help="Such as -created_at.  [default: last changed first]")
+    @click.option("--access-key", help="Another user's sessions; for administrators.")
+    def listing(
+        status: str | None, running: bool, dead: bool, name_only: bool, detail: bool, format_: str | None, all_: bool,
+        limit: int, offset: int, filter_: str | None, order: str | None, access_key: str | None,
+    ) -> None:  # fmt: skip
+        """List sessions, those whose status changed last first.
+
+        Without options all but the dead: PENDING to TERMINATING, and ERROR. Every command takes an ID as it is shown,
+        or any other beginning that no other session has.
+        """
+        if sum((bool(status), running, dead)) > 1:
+            raise click.UsageError("give one of --status, --running and --dead")
+        if sum((bool(format_), name_only, detail)) > 1:
+            raise click.UsageError("give one of --format, --name-only and --detail")
+        screen = screen_of()
+        statuses: Sequence[str] = RUNNING if running else DEAD if dead else ACTIVE
+        if status:
+            statuses = [part.strip().upper() for part in status.split(",") if part.strip()]
+        fields = ("name",) if name_only else _fields(screen, format_=format_, is_detailed=detail, is_dead=dead)
+
+        async def work(api: AsyncSession) -> None:
+            items, total = await fetch(
+                api, statuses, fields, limit=None if all_ else limit, offset=offset, access_key=access_key,
+                filter=filter_, order=order or "-status_changed",
+            )  # fmt: skip
+            if screen.is_json:
+                screen.json({"count": len(items), "total_count": total, "items": items})
+            elif name_only:
+                for item in items:
+                    screen.say(str(item["name"]))
+            elif not items:
+                screen.say("There are no sessions here. `backend.ai start python` starts one.")
+            else:
+                displays = await slot_displays(api) if "occupying_slots" in fields else {}
+                rows = [{**item, **described_slots(item, displays)} for item in items]
+                screen.table(rows, columns_of(fields, is_wide=screen.is_wide))
+                if total > offset + len(items):
+                    screen.note(f"{total - offset - len(items)} more: use --all")
+
+        call(screen, work)
+
+    return listing
+
+
+ps = _list("ps")
+session_list = _list("list")

@@ -1,0 +1,165 @@
+"""OpenSSH's programs on a session: ssh, scp, sftp (spec 03-11, "Accessing sessions via native SSH/SFTP").
+
+The session's private key is fetched into a directory that only this user can enter, and removed with it. The tunnel
+says who is at the other end: host keys, which every session makes anew, are not asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ai.backend.cli.framework.invoke import call
+from ai.backend.cli.framework.lazy import CONTEXT_SETTINGS, Leaf, screen_of
+from ai.backend.cli.session.commands import owner_option
+
+if TYPE_CHECKING:
+    from ai.backend.client.func.session import AsyncComputeSession
+    from ai.backend.client.session import AsyncSession
+
+KEY = "id_container"
+USER = "work"
+FAILURE = 255
+"""As OpenSSH ends where it cannot do what it is for."""
+_HOST = "127.0.0.1"
+_OPTIONS = (
+    "StrictHostKeyChecking=no",
+    "UserKnownHostsFile=/dev/null",
+    "GlobalKnownHostsFile=/dev/null",
+    "IdentitiesOnly=yes",
+    "LogLevel=ERROR",
+)
+_PASS_ON = {**CONTEXT_SETTINGS, "ignore_unknown_options": True}
+_port_option = click.option(
+    "-p", "--port", type=click.IntRange(0, 65_535), default=0, help="Local port of the tunnel; any free one by default."
+)
+
+
+@click.command(cls=Leaf, context_settings=_PASS_ON)
+@click.argument("session")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@_port_option
+@owner_option
+def ssh(session: str, arguments: tuple[str, ...], port: int, owner: str | None) -> None:
+    """Open a shell in SESSION by OpenSSH, or run the command in ARGUMENTS there.
+
+    What begins with a dash is an option of ssh; put -- before a command that has options of its own.
+    """
+    options = _leading_options(arguments)
+    command = list(arguments[len(options) :])
+    _run("ssh", session, owner, port, lambda chosen: ["-p", str(chosen), *options, f"{USER}@{_HOST}", *command])
+
+
+@click.command(cls=Leaf, context_settings=_PASS_ON)
+@click.argument("session")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@_port_option
+@click.option("-r", "--recursive", is_flag=True, help="Copy folders with what is in them.")
+@owner_option
+def scp(session: str, arguments: tuple[str, ...], port: int, recursive: bool, owner: str | None) -> None:
+    """Copy files to or from SESSION by OpenSSH; a path in the session begins with a colon.
+
+    \b
+      backend.ai scp mysession results.csv :data/
+      backend.ai scp -r mysession :outputs .
+    """
+    paths = [inside(one, session) for one in arguments]
+    if len([one for one in paths if not one.startswith("-")]) < 2:
+        raise click.UsageError("what is to be copied, and where to?")
+    extra = ["-r"] if recursive else []
+    _run("scp", session, owner, port, lambda chosen: ["-P", str(chosen), *extra, *paths])
+
+
+@click.command(cls=Leaf, context_settings=_PASS_ON)
+@click.argument("session")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@_port_option
+@owner_option
+def sftp(session: str, arguments: tuple[str, ...], port: int, owner: str | None) -> None:
+    """Browse and transfer the files of SESSION by OpenSSH; ARGUMENTS are options of sftp."""
+    _run("sftp", session, owner, port, lambda chosen: ["-P", str(chosen), *arguments, f"{USER}@{_HOST}"])
+
+
+_VALUED = frozenset("BbcDEeFIiJLlmOopQRSWw")
+"""Options of ssh that have a value."""
+
+
+def _leading_options(arguments: Sequence[str]) -> list[str]:
+    """The options of ssh that come before a command."""
+    found: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        found.append(rest.pop(0))
+        if len(found[-1]) == 2 and found[-1][1] in _VALUED and rest:
+            found.append(rest.pop(0))
+    return found
+
+
+def inside(path: str, session: str) -> str:
+    """A path as scp wants it: one of the session's may be written as ``:PATH``, with the session's name or a user."""
+    prefixes = ("", session, "localhost", _HOST, USER, f"{USER}@localhost", f"{USER}@{_HOST}", f"{USER}@{session}")
+    before, colon, after = path.partition(":")
+    return f"{USER}@{_HOST}:{after}" if colon and before in prefixes else path
+
+
+def _run(program: str, session: str, owner: str | None, port: int, line: Callable[[int], list[str]]) -> None:
+    screen = screen_of()
+    found = shutil.which(program)
+    if found is None:
+        raise click.ClickException(f"there is no {program} on this computer: install OpenSSH's client")
+
+    async def work(api: AsyncSession) -> int:
+        handle = api.ComputeSession(session, owner)
+        with tempfile.TemporaryDirectory(prefix="backend.ai-") as folder:
+            key = await _key_of(handle, Path(folder))
+            key.chmod(0o600)
+            async with handle.forward_app("sshd", (_HOST, port), report=lambda error: screen.error(str(error))) as end:
+                options = [part for option in _OPTIONS for part in ("-o", option)]
+                return await _attend(found, "-i", str(key), *options, *line(end.port))
+
+    call(screen, work, failure=FAILURE)
+
+
+class NoServer(click.ClickException):
+    exit_code = FAILURE
+
+
+async def _key_of(session: AsyncComputeSession, folder: Path) -> Path:
+    """The session's own key, for its user.
+
+    Raises:
+        NoServer: the session has none for SSH.
+    """
+    from ai.backend.client.exceptions import BackendAPIError
+
+    try:
+        return next(iter(await session.download([KEY], folder)))
+    except BackendAPIError as e:
+        if e.status != 404 or "sshd" in {app["name"] for app in await session.list_apps()}:
+            raise
+        raise NoServer("that session offers no sshd: its agent needs the extra `ssh`") from None
+
+
+async def _attend(*command: str) -> int:
+    """Run a program that has the terminal; signals of ours are its. Its exit code, as a shell counts it."""
+    child = await asyncio.create_subprocess_exec(*command)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # the terminal tells the child too
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, child.terminate)
+    try:
+        code = await child.wait()
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+    return 128 - code if code < 0 else code

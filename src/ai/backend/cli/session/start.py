@@ -1,0 +1,77 @@
+"""`backend.ai start`: a session that stays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ai.backend.cli.framework.invoke import call
+from ai.backend.cli.framework.lazy import Leaf, screen_of
+from ai.backend.cli.framework.output import MutedScreen
+from ai.backend.cli.session.options import creation_options, take_creation
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+
+@click.command(cls=Leaf)
+@click.argument("image")
+@click.option(
+    "--type",
+    "type_",
+    type=click.Choice(["interactive", "batch"]),
+    default="interactive",
+    show_default=True,
+    help="What ends it.",
+)
+@click.option("-c", "--startup-command", metavar="CMD", help="The program of a batch session.")
+@click.option(
+    "--batch-timeout", metavar="TIME", help="End the program of a batch session after seconds, or 30m, 2h, 1d."
+)
+@click.option("--enqueue-only", is_flag=True, help="Return once the session is queued.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
+@click.option("--max-wait", type=click.IntRange(0), default=0, metavar="SECONDS", help="Wait no longer for the start.")
+@creation_options
+def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: Any) -> None:
+    """Start a session of IMAGE and leave it running.
+
+    Exits with 1 if it does not start, and with 124 if --max-wait runs out first (it stays in the queue then).
+
+    \b
+      backend.ai start -t mysession -r cpu=1 -r mem=256m python
+    """
+    screen = screen_of()
+    notes = MutedScreen(screen.mode) if quiet else screen
+    creation = take_creation(given)
+    if creation.type_ == "batch" and not creation.startup_command:
+        raise click.UsageError("a batch session needs --startup-command")
+    if creation.batch_timeout and creation.type_ != "batch":
+        raise click.UsageError("--batch-timeout is for batch sessions (--type batch)")
+
+    async def work(api: AsyncSession) -> int:
+        from ai.backend.cli.session.progress import NotStarted, create_running, print_start
+
+        if enqueue_only:
+            session = await api.ComputeSession.get_or_create(image, **creation.options(enqueue_only=True))
+        else:
+            try:
+                session = await create_running(api, notes, image, creation, max_wait=max_wait)
+            except NotStarted as error:
+                screen.error(str(error), code="not-started")
+                return 124 if error.is_timeout else 1
+            await print_start(session, notes)
+        if screen.is_json:
+            document = {"id": session.id, "name": session.name, "status": session.status, "created": session.created}
+            screen.json({**document, "service_ports": session.service_ports})
+        elif enqueue_only:
+            screen.say(f"session {session.name} ({session.id}) is {session.status or 'queued'}")
+        else:
+            screen.say(f"session {session.name} is {session.status}")
+            services = ", ".join(str(one.get("name")) for one in session.service_ports)
+            if services:
+                screen.say(f"services: {services}")
+            notes.note(f"next: backend.ai info {session.name} | backend.ai rm {session.name}")
+        return 0
+
+    call(screen, work)

@@ -1,0 +1,1 @@
+"""Sesstpl, dotfile."""

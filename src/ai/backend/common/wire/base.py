@@ -1,0 +1,9 @@
+"""Base of wire."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Wire(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """Base of wire structs."""

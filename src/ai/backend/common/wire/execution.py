@@ -1,0 +1,168 @@
+"""Execution of wire."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from ai.backend.common.states import RunMode, RunStatus
+from ai.backend.common.wire.base import Wire
+
+
+class FileBlob(Wire, frozen=True, kw_only=True):
+    """``mode``: its permissions; without them it has those of the file that it replaces, or ordinary ones."""
+
+    path: str
+    data: bytes
+    mode: int | None = None
+
+
+class Execute(Wire, frozen=True, kw_only=True):
+    """One step of a run (spec 03-08). Answers within ``flush_timeout_s`` with whatever there is."""
+
+    kernel_id: str
+    run_id: str
+    mode: RunMode
+    code: str = ""
+    options: dict[str, Any] = {}
+    flush_timeout_s: float = 2.0
+
+
+class RunResult(Wire, frozen=True, kw_only=True):
+    """The Execution Result Object (spec 03-07). ``console`` items are ``[type, data]``."""
+
+    run_id: str
+    status: RunStatus
+    exit_code: int | None = None
+    console: list[list[Any]] = []
+    options: dict[str, Any] | None = None
+    files: list[dict[str, Any]] = []
+    reason: str | None = None
+
+
+class Complete(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    code: str
+    options: dict[str, Any] = {}
+
+
+class KernelRef(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+
+
+class UploadFiles(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    files: list[FileBlob]
+
+
+class DownloadFiles(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    paths: list[str]
+    max_bytes: int
+
+
+class TarFile(Wire, frozen=True, kw_only=True):
+    """One requested path as a tar archive; ``name`` is its bare file name."""
+
+    name: str
+    tar: bytes
+
+
+class ListFiles(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    path: str
+
+
+class FileEntry(Wire, frozen=True, kw_only=True):
+    filename: str
+    size: int
+    mode: str
+    mtime: float
+    kind: Literal["file", "directory", "link", "other"] = "file"
+
+
+class FileListing(Wire, frozen=True, kw_only=True):
+    entries: list[FileEntry]
+    folder_path: str
+    errors: str = ""
+
+
+class OpenPty(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    rows: int = 24
+    cols: int = 80
+
+
+class OpenPort(Wire, frozen=True, kw_only=True):
+    """Connect to what listens on 127.0.0.1 inside a kernel's workload. ``port`` is 1 to 65535."""
+
+    kernel_id: str
+    port: int
+
+
+ArgumentValue = str | list[str] | None
+"""Of an argument of a service: one value, several that follow its name, or none: a bare option."""
+
+
+class StartService(Wire, frozen=True, kw_only=True):
+    """Start a service of a kernel, or find it started (spec 03-05, "Service Definition DSL").
+
+    ``port`` chooses among several ports of one service and is only checked. ``envs`` and ``arguments`` are those that
+    its definition allows.
+    """
+
+    kernel_id: str
+    name: str
+    port: int | None = None
+    envs: dict[str, str] = {}
+    arguments: dict[str, ArgumentValue] = {}
+
+
+class StopService(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    name: str
+
+
+class ServiceState(Wire, frozen=True, kw_only=True):
+    """A service of a kernel. ``ports`` are those it listens on inside, at 127.0.0.1: give them to ``open_port``.
+
+    They are the declared ones where a workload has a network of its own, else free ones of the host, and empty while it
+    does not run. ``reason`` tells why it failed.
+    """
+
+    name: str
+    protocol: str
+    ports: list[int] = []
+    status: Literal["stopped", "starting", "running", "failed"] = "stopped"
+    url_template: str | None = None
+    allowed_arguments: list[str] = []
+    allowed_envs: list[str] = []
+    reason: str | None = None
+
+
+class PtyFrame(Wire, frozen=True, kw_only=True):
+    """One message of a terminal stream, either way. ``data`` of ``stdin`` and ``out``; rows and cols of ``resize``."""
+
+    kind: Literal["stdin", "out", "resize", "restart", "ping", "closed"]
+    data: bytes = b""
+    rows: int = 0
+    cols: int = 0
+
+
+class ListProcesses(Wire, frozen=True, kw_only=True):
+    """Asks for those processes of a kernel that use most now, at most ``limit`` of them."""
+
+    kernel_id: str
+    limit: int = 20
+
+
+class ProcessInfo(Wire, frozen=True, kw_only=True):
+    """One process. ``pid`` is its number inside of the workload; ``metrics`` as in StatReport."""
+
+    pid: int
+    command: str
+    metrics: dict[str, dict[str, str | None]]
+
+
+class ReadLogs(Wire, frozen=True, kw_only=True):
+    kernel_id: str
+    max_bytes: int = 10_485_760

@@ -1,0 +1,1 @@
+"""Agents indexed by what they have free."""

@@ -1,0 +1,1 @@
+"""Which agent is taken."""

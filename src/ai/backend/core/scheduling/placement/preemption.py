@@ -1,0 +1,113 @@
+"""Whom to end so that a session of larger priority gets a place.
+
+Rules: only preemptible sessions of smaller priority are ended, with all their kernels. On each agent that could serve
+the session they are tried from the smallest priority, the youngest first, until it fits; those that were not needed
+after all are spared. Of all agents the one is chosen whose victims have the smallest largest priority, then are the
+fewest, then have run the shortest; a policy may prefer the
+oldest instead of the youngest. What sessions hold that are ending already costs nobody anything. A session that needs
+several agents ends nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ai.backend.common.ids import SessionId
+from ai.backend.core.allocation.node import NodeAllocator
+from ai.backend.core.scheduling.index.agent_state import REFUSALS, WorkingAgent
+from ai.backend.core.scheduling.index.agents import Demand, Fleet
+from ai.backend.core.scheduling.index.slot_index import members
+from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession
+
+MAX_AGENTS = 256
+"""So many agents are looked at, those first that lack least."""
+Choice = tuple[tuple[int, int, float], int, list[RunningSession]]
+
+
+class Victims:
+    """The sessions that may be ended, by agent. Each is ended once."""
+
+    def __init__(self, fleet: Fleet, running: Sequence[RunningSession], *, oldest_first: bool = False) -> None:
+        self._fleet = fleet
+        self._sign = 1 if oldest_first else -1
+        self._on: dict[int, list[RunningSession]] = {}
+        for session in running:
+            for agent_id in {agent_id for agent_id, _ in session.kernels}:
+                rank = fleet.ranks.get(agent_id)
+                if rank is not None and (session.is_preemptible or session.is_ending):
+                    self._on.setdefault(rank, []).append(session)
+        for sessions in self._on.values():
+            sessions.sort(key=lambda s: (s.priority, self._sign * s.started_at.timestamp(), s.session_id.int))
+        self._gone: set[SessionId] = set()
+
+    def choose(self, session: PendingSession, demand: Demand, scope: int) -> tuple[int, list[RunningSession]] | None:
+        """The rank of an agent of a mask, and whom to end there; None if that would not help."""
+        best: Choice | None = None
+        for rank in self._nearest(demand, scope):
+            on = [s for s in self._on[rank] if s.session_id not in self._gone]
+            ending = [s for s in on if s.is_ending]
+            there = [s for s in on if not s.is_ending and s.priority < session.priority]
+            needed = self._needed(self._fleet.agents[rank], demand, ending, there)
+            if needed is not None:
+                least = max((s.priority for s in needed), default=-1)
+                ages = (self._sign * s.started_at.timestamp() for s in needed)
+                cost = least, len(needed), max(ages, default=0.0)
+                if best is None or cost < best[0]:
+                    best = cost, rank, needed
+        if best is None:
+            return None
+        self._gone |= {s.session_id for s in best[2]}
+        return best[1], best[2]
+
+    def _nearest(self, demand: Demand, scope: int) -> list[int]:
+        busy = 0
+        for rank in self._on:
+            busy |= 1 << rank
+        scope &= busy
+        if scope.bit_count() <= MAX_AGENTS:
+            return members(scope)
+        found = []
+        for _ in range(MAX_AGENTS):
+            found.append(self._fleet.closest(demand, scope))
+            scope &= ~(1 << found[-1])
+        return found
+
+    @staticmethod
+    def _needed(
+        agent: WorkingAgent, demand: Demand, ending: list[RunningSession], there: list[RunningSession]
+    ) -> list[RunningSession] | None:
+        """Those of ``there`` that must end for the demand to fit; None if even all of them are not enough."""
+
+        def fits(ended: list[RunningSession]) -> bool:
+            allocator, freed = agent.allocator.clone(), 0
+            for victim in (*ending, *ended):
+                freed += _release(agent, allocator, victim)
+            return _fits(allocator, demand, None if agent.room is None else agent.room + freed)
+
+        ended = next((there[:count] for count in range(len(there) + 1) if fits(there[:count])), None)
+        for victim in ended[:-1] if ended else ():
+            rest = [v for v in ended or () if v is not victim]
+            if fits(rest):
+                ended = rest
+        return ended
+
+
+def _release(agent: WorkingAgent, allocator: NodeAllocator, victim: RunningSession) -> int:
+    """Give back what the victim holds on this agent; how many kernels these are."""
+    here = [
+        kernel_id for agent_id, kernel_id in victim.kernels if agent_id == agent.agent_id and kernel_id in agent.held
+    ]
+    for kernel_id in here:
+        allocator.free(agent.held[kernel_id])
+    return len(here)
+
+
+def _fits(allocator: NodeAllocator, demand: Demand, room: int | None) -> bool:
+    if room is not None and len(demand.wishes) > room:
+        return False
+    try:
+        for slots, requirements in demand.wishes:
+            allocator.allocate(slots, requirements=requirements)
+    except REFUSALS:
+        return False
+    return True

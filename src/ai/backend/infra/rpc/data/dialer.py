@@ -1,0 +1,134 @@
+"""The agent's side of data connections: it connects where the manager says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from functools import cached_property
+from hashlib import sha256
+from hmac import compare_digest
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.infra.rpc.data.connection import MEET_S, WELCOME, DataConnection, user_of
+from ai.backend.infra.rpc.frames import DataOffer
+from ai.backend.infra.rpc.streams import StreamPort
+
+log = logging.getLogger(__name__)
+AT_ONCE = 8
+"""How many connections to a port may be without their answer at a time."""
+
+
+class DataDialer:
+    """Connects to one manager, at the host of its link's ``address``."""
+
+    def __init__(self, address: str) -> None:
+        self._host = urlsplit(address).hostname
+        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._connections: set[DataConnection] = set()
+
+    @cached_property
+    def _context(self) -> ssl.SSLContext:
+        return tls_client_context()
+
+    async def dial(self, offer: DataOffer, port: StreamPort) -> None:
+        """Has the stream carried by a connection of its own. Raises Unavailable if there can be none."""
+        connection = await self._by_path(offer) or await self._by_port(offer)
+        connection.carry(port)
+
+    def close(self) -> None:
+        """Cut every connection."""
+        for connection in list(self._connections):
+            connection.abort()
+
+    async def _by_path(self, offer: DataOffer) -> DataConnection | None:
+        if offer.path is None:
+            return None
+        try:
+            sock = await _connect(Path(offer.path))
+        except (OSError, ValueError):  # another host, or another user
+            return None
+        connection = self._connection()
+        try:
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
+            return await self._meet(connection, offer)
+        except (OSError, TimeoutError) as e:
+            log.debug("the socket %s takes no data connection: %s", offer.path, e)
+            return None
+
+    async def _by_port(self, offer: DataOffer) -> DataConnection:
+        if offer.port is None or self._host is None:
+            raise Unavailable("the manager takes data connections of its own host and user only")
+        async with self._turns:
+            try:
+                return await self._connect_by_tls(self._host, offer.port, offer)
+            except (OSError, TimeoutError) as e:
+                reason = str(e) or f"no answer within {MEET_S:g} s"
+                message = f"no data connection to the manager at {self._host}:{offer.port}: {reason}"
+                log.warning("%s; terminals and tunnels need that port", message)
+                raise Unavailable(message) from e
+
+    async def _connect_by_tls(self, host: str, port: int, offer: DataOffer) -> DataConnection:
+        """Raises OSError or TimeoutError."""
+        connection = self._connection()
+        async with asyncio.timeout(MEET_S):
+            loop = asyncio.get_running_loop()
+            transport, _ = await loop.create_connection(lambda: connection, host, port, ssl=self._context)
+            certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            if not compare_digest(sha256(certificate or b"").digest(), offer.fingerprint):
+                connection.abort()
+                raise ConnectionError("somebody else answers there")
+            return await self._meet(connection, offer)
+
+    def _connection(self) -> DataConnection:
+        return DataConnection(len(WELCOME), forget=self._connections.discard)
+
+    async def _meet(self, connection: DataConnection, offer: DataOffer) -> DataConnection:
+        """Present the token. Raises OSError or TimeoutError if it is not taken."""
+        self._connections.add(connection)
+        connection.say(offer.token)
+        try:
+            async with asyncio.timeout(MEET_S):
+                if await connection.first() != WELCOME:
+                    raise ConnectionError("what answers is no manager")
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+
+def tls_client_context() -> ssl.SSLContext:
+    """Make a context for TLS 1.3 that trusts every certificate: the caller must compare the fingerprint."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+async def _connect(path: Path) -> socket.socket:
+    """To a unix socket of this user in a folder that is closed to others.
+
+    Raises:
+        OSError: there is none, or it is another's.
+        ValueError: the path cannot be one.
+    """
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        status = os.fstat(folder)
+        if status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise PermissionError(f"{path.parent} is open to others")
+        await asyncio.get_running_loop().sock_connect(sock, f"/proc/self/fd/{folder}/{path.name}")
+        if user_of(sock) != os.getuid():
+            raise PermissionError(f"{path} is another user's")
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.close(folder)
+    return sock

@@ -1,0 +1,199 @@
+"""The manager's side of data connections: it listens, and takes each token once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.infra.rpc.data.certificate import tls_server_context
+from ai.backend.infra.rpc.data.connection import MEET_S, TOKEN_BYTES, WELCOME, DataConnection, user_of
+from ai.backend.infra.rpc.frames import DataOffer
+from ai.backend.infra.rpc.streams import StreamPort
+
+log = logging.getLogger(__name__)
+_STRANGERS = 128
+"""How many may be without their token at a time, at each listener."""
+_STRANGERS_OF_ONE = 32
+"""How many of them from one address. An honest agent has no more than ``data_dialer.AT_ONCE``."""
+
+
+class Strangers:
+    """Who has presented no token yet, by address, longest first. Who is one too many costs the longest its place."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, dict[asyncio.Task[None], None]] = {}
+        self._count = 0
+
+    def add(self, address: str, task: asyncio.Task[None]) -> None:
+        """Room is made at the address itself if it has too many, else at the one that has the most."""
+        self._tasks.setdefault(address, {})[task] = None
+        self._count += 1
+        task.add_done_callback(lambda _: self._remove(address, task))
+        if len(self._tasks[address]) > _STRANGERS_OF_ONE:
+            self._cut(address)
+        elif self._count > _STRANGERS:
+            self._cut(max(self._tasks, key=lambda one: len(self._tasks[one])))
+
+    def _cut(self, address: str) -> None:
+        longest = next(iter(self._tasks[address]))
+        longest.cancel()
+        self._remove(address, longest)
+
+    def _remove(self, address: str, task: asyncio.Task[None]) -> None:
+        tasks = self._tasks.get(address, {})
+        if task in tasks:
+            del tasks[task]
+            self._count -= 1
+            if not tasks:
+                del self._tasks[address]
+
+
+class DataServer:
+    """Listens on a port by TLS, and on a unix socket for agents of the same host and user.
+
+    Args:
+        port: 0 for any free one.
+        path: of the socket, in a folder that is this server's own; None for no such socket.
+    """
+
+    def __init__(self, port: int = 0, path: Path | None = None) -> None:
+        self._wanted = port
+        self._path = path
+        self._port: int | None = None
+        self._fingerprint = b""
+        self._has_socket = False
+        self._listeners: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._connections: set[DataConnection] = set()
+        self._expected: dict[bytes, StreamPort] = {}
+
+    async def start(self, address: str) -> None:
+        """Listens at the host of the link's address, and on the socket if it can.
+
+        Raises:
+            Unavailable: the port is taken.
+        """
+        host = urlsplit(address).hostname
+        if host is not None:
+            try:
+                context, self._fingerprint = tls_server_context()
+                family = socket.AF_INET6 if ":" in host else socket.AF_INET
+                listener = socket.create_server((host, self._wanted), family=family, backlog=128)
+            except OSError as e:  # ssl.SSLError is one
+                raise Unavailable(f"cannot bind the data port {self._wanted} of {host}: {e}") from None
+            self._port = listener.getsockname()[1]
+            self._listen(listener, context)
+        if self._path is not None:
+            try:
+                listener = _listen_on(self._path)
+            except OSError as e:
+                log.warning("agents of this host cannot open data connections at %s: %s", self._path, e)
+            else:
+                self._has_socket = True
+                self._listen(listener, None)
+
+    async def stop(self) -> None:
+        """Cut every connection. Safe without ``start`` and twice."""
+        tasks, listeners, self._listeners = list(self._tasks), self._listeners, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for listener in listeners:
+            listener.close()
+        for connection in list(self._connections):
+            connection.abort()
+        self._expected.clear()
+        if self._has_socket and self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._port, self._has_socket = None, False
+
+    @contextmanager
+    def offer(self, port: StreamPort) -> Iterator[DataOffer]:
+        """Yields how the far end of this stream may connect until the block is left. Raises Unavailable: in no way."""
+        if not self._listeners:
+            raise Unavailable("the manager takes no data connections")
+        token = secrets.token_bytes(TOKEN_BYTES)
+        self._expected[token] = port
+        try:
+            yield DataOffer(token, str(self._path) if self._has_socket else None, self._port, self._fingerprint)
+        finally:
+            self._expected.pop(token, None)
+
+    def _listen(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        listener.setblocking(False)
+        self._listeners.append(listener)
+        self._spawn(self._accept(listener, context), "data-accept")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
+        strangers = Strangers()
+        while True:
+            try:
+                sock, address = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError as e:
+                log.warning("a data connection could not be accepted: %s", e)
+                await asyncio.sleep(0.1)  # out of file descriptors: some will be closed
+                continue
+            meeting = self._spawn(self._meet(sock, context), "data-meet")
+            strangers.add(address[0] if context is not None else "", meeting)
+            await asyncio.sleep(0)  # each has begun, and closes its socket when it is cut
+
+    async def _meet(self, sock: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Take the token of whoever connects, within its time."""
+        if context is None and user_of(sock) != os.getuid():
+            sock.close()
+            return
+        connection = DataConnection(TOKEN_BYTES, forget=self._connections.discard)
+        self._connections.add(connection)
+        try:
+            async with asyncio.timeout(MEET_S):
+                await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, sock, ssl=context)
+                port = self._expected.pop(await connection.first(), None)
+        except (OSError, TimeoutError) as e:
+            log.debug("a data connection did not say what it is for: %s", e)
+            port = None
+        except asyncio.CancelledError:
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # a transport that is being made does not hear of its end otherwise
+            connection.abort()
+            self._connections.discard(connection)
+            raise
+        if port is None:
+            connection.abort()
+            self._connections.discard(connection)
+            return
+        connection.carry(port)
+        connection.say(WELCOME)
+
+
+def _listen_on(path: Path) -> socket.socket:
+    """A unix socket in a folder of this user alone, however long its path is. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.chmod(0o700)
+    path.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(f"/proc/self/fd/{folder}/{path.name}")
+        listener.listen(128)
+    except OSError:
+        listener.close()
+        raise
+    finally:
+        os.close(folder)
+    return listener

@@ -1,0 +1,126 @@
+"""An agent's end of links to several managers: each may command it, and each hears of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from ai.backend.common.errors import DeadlineExceeded, Unavailable
+from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, ObservationReport, StatReport
+from ai.backend.infra.rpc.endpoints import AgentEndpoint
+
+log = logging.getLogger(__name__)
+_AWAY = (Unavailable, DeadlineExceeded)
+
+
+class SeveralManagers:
+    """An :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` over one for each manager.
+
+    Heartbeats and statistics go to all managers, so that each knows what lives; one that takes a heartbeat is enough.
+    Observations go to one, the same as long as it answers: any manager can apply them, and they are numbered.
+
+    Args:
+        make: opens nothing yet; ``make(address, key)`` is an endpoint to one manager.
+        managers: address -> the manager's public key.
+    """
+
+    def __init__(self, make: Callable[[str, str], AgentEndpoint], managers: Mapping[str, str]) -> None:
+        self._make = make
+        self._ends = {address: (key, make(address, key)) for address, key in managers.items()}
+        self._unlisted: set[str] = set()
+        self._commands: AgentCommands | None = None
+        self._reports = _Reports(self)
+
+    @property
+    def reports(self) -> ManagerReports:
+        return self._reports
+
+    @property
+    def faces(self) -> dict[str, ManagerReports]:
+        """By address."""
+        return {address: end.reports for address, (_, end) in self._ends.items()}
+
+    async def start(self, commands: AgentCommands) -> None:
+        self._commands = commands
+        for _, end in self._ends.values():
+            await end.start(commands)
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(end.stop() for _, end in self._ends.values()))
+        self._commands = None
+
+    async def change(self, managers: Mapping[str, str]) -> None:
+        """Connect to these from now on; links that stay are not touched. None at all changes nothing.
+
+        A manager that is not listed any more, and still takes heartbeats, has only lost its way to the list: it is kept
+        until it does not.
+        """
+        if not managers:
+            return
+        self._unlisted = {address for address in self._ends if address not in managers}
+        for address, (key, _) in list(self._ends.items()):
+            if managers.get(address, key) != key:
+                await self._drop(address)
+        for address, key in managers.items():
+            if address not in self._ends:
+                end = self._make(address, key)
+                self._ends[address] = (key, end)
+                if self._commands is not None:
+                    await end.start(self._commands)
+
+    async def drop_unlisted(self, silent: set[str]) -> None:
+        """Leave those of ``silent`` that are not listed."""
+        for address in self._unlisted & silent:
+            await self._drop(address)
+
+    async def _drop(self, address: str) -> None:
+        self._unlisted.discard(address)
+        found = self._ends.pop(address, None)
+        if found is not None:
+            log.info("the manager at %s is not listed any more", address)
+            await found[1].stop()
+
+
+class _Reports:
+    """Implements ManagerReports over several."""
+
+    def __init__(self, ends: SeveralManagers) -> None:
+        self._ends = ends
+        self._last = ""
+
+    async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
+        faces = self._ends.faces
+        replies = await asyncio.gather(*(f.heartbeat(report) for f in faces.values()), return_exceptions=True)
+        silent = {address for address, reply in zip(faces, replies, strict=True) if isinstance(reply, _AWAY)}
+        await self._ends.drop_unlisted(silent)
+        good = [reply for reply in replies if isinstance(reply, HeartbeatReply)]
+        if not good:
+            worst = [reply for reply in replies if isinstance(reply, BaseException)]
+            raise next((e for e in worst if not isinstance(e, _AWAY)), worst[0] if worst else Unavailable("no manager"))
+        # A manager that is not there makes every heartbeat as long as the wait for it, so the others set the pace.
+        return HeartbeatReply(
+            interval_s=min(reply.interval_s for reply in good),
+            unknown_kernels=[kernel for reply in good for kernel in reply.unknown_kernels],
+        )
+
+    async def observe(self, report: ObservationReport) -> int:
+        faces = self._ends.faces
+        failure: Exception = Unavailable("no manager is known")
+        for address in sorted(faces, key=lambda one: one != self._last):
+            try:
+                seq = await faces[address].observe(report)
+            except _AWAY as e:
+                failure = e
+                continue
+            self._last = address
+            return seq
+        raise failure
+
+    async def report_stats(self, report: StatReport) -> None:
+        faces = self._ends.faces.values()
+        replies = await asyncio.gather(*(face.report_stats(report) for face in faces), return_exceptions=True)
+        failures = [reply for reply in replies if isinstance(reply, Exception)]
+        if failures and len(failures) == len(replies):
+            raise failures[0]

@@ -1,0 +1,273 @@
+"""The manager's end of the link on ZeroMQ: one ROUTER with CURVE, to which all agents connect."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from uuid import uuid4
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from ai.backend.common.errors import Unavailable
+from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.rpc.data.server import DataServer
+from ai.backend.infra.rpc.endpoints import ConnectedAgents
+from ai.backend.infra.rpc.frames import PROTOCOL, Envelope, Hello, Kind, decode, decode_body, encode
+from ai.backend.infra.rpc.methods import MAX_MESSAGE_BYTES
+from ai.backend.infra.rpc.multiplexer import Multiplexer
+from ai.backend.infra.rpc.proxies import commands_proxy, reports_service
+from ai.backend.infra.rpc.zmq.keys import AgentKeys, KeyPair
+from ai.backend.infra.rpc.zmq.zap import DOMAIN, ZapHandler
+
+log = logging.getLogger(__name__)
+_PROBE_S = 0.25
+
+
+@dataclass(slots=True)
+class _Peer:
+    """A connected agent. ``route`` is the ROUTER's name of its present connection."""
+
+    agent_id: str
+    incarnation: str
+    route: bytes
+    multiplexer: Multiplexer
+    seen_at: float
+
+
+class ZmqManagerEndpoint:
+    """A :class:`~ai.backend.infra.rpc.endpoints.ManagerEndpoint`.
+
+    Args:
+        bind: address, e.g. ``tcp://0.0.0.0:6011``; port 0 chooses one, see ``address``.
+        keypair: the manager's CURVE keys. Agents must know the public one.
+        agent_keys: which agent each client key belongs to, asked at each handshake and hello.
+        lost_after_s: an agent that says nothing for so long is not connected.
+        data: takes the connections that carry streams; started and stopped with it. None: no streams can be opened.
+    """
+
+    def __init__(
+        self,
+        *,
+        bind: str,
+        keypair: KeyPair,
+        agent_keys: AgentKeys,
+        lost_after_s: float = 6.0,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        deadline_scale: float = 1.0,
+        data: DataServer | None = None,
+    ) -> None:
+        self._data = data
+        self._bind = bind
+        self._keypair = keypair
+        self._agent_keys = agent_keys
+        self._lost_after_s = lost_after_s
+        self._limit = max_message_bytes
+        self._scale = deadline_scale
+        self._context: zmq.asyncio.Context | None = None
+        self._socket: zmq.asyncio.Socket | None = None
+        self._zap: ZapHandler | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reports: ManagerReports | None = None
+        self._peers: dict[str, _Peer] = {}
+        self._routes: dict[bytes, _Peer] = {}
+        self._incarnation = ""
+        self._agents = ConnectedAgents(lambda: self._peers, self.agent)
+        self.address = bind
+
+    async def start(self, reports: ManagerReports) -> None:
+        """Raises Unavailable if the address cannot be bound."""
+        self._reports = reports
+        self._incarnation = uuid4().hex
+        self._context = zmq.asyncio.Context()
+        try:
+            self._zap = ZapHandler(self._context, lambda key: self._agent_keys.agent_for(key) is not None)
+            self._socket = self._open_socket(self._context)
+        except zmq.ZMQError as e:
+            await self.stop()
+            raise Unavailable(f"cannot bind {self._bind}: {e}") from None
+        if self._data is not None:
+            try:
+                await self._data.start(self.address)
+            except Unavailable:
+                await self.stop()
+                raise
+        self._tasks = [
+            asyncio.create_task(self._receive(self._socket), name="link-receive"),
+            asyncio.create_task(self._watch(), name="link-watch"),
+        ]
+
+    def _open_socket(self, context: zmq.asyncio.Context) -> zmq.asyncio.Socket:
+        socket = context.socket(zmq.ROUTER)
+        socket.curve_server = True
+        socket.curve_secretkey = self._keypair.secret.encode()
+        socket.curve_publickey = self._keypair.public.encode()
+        socket.zap_domain = DOMAIN
+        socket.linger = 0
+        socket.router_mandatory = True
+        # No high-water mark: an agent that stalls must not stall the others. What may be under way is bounded by the
+        # number of calls, the credit of streams, and by the heartbeat that drops a dead connection with its queue.
+        socket.sndhwm = socket.rcvhwm = 0
+        socket.maxmsgsize = self._limit
+        socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, int(self._lost_after_s * 1000)
+        try:
+            socket.bind(self._bind)
+        except zmq.ZMQError:
+            socket.close(0)
+            raise
+        self.address = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).decode().rstrip("\0")
+        return socket
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for peer in list(self._peers.values()):
+            await peer.multiplexer.close()
+        if self._data is not None:
+            await self._data.stop()
+        self._peers.clear()
+        self._routes.clear()
+        if self._zap is not None:
+            await self._zap.close()
+        if self._socket is not None:
+            self._socket.close(0)
+        if self._context is not None:
+            self._context.term()
+        self._zap = self._socket = self._context = self._reports = None
+
+    def agent(self, agent_id: str) -> AgentCommands:
+        return commands_proxy(partial(self._connection, agent_id))
+
+    async def _connection(self, agent_id: str) -> Multiplexer:
+        """Raises Unavailable unless that agent is connected."""
+        peer = self._peers.get(agent_id)
+        if peer is None:
+            raise Unavailable(f"agent {agent_id} is not connected")
+        return peer.multiplexer
+
+    @property
+    def agents(self) -> Mapping[str, AgentCommands]:
+        return self._agents
+
+    # ---- receiving --------------------------------------------------------------------------------------------------
+
+    async def _receive(self, socket: zmq.asyncio.Socket) -> None:
+        while True:
+            frames = await socket.recv_multipart(copy=False)
+            try:
+                await self._take(frames)
+            except msgspec.MsgspecError as e:
+                log.warning("a message that cannot be read is ignored: %s", e)
+            except Exception:
+                log.exception("a message could not be handled")
+
+    async def _take(self, frames: list[zmq.Frame]) -> None:
+        if len(frames) != 2:
+            log.warning("a message of %d parts is ignored", len(frames))
+            return
+        route = frames[0].bytes
+        envelope = decode(frames[1].bytes)
+        peer = self._routes.get(route)
+        if envelope.kind == Kind.HELLO:
+            await self._hello(route, str(frames[1].get("User-Id")), envelope)
+        elif peer is None:
+            await self._refuse(route, "say hello first")
+        else:
+            peer.seen_at = asyncio.get_running_loop().time()
+            peer.multiplexer.feed(envelope)
+
+    async def _hello(self, route: bytes, public_key: str, envelope: Envelope) -> None:
+        try:
+            hello = decode_body(envelope.body, Hello)
+        except msgspec.MsgspecError:
+            await self._refuse(route, "the hello cannot be read")
+            return
+        bound = self._agent_keys.agent_for(public_key)
+        if hello.protocol != PROTOCOL:
+            await self._refuse(route, f"protocol {hello.protocol} is not {PROTOCOL}")
+        elif bound is None or bound != hello.agent_id:
+            log.warning("the key %s belongs to %s and claims to be %s", public_key, bound, hello.agent_id[:64])
+            self._drop_route(route, "its key was taken away")
+            await self._refuse(route, "the key belongs to another agent")
+        else:
+            self._admit(route, hello)
+            await self._greet(route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))
+
+    def _admit(self, route: bytes, hello: Hello) -> None:
+        assert self._reports is not None
+        peer = self._peers.get(hello.agent_id)
+        if peer is not None and peer.incarnation != hello.incarnation:
+            self._drop(peer, "it was started anew")
+            peer = None
+        if peer is None:
+            multiplexer = Multiplexer(
+                f"agent {hello.agent_id}",
+                lambda data: self._post(self._route_of(hello.agent_id), data),
+                service=reports_service(self._reports, hello.agent_id),
+                max_message_bytes=self._limit,
+                deadline_scale=self._scale,
+                server=self._data,
+            )
+            peer = self._peers[hello.agent_id] = _Peer(hello.agent_id, hello.incarnation, route, multiplexer, 0.0)
+            log.info("agent %s is connected", hello.agent_id)
+        if peer.route != route:
+            self._routes.pop(peer.route, None)
+            peer.route = route
+        self._routes[route] = peer
+        peer.seen_at = asyncio.get_running_loop().time()
+
+    async def _refuse(self, route: bytes, reason: str) -> None:
+        await self._greet(route, encode(Kind.REFUSED, name=reason, limit=self._limit))
+
+    # ---- sending ----------------------------------------------------------------------------------------------------
+
+    def _route_of(self, agent_id: str) -> bytes | None:
+        peer = self._peers.get(agent_id)
+        return peer.route if peer is not None else None
+
+    async def _greet(self, route: bytes, data: bytes) -> None:
+        with suppress(Unavailable):
+            await self._post(route, data)
+
+    async def _post(self, route: bytes | None, data: bytes) -> None:
+        """Raises Unavailable if that connection is gone."""
+        if self._socket is None or route is None:
+            raise Unavailable("the agent is not connected")
+        try:
+            await self._socket.send_multipart([route, data])
+        except zmq.ZMQError as e:
+            if e.errno != zmq.EHOSTUNREACH:
+                log.warning("a message could not be sent: %s", e)
+            self._drop_route(route, "its connection is gone")
+            raise Unavailable("the connection of the agent is gone") from None
+
+    def _drop_route(self, route: bytes, reason: str) -> None:
+        peer = self._routes.get(route)
+        if peer is not None:
+            self._drop(peer, reason)
+
+    def _drop(self, peer: _Peer, reason: str) -> None:
+        if self._peers.get(peer.agent_id) is not peer:
+            return
+        log.warning("agent %s is no longer connected: %s", peer.agent_id, reason)
+        del self._peers[peer.agent_id]
+        self._routes.pop(peer.route, None)
+        peer.multiplexer.lose(Unavailable(f"agent {peer.agent_id} is no longer connected: {reason}"))
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(min(_PROBE_S, self._lost_after_s / 6))
+            now = asyncio.get_running_loop().time()
+            for peer in list(self._peers.values()):
+                if now - peer.seen_at > self._lost_after_s:
+                    self._drop(peer, f"it said nothing for {self._lost_after_s:g} s")
+                elif peer.multiplexer.is_waiting:
+                    # A connection that was closed refuses what is sent: an agent that died need not be waited for.
+                    await self._greet(peer.route, encode(Kind.WELCOME, name=self._incarnation, limit=self._limit))

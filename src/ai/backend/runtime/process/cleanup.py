@@ -1,0 +1,175 @@
+"""Ending and erasing: what a crash, a shim or a finished workload leaves. Every step may be repeated."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ai.backend.plugin.crash_points import crash_point
+from ai.backend.plugin.node import cgroupfs, proc
+from ai.backend.plugin.node.cgroups import CgroupDriver, Group
+from ai.backend.plugin.node.trees import remove_tree
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
+from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE
+from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
+
+PATIENCE_S = 10.0
+PLAIN_FILES_LAST = ("lock", "removing", "record.json")
+
+
+def kill_shim(directory: WorkloadDirectory) -> None:
+    """SIGKILL a shim by its recorded identity, once it has recorded it, and wait until its lock is free."""
+    deadline = time.monotonic() + PATIENCE_S
+    while directory.is_locked() and time.monotonic() < deadline:
+        identity = directory.identity() or {}
+        shim = identity.get("shim")
+        if shim and identity.get("boot_id") == proc.boot_id() and proc.is_same(shim[0], shim[1]):
+            with suppress(ProcessLookupError):
+                os.kill(shim[0], signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def leftovers(record: Record) -> list[int]:
+    """Processes of a workload whose shim is dead: members of its groups, and bearers of its cookie."""
+    groups = [dict(group) for group in record.cgroups]
+    return sorted({*cgroupfs.members(groups), *bearers(record.cookie)} - {os.getpid()})
+
+
+def bearers(cookie: str) -> list[int]:
+    """Processes of this host with the workload's cookie in their environment."""
+    mark = f"{COOKIE_VARIABLE}={cookie}".encode()
+    found: list[int] = []
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit():
+            continue
+        try:
+            environ = (path / "environ").read_bytes()
+        except OSError:
+            continue
+        if mark in environ:
+            found.append(int(path.name))
+    return found
+
+
+def kill_leftovers(record: Record) -> None:
+    """SIGKILL until nothing is found any more, or patience ends."""
+    groups = [dict(group) for group in record.cgroups]
+    deadline = time.monotonic() + PATIENCE_S
+    while (found := leftovers(record)) and time.monotonic() < deadline:
+        cgroupfs.kill(groups)
+        proc.stop_and_kill(found)
+        time.sleep(0.01)
+    cgroupfs.remove(groups)
+
+
+def bury(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
+    """Make the end of a workload whose shim died known, after killing what it may have left. Idempotent."""
+    lock = directory.take_lock(PATIENCE_S)
+    if lock is None:
+        return directory.exit() or WorkloadExit(reason="shim-unknown")
+    try:
+        kill_leftovers(record)
+        ended = directory.exit()
+        if ended is None:
+            ended = WorkloadExit(signal=signal.SIGKILL, reason="shim-died")
+            directory.write_exit(ended)
+        return ended
+    finally:
+        os.close(lock)
+
+
+def undo_creation(state: StateDirectory, directory: WorkloadDirectory, cgroups: CgroupDriver) -> None:
+    """Leave nothing of a creation that failed; a home that was there before stays."""
+    record = directory.record()
+    kill_shim(directory)
+    if record is None:
+        remove_tree(directory.path)
+        return
+    directory.mark_removing(keep_home=not record.made_home)
+    erase(state, directory, record.key, keep_home=not record.made_home, cgroups=cgroups)
+
+
+def erase(
+    state: StateDirectory,
+    directory: WorkloadDirectory,
+    key: WorkloadKey,
+    *,
+    keep_home: bool,
+    cgroups: CgroupDriver,
+) -> None:
+    """Remove every trace of a workload. The record goes last: whatever is left is found by it."""
+    record = directory.record()
+    lock = directory.take_lock() if directory.path.exists() else None
+    if lock is None and directory.path.exists():
+        kill_shim(directory)
+        lock = directory.take_lock()
+    try:
+        if record is not None:
+            kill_leftovers(record)
+        cgroupfs.remove([dict(group) for group in _groups_of(cgroups, str(key))])
+        if not keep_home:
+            remove_tree(state.home(key.kernel_id))
+            crash_point("remove.home")
+        _empty(directory)
+        crash_point("remove.emptied")
+        remove_tree(directory.path)
+    finally:
+        if lock is not None:
+            os.close(lock)
+
+
+def _groups_of(cgroups: CgroupDriver, name: str) -> Sequence[Group]:
+    return [group for group in cgroups.leftovers() if Path(group["path"]).name == name]
+
+
+def _empty(directory: WorkloadDirectory) -> None:
+    try:
+        entries = list(directory.path.iterdir())
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.name not in PLAIN_FILES_LAST:
+            remove_tree(entry)
+
+
+def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
+    """Complete begun removals, undo half-made creations, bury the dead, drop groups that belong to nobody."""
+    known: set[str] = set()
+    for directory in list(state.all_workloads()):
+        known.add(directory.path.name)
+        record = directory.record()
+        if record is None:
+            _drop_rubbish(directory)
+        elif directory.is_being_removed:
+            erase(state, directory, record.key, keep_home=directory.keeps_home, cgroups=cgroups)
+        elif directory.exit() is not None or _is_alive(directory):
+            continue
+        elif directory.identity() is None or (directory.identity() or {}).get("leader") is None:
+            undo_creation(state, directory, cgroups)
+        else:
+            bury(record, directory)
+    orphans = [dict(group) for group in cgroups.leftovers() if Path(group["path"]).name not in known]
+    for group in orphans:
+        cgroupfs.remove([group])
+
+
+def _is_alive(directory: WorkloadDirectory) -> bool:
+    """Whether a shim lives and has started its workload; one that is about to is waited for."""
+    deadline = time.monotonic() + PATIENCE_S
+    while directory.is_locked():
+        if (directory.identity() or {}).get("leader") is not None or time.monotonic() > deadline:
+            return True
+        time.sleep(0.01)
+    return directory.exit() is not None
+
+
+def _drop_rubbish(directory: WorkloadDirectory) -> None:
+    """No record: the agent died between the directory and the record, so nothing was ever started."""
+    lock = directory.take_lock()
+    if lock is not None:
+        remove_tree(directory.path)
+        os.close(lock)

@@ -1,0 +1,53 @@
+import pytest
+
+from ai.backend.cli.run.cases import Plan, make_cases
+from ai.backend.cli.run.ranges import RangeError
+from ai.backend.cli.session.options import Creation
+
+
+def test_each_text_sees_its_own_range_first() -> None:
+    cases = make_cases(
+        {"N": "$X", "PLAIN": "$HOME"},
+        "make $X $Y",
+        "run $X",
+        env_ranges=[{"X": "e1"}, {"X": "e2"}],
+        build_ranges=[{"Y": "b"}],
+        exec_ranges=[{"X": "x1"}, {"X": "x2"}],
+    )
+    assert [(one.env["N"], one.build, one.exec) for one in cases] == [
+        ("e1", "make x1 b", "run x1"),
+        ("e1", "make x2 b", "run x2"),
+        ("e2", "make x1 b", "run x1"),
+        ("e2", "make x2 b", "run x2"),
+    ]
+    assert cases[0].env["PLAIN"] == "$HOME"
+    assert cases[0].title == "X=x1 Y=b"
+
+
+def test_without_ranges_there_is_one_case() -> None:
+    (case,) = make_cases({"A": "$B"}, None, None)
+    assert (case.values, case.env, case.build, case.exec) == ({}, {"A": "$B"}, None, None)
+
+
+def test_the_product_of_all_ranges_is_bounded() -> None:
+    many = [{"X": str(number)} for number in range(40)]
+    with pytest.raises(RangeError, match="1600 combinations"):
+        make_cases({}, None, None, env_ranges=many, exec_ranges=many)
+
+
+@pytest.mark.parametrize(
+    ("build", "exec_", "expected"),
+    [
+        (None, None, ("*", "*")),
+        (None, "./main", ("", "./main")),
+        ("make", "./main", ("make", "./main")),
+        ("", None, ("", "*")),
+    ],
+)
+def test_the_commands_of_the_image_are_the_default(
+    build: str | None, exec_: str | None, expected: tuple[str, str]
+) -> None:
+    (case,) = make_cases({}, build, exec_)
+    options = Plan(image="c", code=None, creation=Creation(), cases=[case]).batch_options(case)
+    assert (options["build"], options["exec"]) == expected
+    assert (options["clean"], options["buildLog"]) == ("*", True)

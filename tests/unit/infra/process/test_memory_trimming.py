@@ -1,0 +1,38 @@
+"""When the memory of a peak is given back."""
+
+from __future__ import annotations
+
+from ai.backend.infra.process.memory import Tidying
+
+
+class Blocks:
+    now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
+async def test_once_after_each_peak() -> None:
+    blocks, rests = Blocks(), []
+
+    async def rest() -> None:
+        rests.append(blocks.now)
+
+    tidying = Tidying([rest], blocks=blocks)
+    assert not await tidying.look()  # nothing has happened
+    for now in (1_200_000, 1_300_000, 1_300_000, 1_300_000, 1_150_000, 1_011_500, 1_011_000):  # it rises, and falls
+        blocks.now = now
+        assert not await tidying.look()
+    assert await tidying.look()  # it has come to rest
+    assert rests == [1_011_000]
+    assert not await tidying.look()
+    blocks.now = 1_005_000  # what comes and goes all the time
+    assert not await tidying.look()
+    assert not await tidying.look()
+    blocks.now = 1_100_000
+    assert not await tidying.look()
+    blocks.now = 1_020_000
+    assert not await tidying.look()
+    assert not await tidying.look()
+    assert await tidying.look()
+    assert len(rests) == 2
