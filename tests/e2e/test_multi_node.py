@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
-from ai.backend.plugin.node import ipsec
+from ai.backend.node.linux import ipsec
 from tests.support.cluster import wait_until
 from tests.support.forked import ForkedPopen
 from tests.support.migrated import migrated

@@ -33,7 +33,7 @@ DAEMONS = (
     "ai.backend.infra.rpc.zmq.agent",
     "ai.backend.infra.rpc.zmq.manager",
     "ai.backend.manager.main",
-    "ai.backend.plugin.host.zygote",
+    "ai.backend.pluginhost.zygote",
     "ai.backend.runtime.process",
     "ai.backend.standalone.cluster",
     "ai.backend.standalone.agent_daemon",

@@ -12,10 +12,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from ai.backend.plugin.host import forking
-from ai.backend.plugin.host.zygote import Zygote
+from ai.backend.pluginhost import fork
+from ai.backend.pluginhost.zygote import Zygote
 
-_execute = forking.spawn
+_execute = fork.spawn
 
 
 class _Child:
@@ -59,7 +59,7 @@ def prepare() -> None:
         child: Any = waiting.pop()
         return child  # type: ignore[no-any-return]  # as much of one as is asked
 
-    setattr(forking, "spawn", spawn)  # noqa: B010  # a function cannot be assigned otherwise
+    setattr(fork, "spawn", spawn)  # noqa: B010  # a function cannot be assigned otherwise
 
 
 def _wait_to_be_zygote(requests: socket.socket) -> None:

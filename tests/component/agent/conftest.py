@@ -17,7 +17,7 @@ from ai.backend.agent.main import Agent
 from ai.backend.common.states import KernelStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, KernelSpec
 from ai.backend.common.wire.reports import KernelObservation
-from ai.backend.plugin.loading import PluginSource
+from ai.backend.plugin.discovery import PluginSource
 from tests.support.agent_fakes import FakeManager, FakePlugin, FakeRuntime, fake_plugin
 
 

@@ -16,7 +16,7 @@ from ai.backend.agent.main import Agent
 from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
-from ai.backend.plugin.loading import PluginSource, find_plugins
+from ai.backend.plugin.discovery import PluginSource, find_plugins
 from tests.component.agent.test_process_runtime import MIB, RealBench
 from tests.support.agent_fakes import FakePlugin, fake_plugin
 from tests.support.audit import leftovers

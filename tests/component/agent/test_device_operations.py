@@ -16,7 +16,7 @@ from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, DeviceOptionsOf, OperateDevice
 from ai.backend.plugin.accelerator import AbstractComputePlugin
-from ai.backend.plugin.loading import PluginSource
+from ai.backend.plugin.discovery import PluginSource
 from tests.component.agent.conftest import Bench
 
 DECLARATION = """

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ai.backend.common.errors import PluginError
-from ai.backend.plugin.host import HostedPlugin, launch
+from ai.backend.pluginhost import HostedPlugin, launch
 from tests.component.agent.test_plugin_host import is_alive
 from tests.support.neighbours import REFERENCE
 
@@ -120,6 +120,6 @@ def is_host(pid: str) -> bool:
     """Whether it is a child of a child of this process that runs hosts."""
     try:
         mother = int(status(int(pid), "PPid"))
-        return b"ai.backend.plugin.host" in Path(f"/proc/{mother}/cmdline").read_bytes()
+        return b"ai.backend.pluginhost" in Path(f"/proc/{mother}/cmdline").read_bytes()
     except (OSError, ValueError, StopIteration):
         return False

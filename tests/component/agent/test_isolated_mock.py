@@ -15,7 +15,7 @@ from ai.backend.agent.main import Agent
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels
 from ai.backend.common.wire.reports import AgentReport, KernelObservation
-from ai.backend.plugin.loading import find_plugins
+from ai.backend.plugin.discovery import find_plugins
 from tests.component.agent.conftest import Bench
 
 S = KernelStatus
@@ -119,6 +119,6 @@ def _hosts() -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
-            if int(parent) == os.getpid() and b"ai.backend.plugin.host" in (folder / "cmdline").read_bytes():
+            if int(parent) == os.getpid() and b"ai.backend.pluginhost" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found

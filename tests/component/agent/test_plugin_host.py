@@ -31,8 +31,8 @@ from ai.backend.plugin.accelerator import (
     TerminationDeferred,
     Workload,
 )
-from ai.backend.plugin.host import BadAnswer, HostedPlugin, launch
-from ai.backend.plugin.host.process import HostedCallFailed
+from ai.backend.pluginhost import BadAnswer, HostedPlugin, launch
+from ai.backend.pluginhost.process import HostedCallFailed
 from tests.support.neighbours import REFERENCE
 
 Launch = Callable[..., Coroutine[Any, Any, HostedPlugin]]
@@ -279,7 +279,7 @@ async def test_when_the_agent_is_killed_nothing_of_its_hosts_is_left() -> None:
 
 AGENT = """
 import asyncio, os, pathlib
-from ai.backend.plugin.host import launch
+from ai.backend.pluginhost import launch
 
 async def main():
     settings = {"faults": {"list_devices": "detach"}}
@@ -321,7 +321,7 @@ async def test_a_host_dies_with_whoever_started_it(tmp_path: Path) -> None:
     for fault in ("", "block"):
         code = (
             "import asyncio, os, sys\n"
-            "from ai.backend.plugin.host import launch\n"
+            "from ai.backend.pluginhost import launch\n"
             "async def main():\n"
             f"    settings = {{'faults': {{'list_devices': {fault!r}}}}}\n"
             f"    p = await launch({REFERENCE!r}, lambda key: settings, deadline_s=30.0, ended=print)\n"

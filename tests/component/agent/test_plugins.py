@@ -18,7 +18,7 @@ from ai.backend.common.states import KernelEventReason, KernelStatus, SlotType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel
 from ai.backend.common.wire.reports import AgentReport
 from ai.backend.plugin.accelerator import AbstractComputePlugin
-from ai.backend.plugin.loading import PluginSource
+from ai.backend.plugin.discovery import PluginSource
 from tests.component.agent.conftest import Bench
 from tests.support.agent_fakes import fake_plugin
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.plugin.testing.inside import ALL
+from ai.backend.pluginhost.check_process import ALL
 from tests.support import forked
 from tests.support.neighbours import REFERENCE
 

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from ai.backend.plugin.node import cgroupfs
-from ai.backend.plugin.node.cgroups import CgroupV1, CgroupV2, GroupFiles, Limits, NoCgroups
+from ai.backend.node.linux import cgroupfs
+from ai.backend.node.linux.cgroups import CgroupV1, CgroupV2, GroupFiles, Limits, NoCgroups
 from ai.backend.runtime.process.cgroup_probe import CgroupMount, find_driver
 
 V2_FILES = {

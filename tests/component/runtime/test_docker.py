@@ -23,12 +23,12 @@ import pytest
 
 from ai.backend.common.errors import CreationDenied, ImageMissing, Unavailable, WorkloadError
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.node.workload import runner_files
+from ai.backend.node.workload.channel import RelayConnection
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.crash_points import VARIABLE
-from ai.backend.plugin.node import runner_copy
-from ai.backend.plugin.node.channel import RelayConnection
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadState
-from ai.backend.plugin.testing.talk import Talk
+from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
 from ai.backend.runtime.docker.crash_points import WORKLOAD_POINTS
 from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.runtime import DockerRuntime
@@ -378,7 +378,7 @@ async def test_the_runner_of_a_living_container_stays(
 ) -> None:
     state, newer = tmp_path / "state", tmp_path / "newer"
     remember_images(state, known_images)
-    shutil.copytree(runner_copy.find_runner(), newer)
+    shutil.copytree(runner_files.find_runner(), newer)
     (newer / "added.py").touch()
     spec = spec_of()
     async with running(state, docker_engine) as runtime:

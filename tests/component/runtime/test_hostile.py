@@ -18,11 +18,11 @@ from uuid import uuid4
 import pytest
 
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.node.linux import proc
+from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.plugin.accelerator import WorkloadConfig
-from ai.backend.plugin.node import proc
-from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec, WorkloadState
-from ai.backend.plugin.testing.talk import Talk
+from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 from tests.component.runtime.audit import eventually, traces_of

@@ -16,11 +16,12 @@ from uuid import uuid4
 import pytest
 
 from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.node.linux import proc
+from ai.backend.node.linux.cgroups import CgroupV2, NoCgroups
+from ai.backend.node.workload import processes, statistics
+from ai.backend.node.workload.directory import write_json
+from ai.backend.node.workload.statistics import Meter
 from ai.backend.plugin.accelerator import Measurement, MetricKind
-from ai.backend.plugin.node import measuring, proc, process_list
-from ai.backend.plugin.node.cgroups import CgroupV2, NoCgroups
-from ai.backend.plugin.node.measuring import Meter
-from ai.backend.plugin.node.state import write_json
 from ai.backend.plugin.runtime import WorkloadKey
 from ai.backend.runtime.process.processes import pids_of
 from ai.backend.runtime.process.records import Record, WorkloadDirectory
@@ -116,7 +117,7 @@ def test_processes_are_counted_where_no_group_counts(tmp_path: Path) -> None:
         assert told["mem"].value > 2**20
         assert "net_rx" not in told, "it shares our network"
         (pid,) = one[2]()
-        (view,) = process_list.views([pid, 2**22 + 1])
+        (view,) = processes.views([pid, 2**22 + 1])
         assert (view.pid, view.shown_pid, view.started) == (pid, pid, proc.start_time(pid))
         assert "while 1: pass" in view.command
 
@@ -144,13 +145,13 @@ def test_walks_through_homes_have_one_budget(tmp_path: Path, monkeypatch: pytest
         walked.append(path)
         return 7
 
-    monkeypatch.setattr(measuring, "tree_size", slow_walk)
+    monkeypatch.setattr(statistics, "tree_size", slow_walk)
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     ten = [workload(tmp_path) for _ in range(10)]
     meter = Meter()
     for number in range(20):
         meter.measure_all(ten, NoCgroups(), 1000.0 + 5.0 * number)
-    assert len(walked) <= 2 + 95.0 * measuring.HOME_SIZE_DUTY / 0.1 + 1
+    assert len(walked) <= 2 + 95.0 * statistics.HOME_SIZE_DUTY / 0.1 + 1
     assert set(walked) == {Path(record.home) for _, record, _ in ten}, "each has its turn"
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.plugin.node.channel import RelayChannel, RelayConnection
-from ai.backend.plugin.node.runner_copy import copy_runner, find_relay, find_runner
-from ai.backend.plugin.testing.talk import Talk
+from ai.backend.node.workload.channel import RelayChannel, RelayConnection
+from ai.backend.node.workload.runner_files import copy_runner, find_relay, find_runner
+from ai.backend.plugin.testing.runtime.runner_dialogue import Talk
 from ai.backend.runtime.docker.channel import read_left
 
 OLD = [path for minor in (8, 9, 10) if (path := shutil.which(f"python3.{minor}"))]

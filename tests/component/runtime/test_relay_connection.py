@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.plugin.node import ports
-from ai.backend.plugin.node.channel import UNREAD_LIMIT, RelayConnection
-from ai.backend.plugin.relay.framing import MAX_FRAME
+from ai.backend.node.relay.framing import MAX_FRAME
+from ai.backend.node.workload import connect
+from ai.backend.node.workload.channel import UNREAD_LIMIT, RelayConnection
 
 Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -151,7 +151,7 @@ async def test_a_listener_is_told_without_reading(shim: Listener) -> None:
 async def test_a_relay_that_answers_byte_by_byte_holds_two_threads_for_a_limited_time(
     shim: Listener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, under_way, most = ports._ask, [0], [0]
+    ask, under_way, most = connect._ask, [0], [0]
 
     def counted(directory: Path) -> Any:
         under_way[0] += 1
@@ -161,9 +161,9 @@ async def test_a_relay_that_answers_byte_by_byte_holds_two_threads_for_a_limited
         finally:
             under_way[0] -= 1
 
-    monkeypatch.setattr(ports, "_ask", counted)
-    monkeypatch.setattr(ports, "_TIMEOUT_S", 1.0)
-    asked = [asyncio.create_task(ports.exposure_of(tmp_path)) for _ in range(5)]
+    monkeypatch.setattr(connect, "_ask", counted)
+    monkeypatch.setattr(connect, "_TIMEOUT_S", 1.0)
+    asked = [asyncio.create_task(connect.exposure_of(tmp_path)) for _ in range(5)]
 
     async def drip(writer: asyncio.StreamWriter) -> None:
         writer.write((4000).to_bytes(4, "big"))
@@ -187,7 +187,7 @@ async def test_a_relay_that_answers_byte_by_byte_holds_two_threads_for_a_limited
 
 @pytest.mark.parametrize("nested", [b"[" * 4000, b'{"":' * 1015], ids=["lists", "objects"])
 async def test_a_relay_that_nests_without_end_does_not_answer(shim: Listener, tmp_path: Path, nested: bytes) -> None:
-    asking = asyncio.create_task(ports.exposure_of(tmp_path))
+    asking = asyncio.create_task(connect.exposure_of(tmp_path))
     _, writer = await shim.accepted.get()
     writer.write(len(nested).to_bytes(4, "big") + nested)
     with pytest.raises(Unavailable, match="does not answer"):
@@ -207,13 +207,13 @@ async def test_on_the_host_whoever_has_the_port_of_ipv4_must_be_of_the_session(t
         theirs.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         theirs.bind(("::", port))
         theirs.listen()
-        assert ports.listeners_of(port) == {os.fstat(other.fileno()).st_ino}
+        assert connect.listeners_of(port) == {os.fstat(other.fileno()).st_ino}
         with pytest.raises(Unavailable, match="nothing of this session"):
-            await ports.connect_on_host(tmp_path, port, [])
-        stream = await ports.connect_on_host(tmp_path, port, [os.getpid()])
+            await connect.connect_on_host(tmp_path, port, [])
+        stream = await connect.connect_on_host(tmp_path, port, [os.getpid()])
         await stream.close()
     with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as both:
-        stream = await ports.connect_on_host(tmp_path, both.getsockname()[1], [os.getpid()])
+        stream = await connect.connect_on_host(tmp_path, both.getsockname()[1], [os.getpid()])
         await stream.close()
 
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.node import runner_copy
+from ai.backend.node.workload import runner_files
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -41,15 +41,15 @@ def compile_here(folder: Path) -> None:
 
 
 async def test_compiled_once(source: Path, state: Path) -> None:
-    copy = runner_copy.copy_runner(source, state)
+    copy = runner_files.copy_runner(source, state)
     assert {path.name for path in copy.glob("*.py")} == {"runner_main.py", "more.py"}
-    assert runner_copy.needs_byte_code(copy, VERSION)
-    await runner_copy.compile_runner(copy, [(sys.executable, VERSION)])
-    assert not runner_copy.needs_byte_code(copy, VERSION)
-    assert runner_copy.needs_byte_code(copy, "3.99.0")
+    assert runner_files.needs_byte_code(copy, VERSION)
+    await runner_files.compile_runner(copy, [(sys.executable, VERSION)])
+    assert not runner_files.needs_byte_code(copy, VERSION)
+    assert runner_files.needs_byte_code(copy, "3.99.0")
     before = {path: path.stat().st_mtime_ns for path in copy.rglob("*")}
-    assert runner_copy.copy_runner(source, state) == copy
-    await runner_copy.compile_runner(copy, [(sys.executable, VERSION)])
+    assert runner_files.copy_runner(source, state) == copy
+    await runner_files.compile_runner(copy, [(sys.executable, VERSION)])
     assert {path: path.stat().st_mtime_ns for path in copy.rglob("*")} == before
 
 
@@ -58,8 +58,8 @@ async def test_readable_to_everybody_whatever_our_umask(source: Path, state: Pat
     try:
         compile_here(source)
         (source / "later.py").write_text("y = 2\n")
-        copy = runner_copy.copy_runner(source, state)
-        await runner_copy.compile_runner(copy, [(sys.executable, VERSION)])
+        copy = runner_files.copy_runner(source, state)
+        await runner_files.compile_runner(copy, [(sys.executable, VERSION)])
     finally:
         os.umask(old)
     for path in (copy, *copy.rglob("*")):
@@ -69,36 +69,36 @@ async def test_readable_to_everybody_whatever_our_umask(source: Path, state: Pat
 
 def test_byte_code_of_the_installation_is_taken_where_it_is_current(source: Path, state: Path) -> None:
     compile_here(source)
-    assert not runner_copy.needs_byte_code(runner_copy.copy_runner(source, state), VERSION)
+    assert not runner_files.needs_byte_code(runner_files.copy_runner(source, state), VERSION)
     (source / "more.py").write_text("x = 22\n")
-    assert runner_copy.needs_byte_code(runner_copy.copy_runner(source, state), VERSION)
+    assert runner_files.needs_byte_code(runner_files.copy_runner(source, state), VERSION)
 
 
 def test_copies_of_other_versions_stay_as_long_as_a_workload_needs_them(source: Path, state: Path) -> None:
-    first = runner_copy.copy_runner(source, state)
+    first = runner_files.copy_runner(source, state)
     (source / "more.py").write_text("x = 2\n")
-    second = runner_copy.copy_runner(source, state)
+    second = runner_files.copy_runner(source, state)
     (source / "more.py").write_text("x = 3\n")
-    third = runner_copy.copy_runner(source, state)
+    third = runner_files.copy_runner(source, state)
     assert len({first, second, third}) == 3
-    runner_copy.remove_other_copies(third, [f'{{"bind": "{first}"}}'])
+    runner_files.remove_other_copies(third, [f'{{"bind": "{first}"}}'])
     assert set((state / "runner").iterdir()) == {first, third}
     assert (first / "more.py").read_text() == "x = 1\n"
-    runner_copy.remove_other_copies(third, [])
+    runner_files.remove_other_copies(third, [])
     assert list((state / "runner").iterdir()) == [third]
 
 
 async def test_python_that_does_not_work_is_passed_over(source: Path, state: Path) -> None:
-    copy = runner_copy.copy_runner(source, state)
+    copy = runner_files.copy_runner(source, state)
     broken = [("/nonexistent/python", "3.9.1"), ("/bin/false", "3.10.1"), (sys.executable, VERSION)]
-    await runner_copy.compile_runner(copy, broken)
-    assert not runner_copy.needs_byte_code(copy, VERSION)
+    await runner_files.compile_runner(copy, broken)
+    assert not runner_files.needs_byte_code(copy, VERSION)
 
 
 @pytest.mark.needs("isolation")
 async def test_the_copy_of_a_living_session_stays(source: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.rmtree(source)
-    shutil.copytree(runner_copy.find_runner(), source)
+    shutil.copytree(runner_files.find_runner(), source)
     key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1)
 
     async def copies_of_the_next_agent(*, last: bool) -> set[str]:
@@ -115,7 +115,7 @@ async def test_the_copy_of_a_living_session_stays(source: Path, state: Path, mon
             await runtime.shutdown()
         return {path.name for path in (state / "runner").iterdir()}
 
-    monkeypatch.setattr(runner_copy, "find_runner", lambda: source)
+    monkeypatch.setattr(runner_files, "find_runner", lambda: source)
     (used,) = await copies_of_the_next_agent(last=False)
     (source / "added.py").touch()
     both = await copies_of_the_next_agent(last=True)

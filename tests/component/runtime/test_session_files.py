@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.plugin.node.trees import place_files, remove_tree, tree_size
+from ai.backend.node.workload.file_trees import place_files, remove_tree, tree_size
 from ai.backend.runtime.process.processes import read_log_tail
 
 

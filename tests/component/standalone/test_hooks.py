@@ -21,7 +21,7 @@ from ai.backend.manager.config.settings import ManagerSettings, SessionSettings
 from ai.backend.manager.model.identity import Caller
 from ai.backend.manager.model.session import CreateSession, Session
 from ai.backend.plugin.accelerator import TerminationDeferred
-from ai.backend.plugin.loading import PluginSource
+from ai.backend.plugin.discovery import PluginSource
 from tests.component.manager.conftest import start_manager
 from tests.support.agent_fakes import FakePlugin, FakeRuntime, fake_plugin
 

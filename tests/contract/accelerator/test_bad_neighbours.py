@@ -19,7 +19,7 @@ from ai.backend.common.errors import InsufficientResource, InvalidAllocation
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel
 from ai.backend.common.wire.reports import AgentReport, PluginReport
-from ai.backend.plugin.loading import PluginSource, load_plugin
+from ai.backend.plugin.discovery import PluginSource, load_plugin
 from tests.component.agent.conftest import Bench
 from tests.support.neighbours import ANSWERS, REFERENCE
 
@@ -434,7 +434,7 @@ async def test_what_a_host_prints_is_logged_and_bounded(street: Street, caplog: 
     async with asyncio.timeout(30):
         while not any("prints too much" in r.getMessage() for r in caplog.records):
             await street.report()
-    lines = [r.getMessage() for r in caplog.records if r.name == "ai.backend.plugin.host.process"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "ai.backend.pluginhost.process"]
     assert len(lines) <= 110
     assert max(map(len, lines)) <= 1100
 

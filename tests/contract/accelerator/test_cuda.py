@@ -10,7 +10,7 @@ from ai.backend.accelerator.cuda.plugin import CudaPlugin
 from ai.backend.accelerator.cuda.replay import Recording, ReplayHost, ReplayNvml
 from ai.backend.accelerator.cuda.settings import CudaSettings
 from ai.backend.plugin.accelerator import AbstractComputePlugin
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
+from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
 
 FIXTURES = Path(__file__).parents[2] / "data" / "nvml"
 

@@ -29,8 +29,8 @@ from ai.backend.plugin.accelerator import (
     Partitionable,
     StatContext,
 )
-from ai.backend.plugin.host import launch
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
+from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
+from ai.backend.pluginhost import launch
 from tests.contract.accelerator.test_hosted import HostedContract
 from tests.support.cuda import A100, H100, T4, Machine, build_stub, plugin_on
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import pytest
 
 from ai.backend.plugin.accelerator import AbstractComputePlugin
-from ai.backend.plugin.host import HostedPlugin, launch
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
+from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
+from ai.backend.pluginhost import HostedPlugin, launch
 
 TWO_KINDS = """
 slot_name = "cuda"

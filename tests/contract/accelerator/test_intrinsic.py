@@ -11,7 +11,7 @@ from ai.backend.accelerator.cpu.plugin import CPUPlugin, CPUSettings
 from ai.backend.accelerator.mem.host import MemoryHost
 from ai.backend.accelerator.mem.plugin import MemoryPlugin, MemorySettings
 from ai.backend.plugin.accelerator import AbstractComputePlugin
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
+from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
 
 
 class TestCPU(ComputePluginContract):

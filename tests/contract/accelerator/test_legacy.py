@@ -31,9 +31,9 @@ from ai.backend.plugin.accelerator import (
     Workload,
     WorkloadConfig,
 )
-from ai.backend.plugin.host import BadAnswer, HostedPlugin, launch
-from ai.backend.plugin.host.process import HostedCallFailed
-from ai.backend.plugin.loading import find_plugins
+from ai.backend.plugin.discovery import find_plugins
+from ai.backend.pluginhost import BadAnswer, HostedPlugin, launch
+from ai.backend.pluginhost.process import HostedCallFailed
 from tests.contract.accelerator.test_hosted import HostedContract
 from tests.support.legacy import SITE
 

@@ -7,7 +7,7 @@ import pytest
 from ai.backend.accelerator.mock.declaration import Declaration, MockDevice, default_declaration
 from ai.backend.accelerator.mock.plugin import MockPlugin, MockSettings
 from ai.backend.plugin.accelerator import AbstractComputePlugin
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
+from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
 
 
 class MockContract(ComputePluginContract):

@@ -10,7 +10,7 @@ import pytest
 from ai.backend.accelerator.mock.isolated import IsolatedMockPlugin
 from ai.backend.accelerator.mock.plugin import MockPlugin, MockSettings
 from ai.backend.plugin.accelerator import AbstractComputePlugin
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
+from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "mock-accelerator.toml"
 

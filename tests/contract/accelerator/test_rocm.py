@@ -9,7 +9,7 @@ import pytest
 from ai.backend.accelerator.rocm import RocmPlugin
 from ai.backend.accelerator.rocm.plugin import RocmSettings
 from ai.backend.plugin.accelerator import AbstractComputePlugin
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
+from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
 from tests.support.trees import roots
 
 

@@ -10,7 +10,7 @@ from ai.backend.accelerator.sysfs import SysfsPlugin, families
 from ai.backend.accelerator.sysfs.family import packaged_names
 from ai.backend.accelerator.sysfs.plugin import SysfsSettings
 from ai.backend.plugin.accelerator import AbstractComputePlugin
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
+from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
 from tests.support.trees import roots
 
 DATA = Path(families.__file__).parent / "data"

@@ -16,7 +16,7 @@ from ai.backend.common.errors import (
     WrongKindOfFile,
 )
 from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
-from ai.backend.plugin.testing.object_storage_contract import ObjectStorageContract, content_of
+from ai.backend.plugin.testing.object_storage import ObjectStorageContract, content_of
 from ai.backend.volume.object import DirectoryStorage
 
 

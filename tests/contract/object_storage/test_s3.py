@@ -19,7 +19,7 @@ from ai.backend.common.errors import (
     ObjectStorageUnavailable,
 )
 from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
-from ai.backend.plugin.testing.object_storage_contract import ObjectStorageContract, content_of
+from ai.backend.plugin.testing.object_storage import ObjectStorageContract, content_of
 from ai.backend.volume.object import S3Storage
 from ai.backend.volume.object import s3 as module
 from tests.support.cluster import free_port

@@ -14,7 +14,7 @@ from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.manager.services.placements import adapt
 from ai.backend.plugin.placement import Candidate, Dice, PlacementPlugin
-from ai.backend.plugin.testing.placement_contract import PlacementContract
+from ai.backend.plugin.testing.placement import PlacementContract
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ai.backend.plugin.runtime import AbstractRuntime
-from ai.backend.plugin.testing.runtime_contract import RuntimeContract
+from ai.backend.plugin.testing.runtime.contract import RuntimeContract
 from ai.backend.runtime.docker.runtime import DockerRuntime
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from tests.support.docker_engine import PYTHON_IMAGE, DockerEngine, remember_images

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ai.backend.plugin.runtime import AbstractRuntime
-from ai.backend.plugin.testing.fake_runtime import FAKE_IMAGE, FakeRuntime
-from ai.backend.plugin.testing.runtime_contract import RuntimeContract
+from ai.backend.plugin.testing.runtime.contract import RuntimeContract
+from ai.backend.plugin.testing.runtime.fake_runtime import FAKE_IMAGE, FakeRuntime
 
 
 class TestFakeRuntime(RuntimeContract):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
-from ai.backend.plugin.testing.runtime_contract import RuntimeContract
+from ai.backend.plugin.testing.runtime.contract import RuntimeContract
 from ai.backend.runtime.process.runtime import ProcessRuntime
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
 

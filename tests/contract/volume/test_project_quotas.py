@@ -16,8 +16,8 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput, StorageFull
 from ai.backend.common.volume_paths import FolderPath, VFolderId
-from ai.backend.plugin.testing.volume_contract import VolumeContract
-from ai.backend.plugin.testing.volume_driver import at, eventually, put, some_folder
+from ai.backend.plugin.testing.volume.contract import VolumeContract
+from ai.backend.plugin.testing.volume.driver import at, eventually, put, some_folder
 from ai.backend.plugin.volume import AbstractVolume, Progress, Upload, UploadRecord, VolumeCapability, VolumeContext
 from ai.backend.storage.main import StorageProxy
 from ai.backend.volume.vfs import VfsVolume

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ai.backend.common.errors import InvalidInput, StorageFull, Unavailable
-from ai.backend.plugin.node.syscalls import has_openat2
-from ai.backend.plugin.testing.volume_contract import VolumeContract
-from ai.backend.plugin.testing.volume_driver import at, put, some_folder
+from ai.backend.node.linux.syscalls import has_openat2
+from ai.backend.plugin.testing.volume.contract import VolumeContract
+from ai.backend.plugin.testing.volume.driver import at, put, some_folder
 from ai.backend.plugin.volume import AbstractVolume, Progress, UploadRecord, VolumeContext
 from ai.backend.volume.vfs import VfsVolume, beneath, migration, uploads
 

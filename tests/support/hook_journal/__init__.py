@@ -21,6 +21,7 @@ from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocat
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
+from ai.backend.node.linux.proc import stat_fields
 from ai.backend.plugin.accelerator import (
     AbstractComputePlugin,
     AbstractLifecycleHook,
@@ -30,7 +31,6 @@ from ai.backend.plugin.accelerator import (
     Workload,
     WorkloadConfig,
 )
-from ai.backend.plugin.node.proc import stat_fields
 from ai.backend.plugin.settings import PluginSettings
 
 METHODS = ("pre_create", "post_create", "pre_terminate", "post_terminate")

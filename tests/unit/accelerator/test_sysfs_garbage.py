@@ -16,7 +16,7 @@ from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import StatContext
 from ai.backend.plugin.sysfs import TreePlugin
-from ai.backend.plugin.testing.checks.metrics import check_measurements
+from ai.backend.plugin.testing.accelerator.checks.metrics import check_measurements
 from tests.support.trees import TREES, roots
 
 GARBAGE = (

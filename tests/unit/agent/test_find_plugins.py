@@ -12,7 +12,7 @@ from ai.backend.accelerator.mock import plugin as mock_plugin
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.common.errors import PluginError
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
-from ai.backend.plugin.loading import find_plugins, plugin_of
+from ai.backend.plugin.discovery import find_plugins, plugin_of
 from tests.support.agent_fakes import FakePlugin, fake_plugin
 
 

@@ -26,7 +26,7 @@ from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import ExportedName, Measurement, MetricKind, PluginCapabilities, StatContext
-from ai.backend.plugin.loading import PluginSource
+from ai.backend.plugin.discovery import PluginSource
 from ai.backend.plugin.runtime import AbstractRuntime, ProcessView, WorkloadKey
 from tests.support.agent_fakes import FakePlugin
 

@@ -16,7 +16,7 @@ from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode, KernelStatus, SessionType
 from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, OverlayInfo, UnderlayPeer
 from ai.backend.core.lifecycle.kernel_phase import Phase
-from ai.backend.plugin.node.ipsec import SecuredLine
+from ai.backend.node.linux.ipsec import SecuredLine
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, Overlay
 
 

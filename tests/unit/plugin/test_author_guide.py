@@ -9,7 +9,7 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.plugin.accelerator import POWERS, UNITS
-from ai.backend.plugin.testing.scaffold import check_name, render
+from ai.backend.plugin.testing.accelerator.scaffold import check_name, render
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "howto" / "write-an-accelerator-plugin.md"
 SHOWN = re.compile(r"<!-- (\S+) -->\n```\w+\n(.*?)```", re.DOTALL)

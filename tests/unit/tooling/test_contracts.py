@@ -62,7 +62,7 @@ PLANTS = [
     ("plugins-see-only-the-spi", "accelerator/mock/bad.py", "import ai.backend.core.planner\n"),
     ("client-sees-only-common", "client/bad.py", "import ai.backend.plugin.accelerator\n"),
     ("simulator-runs-the-core-alone", "simulator/bad.py", "import ai.backend.manager.services\n"),
-    ("nobody-imports-the-runner", "agent/bad.py", "import ai.backend.kernel.framing\n"),
+    ("nobody-imports-the-runner", "agent/bad.py", "import ai.backend.runner.framing\n"),
     ("runner-imports-nothing-of-ours", "kernel/bad.py", "import ai.backend.common.slots\n"),
     ("runner-is-standard-library-only", "kernel/bad.py", "import msgspec\n"),
     ("runner-is-standard-library-only", "plugin/relay/bad.py", "import msgspec\n"),

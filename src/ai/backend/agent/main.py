@@ -44,8 +44,8 @@ from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.loop import PeriodicCall
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
-from ai.backend.plugin.loading import PluginSource, find_plugins
-from ai.backend.plugin.node import ipsec
+from ai.backend.node.linux import ipsec
+from ai.backend.plugin.discovery import PluginSource, find_plugins
 from ai.backend.plugin.runtime import AbstractRuntime
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 A storage proxy loads them beside its volumes. It decides which keys there are and who may read them; the storage keeps
 bytes. Source: spec 03-17 ("Storage and Access"). What a storage promises is tested by
-:mod:`ai.backend.plugin.testing.object_storage_contract`.
+:mod:`ai.backend.plugin.testing.object_storage`.
 
 A key is a relative path: parts joined by slashes, UTF-8, none empty, ``.`` or ``..``, no control characters, at most
 :data:`MAX_KEY` bytes, and 255 in each part. No key is the beginning of another one's path (``a`` and ``a/b``): not

@@ -3,7 +3,7 @@
 A plugin is a class with :class:`PlacementPlugin`'s method, offered under the entry point group
 :data:`ENTRY_POINT_GROUP`; a resource group names it as its ``agent_selection_strategy``. It is asked in the middle of a
 decision, so it must be pure: no clock, no IO, no randomness but the dice that it is given, and equal arguments give an
-equal answer, or dumps could not be replayed. :mod:`ai.backend.plugin.testing.placement_contract` judges an
+equal answer, or dumps could not be replayed. :mod:`ai.backend.plugin.testing.placement` judges an
 implementation.
 """
 

@@ -3,7 +3,7 @@
 A volume is a tree of files that sessions mount. It is loaded by the storage proxy, which checks paths' spelling, tokens
 and accounted quotas; the volume sees to it that nothing it does leaves a folder. Source: spec 03-01 ("Storage
 Management", "Quota scopes"), peer facts 5. The suite of what a volume promises is
-:mod:`ai.backend.plugin.testing.volume_contract`.
+:mod:`ai.backend.plugin.testing.volume.contract`.
 """
 
 from __future__ import annotations

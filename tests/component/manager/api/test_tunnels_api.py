@@ -21,7 +21,7 @@ from ai.backend.common.errors import RunError, Unavailable
 from ai.backend.common.states import UserStatus
 from ai.backend.common.wire.execution import OpenPort, ServiceState, StartService
 from ai.backend.common.wire.link import ByteStream
-from ai.backend.plugin.node.ports import SocketStream
+from ai.backend.node.workload.connect import SocketStream
 from tests.component.manager.api.conftest import Api
 
 MIB = 1024 * 1024

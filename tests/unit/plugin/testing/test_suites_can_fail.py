@@ -10,10 +10,10 @@ import pytest
 from ai.backend.accelerator.mock.declaration import default_declaration
 from ai.backend.accelerator.mock.plugin import MockPlugin
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadSpec, WorkloadView
-from ai.backend.plugin.testing.accelerator_contract import ComputePluginContract
-from ai.backend.plugin.testing.checks import CHECKS, CheckFailed
-from ai.backend.plugin.testing.fake_runtime import FAKE_IMAGE, FakeRuntime
-from ai.backend.plugin.testing.runtime_contract import RuntimeContract
+from ai.backend.plugin.testing.accelerator.checks import CHECKS, CheckFailed
+from ai.backend.plugin.testing.accelerator.contract import ComputePluginContract
+from ai.backend.plugin.testing.runtime.contract import RuntimeContract
+from ai.backend.plugin.testing.runtime.fake_runtime import FAKE_IMAGE, FakeRuntime
 
 
 def suite() -> dict[str, Callable[[ComputePluginContract, MockPlugin], Awaitable[None]]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ai.backend.plugin.relay.framing import (
+from ai.backend.node.relay.framing import (
     MAX_FRAME,
     FrameReader,
     ProtocolViolation,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.node.linux.open_beneath import open_source
+from ai.backend.node.workload.mounts import check_mount
 from ai.backend.plugin.accelerator import Mount
-from ai.backend.plugin.node.beneath import open_source
-from ai.backend.plugin.node.mounts import check_mount
 
 
 def opened(source: str) -> Path:

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ai.backend.plugin.relay.replay import Replay
+from ai.backend.node.relay.replay import Replay
 
 
 def body(kind: str, size: int = 10) -> bytes:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ai.backend.common.ids import DeviceId
+from ai.backend.node.linux.mountinfo import read_mounts
 from ai.backend.plugin.accelerator import Measurement, MetricKind
-from ai.backend.plugin.node.mountinfo import read_mounts
 
 _DISK_STATS = frozenset({"max"})
 

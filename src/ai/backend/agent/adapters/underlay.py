@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.wire.reports import OverlayReport
-from ai.backend.plugin.node import ipsec, overlay
-from ai.backend.plugin.node.netlink import Route
+from ai.backend.node.linux import ipsec
+from ai.backend.node.linux.netlink import Route
+from ai.backend.node.network import overlay
 from ai.backend.plugin.runtime import RuntimeInfo
 
 _ANYWHERE = "192.0.2.1"  # documentation only (RFC 5737): the default route leads there

@@ -34,9 +34,8 @@ from ai.backend.common.wire.reports import UnhealthyDevice
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.node import NodeAllocator
-from ai.backend.plugin import answers
-from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, slot_totals
-from ai.backend.plugin.host import Choose, ChosenAllocMap, chooser
+from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
+from ai.backend.pluginhost import Choose, ChosenAllocMap, chooser
 
 log = logging.getLogger(__name__)
 INTRINSIC = frozenset({"cpu", "mem"})
@@ -144,20 +143,20 @@ class Inventory:
         foreign = partial(self._foreign, handle.key)
         asked_at = time.monotonic()
         displays = await handle.call(
-            "configurable_slots", lambda p: p.configurable_slots(), check=partial(answers.displays, foreign=foreign)
+            "configurable_slots", lambda p: p.configurable_slots(), check=partial(responses.displays, foreign=foreign)
         )
         answered = await handle.call(
             "list_devices",
             lambda p: p.list_devices(),
-            check=partial(answers.devices, key=handle.key, displays=tuple(displays), foreign=foreign),
+            check=partial(responses.devices, key=handle.key, displays=tuple(displays), foreign=foreign),
         )
         slots = await handle.call(
             "available_slots",
             lambda p: p.available_slots(),
-            check=partial(answers.slots, listed=answered, displays=tuple(displays)),
+            check=partial(responses.slots, listed=answered, displays=tuple(displays)),
         )
-        spaces = await handle.call("variant_namespaces", lambda p: p.variant_namespaces(), check=answers.namespaces)
-        spec = await handle.call("alloc_map_spec", _spec_of, check=partial(answers.alloc_map, listed=answered))
+        spaces = await handle.call("variant_namespaces", lambda p: p.variant_namespaces(), check=responses.namespaces)
+        spec = await handle.call("alloc_map_spec", _spec_of, check=partial(responses.alloc_map, listed=answered))
         kind = DeviceKind(
             devices=tuple(answered),
             answered=tuple(answered),
@@ -184,7 +183,7 @@ class Inventory:
     async def _info(handle: PluginHandle) -> dict[str, str] | None:
         """What the plugin tells of the node; None if it cannot, since no work depends on it."""
         try:
-            node = await handle.call("get_node_info", lambda p: p.get_node_info(), check=answers.info)
+            node = await handle.call("get_node_info", lambda p: p.get_node_info(), check=responses.info)
         except BackendError:
             return None
         versions = {"driver_version": node.driver_version, "runtime_version": node.runtime_version}

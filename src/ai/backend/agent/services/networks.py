@@ -19,7 +19,7 @@ from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode
 from ai.backend.common.wire.agent import OverlayInfo
-from ai.backend.plugin.node.ipsec import SecuredLine
+from ai.backend.node.linux.ipsec import SecuredLine
 from ai.backend.plugin.runtime import AbstractRuntime, NetworkView, Overlay
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 A plugin that cannot be imported, fails in ``init`` or does not answer in time is unhealthy with a reason; the others go
 on. Everything the agent wants of a plugin goes through :meth:`PluginHandle.call`. Behind it most plugins live in a
-process of their own (:mod:`ai.backend.plugin.host`, decision 0056).
+process of their own (:mod:`ai.backend.pluginhost`, decision 0056).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
 from ai.backend.core.allocation.node import order_plugins
 from ai.backend.plugin.accelerator import AbstractComputePlugin, TerminationDeferred
-from ai.backend.plugin.host import BadAnswer, HostedPlugin, launch
-from ai.backend.plugin.host.process import GRACE_S, HostedCallFailed
-from ai.backend.plugin.loading import PluginSource, make_plugin
+from ai.backend.plugin.discovery import PluginSource, make_plugin
+from ai.backend.pluginhost import BadAnswer, HostedPlugin, launch
+from ai.backend.pluginhost.process import GRACE_S, HostedCallFailed
 
 log = logging.getLogger(__name__)
 R = TypeVar("R")

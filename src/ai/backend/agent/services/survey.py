@@ -11,7 +11,7 @@ from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
 from ai.backend.agent.services.inventory import DeviceKind, Inventory
 from ai.backend.agent.services.plugins import PluginSet
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
-from ai.backend.plugin.loading import LEGACY_GROUPS, PluginSource, find_plugins
+from ai.backend.plugin.discovery import LEGACY_GROUPS, PluginSource, find_plugins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

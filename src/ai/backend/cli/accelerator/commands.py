@@ -16,7 +16,7 @@ from ai.backend.cli.framework.output import Column
 from ai.backend.cli.framework.values import cell
 
 if TYPE_CHECKING:
-    from ai.backend.plugin.testing.outside import Report
+    from ai.backend.pluginhost.check import Report
 
 _SHOW = "ai.backend.cli.accelerator.listing:"
 _CHECK_COLUMNS = (Column("check", "Check"), Column("result", "Result"), Column("reason", "Reason"))
@@ -53,9 +53,9 @@ def check(
       backend.ai accelerator check cuda
       backend.ai accelerator check ./my_plugin.py --settings devices-file=/etc/mine.toml
     """
-    from ai.backend.plugin.testing.checks import Result
-    from ai.backend.plugin.testing.inside import Job
-    from ai.backend.plugin.testing.outside import check_outside
+    from ai.backend.plugin.testing.accelerator.checks import Result
+    from ai.backend.pluginhost.check import check_outside
+    from ai.backend.pluginhost.check_process import Job
 
     screen = screen_of()
     reference, path = _locate(plugin)
@@ -90,7 +90,7 @@ def _locate(plugin: str) -> tuple[str, tuple[str, ...]]:
         if not file.stem.isidentifier():
             raise click.ClickException(f"{file.name} cannot be imported: rename it to an identifier")
         return file.stem, (str(file.parent),)
-    from ai.backend.plugin.loading import find_plugins
+    from ai.backend.plugin.discovery import find_plugins
 
     logging.getLogger("ai.backend").addHandler(logging.NullHandler())  # the check itself says what is wrong
     (source,) = find_plugins([plugin], (), ())
@@ -134,7 +134,7 @@ def _document(plugin: str, report: Report) -> dict[str, Any]:
 
 
 def _summary(plugin: str, report: Report) -> str:
-    from ai.backend.plugin.testing.checks import Result
+    from ai.backend.plugin.testing.accelerator.checks import Result
 
     said = report.said
     counts = [f"{number} {result}" for result in Result if (number := report.count(result))]
@@ -154,7 +154,7 @@ def new(name: str, folder: Path | None) -> None:
     It works in a session at once, and keeps all promises: change it piece by piece into yours.
     """
     from ai.backend.common.errors import BackendError
-    from ai.backend.plugin.testing.scaffold import write
+    from ai.backend.plugin.testing.accelerator.scaffold import write
 
     screen = screen_of()
     target = folder if folder is not None else Path(f"backendai-{name}")

@@ -19,7 +19,7 @@ from ai.backend.common.devices import DeviceAllocation, DeviceHealth
 from ai.backend.common.errors import BackendError, PluginError
 from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP, StatContext, Workload
-from ai.backend.plugin.loading import load_plugin, make_plugin
+from ai.backend.plugin.discovery import load_plugin, make_plugin
 from ai.backend.plugin.sysfs.base import TreePlugin
 from ai.backend.plugin.sysfs.recording import RecordingTree
 

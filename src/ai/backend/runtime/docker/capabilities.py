@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ai.backend.common.states import Enforcement
-from ai.backend.plugin.node import seccomp
+from ai.backend.node.linux import seccomp
 from ai.backend.plugin.runtime import RuntimeInfo
 from ai.backend.runtime.docker.container_config import EngineFacts
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import Unavailable
-from ai.backend.plugin.node.channel import RelayChannel, RelayConnection, parse
-from ai.backend.plugin.relay.framing import FrameReader, ProtocolViolation
+from ai.backend.node.relay.framing import FrameReader, ProtocolViolation
+from ai.backend.node.workload.channel import RelayChannel, RelayConnection, parse
 from ai.backend.plugin.runtime import RunnerChannel, WorkloadExit
 
 Ended = Callable[[], Awaitable[WorkloadExit | None]]

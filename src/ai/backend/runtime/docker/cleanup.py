@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import WorkloadKey
 from ai.backend.runtime.docker.creation import unstage
 from ai.backend.runtime.docker.engine import Container, Engine

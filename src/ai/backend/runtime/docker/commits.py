@@ -29,8 +29,8 @@ from ai.backend.common.errors import (
     WorkloadError,
 )
 from ai.backend.common.images import ImageName
+from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import CommitRequest, CommittedImage, ImageRequest, TellProgress, WorkloadKey
 from ai.backend.runtime.docker.archives import Rewritten, rewrite
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.node.linux import seccomp
+from ai.backend.node.linux.open_beneath import BENEATH
+from ai.backend.node.network.subnets import mac_of
+from ai.backend.node.workload.mounts import RUNNER, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
-from ai.backend.plugin.node import seccomp
-from ai.backend.plugin.node.beneath import BENEATH
-from ai.backend.plugin.node.mounts import RUNNER, check_mount
-from ai.backend.plugin.node.subnets import mac_of
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.docker import interpreter
 from ai.backend.runtime.docker.images import ImageFacts

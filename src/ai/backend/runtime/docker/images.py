@@ -22,10 +22,10 @@ import msgspec
 
 from ai.backend.common.errors import CreationDenied, ImageMissing
 from ai.backend.common.images import standard_labels
-from ai.backend.plugin.node import runner_copy
-from ai.backend.plugin.node.mounts import RUNNER
-from ai.backend.plugin.node.state import read_json, write_json
-from ai.backend.plugin.node.trees import remove_tree
+from ai.backend.node.workload import runner_files
+from ai.backend.node.workload.directory import read_json, write_json
+from ai.backend.node.workload.file_trees import remove_tree
+from ai.backend.node.workload.mounts import RUNNER
 from ai.backend.plugin.runtime import HOME, RuntimeImage
 from ai.backend.runtime.docker import interpreter
 from ai.backend.runtime.docker.engine import Engine, EngineRefusal
@@ -144,7 +144,7 @@ class Images:
             is_ours = place.name.endswith(f"-{self.runner.name}") or any(place.name in source for source in in_use)
             if place.name.startswith(".probe-") or not is_ours:
                 remove_tree(place)
-        runner_copy.remove_other_copies(self.runner, in_use)
+        runner_files.remove_other_copies(self.runner, in_use)
 
     def _place(self, image_id: str) -> Path:
         """Named by the runner too: another version of it is compiled anew."""

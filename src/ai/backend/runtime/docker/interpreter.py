@@ -13,7 +13,7 @@ import shutil
 import tarfile
 from pathlib import Path
 
-from ai.backend.plugin.node.trees import remove_tree
+from ai.backend.node.workload.file_trees import remove_tree
 
 PLACE = "/opt/backend.ai/python"
 """Where containers see it."""

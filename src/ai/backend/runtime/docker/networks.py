@@ -25,10 +25,10 @@ from uuid import UUID
 
 from ai.backend.common.errors import CreationDeferred, CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
+from ai.backend.node.linux.netlink import Route
+from ai.backend.node.network import overlay
+from ai.backend.node.network.subnets import addresses_of, busy_networks, prefix_for
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node import overlay
-from ai.backend.plugin.node.netlink import Route
-from ai.backend.plugin.node.subnets import addresses_of, busy_networks, prefix_for
 from ai.backend.plugin.runtime import NetworkView, Overlay
 from ai.backend.runtime.docker.engine import Container, Engine, EngineRefusal
 from ai.backend.runtime.docker.records import INSTANCE_LABEL, DockerState

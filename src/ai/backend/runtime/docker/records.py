@@ -20,7 +20,7 @@ from typing import Any
 from uuid import UUID
 
 from ai.backend.common.ids import KernelId, SessionId
-from ai.backend.plugin.node.state import StateFolder, WorkloadFolder, read_json, write_json
+from ai.backend.node.workload.directory import StateFolder, WorkloadFolder, read_json, write_json
 from ai.backend.plugin.runtime import WorkloadKey
 
 RECORD_VERSION = 1

@@ -27,12 +27,13 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
+from ai.backend.node.linux import disk_space
+from ai.backend.node.workload import connect, processes, runner_files
+from ai.backend.node.workload.channel import RelayChannel
+from ai.backend.node.workload.file_trees import tree_size
+from ai.backend.node.workload.statistics import Meter
 from ai.backend.plugin.accelerator import Measurement
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node import ports, process_list, room, runner_copy
-from ai.backend.plugin.node.channel import RelayChannel
-from ai.backend.plugin.node.measuring import Meter
-from ai.backend.plugin.node.trees import tree_size
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
     CommitRequest,
@@ -111,9 +112,9 @@ class DockerRuntime(AbstractRuntime):
         usual = self.settings.network if self.settings.network != "auto" else self._facts.network
         pool = self.settings.session_networks
         self._networks = SessionNetworks(self._engine, self._state, pool, is_internal=usual == "none")
-        source = self.settings.runner_directory or runner_copy.find_runner()
+        source = self.settings.runner_directory or runner_files.find_runner()
         self._images.runner = await asyncio.to_thread(
-            runner_copy.copy_runner, source, self._state.path, runner_copy.find_relay()
+            runner_files.copy_runner, source, self._state.path, runner_files.find_relay()
         )
         await self._workloads.reconcile()
         await self._commits.clean()
@@ -344,8 +345,8 @@ class DockerRuntime(AbstractRuntime):
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         if await self.port_exposure(key) is PortExposure.HOST:
-            return await ports.connect_on_host(self._living(key).folder.channel, port, await self.pids(key))
-        return await ports.connect_inside(self._living(key).folder.channel, port)
+            return await connect.connect_on_host(self._living(key).folder.channel, port, await self.pids(key))
+        return await connect.connect_inside(self._living(key).folder.channel, port)
 
     def _living(self, key: WorkloadKey) -> Handle:
         handle = self._workloads.handles.get(key)
@@ -386,7 +387,7 @@ class DockerRuntime(AbstractRuntime):
         return () if handle is None else await asyncio.to_thread(statistics.pids_of, handle.record)
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
-        return await asyncio.to_thread(process_list.views, await self.pids(key))
+        return await asyncio.to_thread(processes.views, await self.pids(key))
 
     # -- inside
 
@@ -402,7 +403,7 @@ class DockerRuntime(AbstractRuntime):
         """Watched limits: the size of homes, and what they leave to the platform."""
         while True:
             await asyncio.sleep(self.settings.watch_interval_s)
-            lacks_room = await asyncio.to_thread(room.lacks_room, self._state.homes, self.settings.reserved_bytes)
+            lacks_room = await asyncio.to_thread(disk_space.lacks_room, self._state.homes, self.settings.reserved_bytes)
             sizes: dict[WorkloadKey, int] = {}
             for handle in list(self._workloads.handles.values()):
                 limit = handle.record.home_bytes
@@ -424,7 +425,7 @@ class DockerRuntime(AbstractRuntime):
         if record.writable:
             size += await asyncio.to_thread(tree_size, Path(record.writable))
         pids = await self.pids(record.key)
-        return size + await asyncio.to_thread(room.unlinked_bytes, pids, Path(record.home))
+        return size + await asyncio.to_thread(disk_space.unlinked_bytes, pids, Path(record.home))
 
     async def _end_for_its_home(self, handle: Handle | None) -> None:
         if handle is None:

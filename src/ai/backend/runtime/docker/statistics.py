@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ai.backend.node.linux import cgroupfs
+from ai.backend.node.linux.cgroups import CgroupDriver, CgroupV1, CgroupV2
+from ai.backend.node.workload.statistics import accumulated, gauge, rate
 from ai.backend.plugin.accelerator import Measurement
-from ai.backend.plugin.node import cgroupfs
-from ai.backend.plugin.node.cgroups import CgroupDriver, CgroupV1, CgroupV2
-from ai.backend.plugin.node.measuring import accumulated, gauge, rate
 from ai.backend.runtime.docker.records import DockerRecord
 
 _V1 = ("cpuacct", "memory", "pids", "blkio")

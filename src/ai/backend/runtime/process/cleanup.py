@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ai.backend.node.linux import cgroupfs, proc
+from ai.backend.node.linux.cgroups import CgroupDriver, Group
+from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node import cgroupfs, proc
-from ai.backend.plugin.node.cgroups import CgroupDriver, Group
-from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey
 from ai.backend.runtime.process.launch_plan import COOKIE_VARIABLE
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory

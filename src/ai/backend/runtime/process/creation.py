@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ai.backend.common.errors import CreationDenied
+from ai.backend.node.linux import seccomp
+from ai.backend.node.linux.cgroups import Groups
+from ai.backend.node.linux.open_beneath import BENEATH
+from ai.backend.node.workload.directory import write_json
+from ai.backend.node.workload.file_trees import place_files, remove_tree
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node import seccomp
-from ai.backend.plugin.node.beneath import BENEATH
-from ai.backend.plugin.node.cgroups import Groups
-from ai.backend.plugin.node.state import write_json
-from ai.backend.plugin.node.trees import place_files, remove_tree
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import rootfs
 from ai.backend.runtime.process.images import ProcessImage, host_images

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ai.backend.common.errors import CreationDenied
-from ai.backend.plugin.node.beneath import BENEATH
-from ai.backend.plugin.node.cgroups import CgroupDriver, Group, Limits
-from ai.backend.plugin.node.mounts import RUNNER
+from ai.backend.node.linux.cgroups import CgroupDriver, Group, Limits
+from ai.backend.node.linux.open_beneath import BENEATH
+from ai.backend.node.workload.mounts import RUNNER
 from ai.backend.plugin.runtime import HOME, WorkloadSpec
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.images import ProcessImage

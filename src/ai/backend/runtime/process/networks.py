@@ -24,11 +24,12 @@ from uuid import UUID
 
 from ai.backend.common.errors import CreationDenied, WorkloadError
 from ai.backend.common.ids import SessionId
+from ai.backend.node.linux import syscalls
+from ai.backend.node.linux.netlink import Route
+from ai.backend.node.network import overlay
+from ai.backend.node.network.subnets import addresses_of, mac_of, prefix_for
+from ai.backend.node.workload.directory import write_json
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node import overlay, syscalls
-from ai.backend.plugin.node.netlink import Route
-from ai.backend.plugin.node.state import write_json
-from ai.backend.plugin.node.subnets import addresses_of, mac_of, prefix_for
 from ai.backend.plugin.runtime import NetworkView, Overlay
 
 _PREDECESSOR_S = 10.0

@@ -20,9 +20,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from ai.backend.common.states import Enforcement
-from ai.backend.plugin.node import cgroupfs, runner_copy, seccomp
-from ai.backend.plugin.node.cgroups import CgroupDriver, Limits, NoCgroups
-from ai.backend.plugin.node.mountinfo import parse_mountinfo
+from ai.backend.node.linux import cgroupfs, seccomp
+from ai.backend.node.linux.cgroups import CgroupDriver, Limits, NoCgroups
+from ai.backend.node.linux.mountinfo import parse_mountinfo
+from ai.backend.node.workload import runner_files
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process import sandbox
 from ai.backend.runtime.process.cgroup_probe import find_driver, find_hierarchies, parse_own
@@ -143,11 +144,11 @@ def _has_seccomp() -> bool:
 
 def _runner(state: Path, *, is_copied: bool) -> Path:
     """Without mounts a session has no way into our state directory: it sees the runner where it is installed."""
-    source = runner_copy.find_runner()
+    source = runner_files.find_runner()
     if not is_copied:
         return source
     try:
-        return runner_copy.copy_runner(source, state)
+        return runner_files.copy_runner(source, state)
     except OSError as error:
         log.warning("the runner is not copied: %s", error)
         return source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ai.backend.plugin.node import cgroupfs, proc
+from ai.backend.node.linux import cgroupfs, proc
 from ai.backend.runtime.process.records import Record, WorkloadDirectory
 from ai.backend.runtime.process.supervisor.session_log import NAMES
 

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from ai.backend.common.errors import InvalidInput, LimitExceeded
-from ai.backend.plugin.node.trees import remove_tree, tree_size
+from ai.backend.node.workload.file_trees import remove_tree, tree_size
 from ai.backend.runtime.process.images import MIN_PYTHON, ProcessImage
 
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?$")

@@ -21,12 +21,13 @@ from typing import Any, ClassVar
 from ai.backend.common.errors import BackendError, CreationDenied, Unavailable, WorkloadError
 from ai.backend.common.ids import SessionId
 from ai.backend.common.wire.link import ByteStream
+from ai.backend.node.linux import disk_space
+from ai.backend.node.workload import connect, processes, runner_files, statistics
+from ai.backend.node.workload.channel import RelayChannel, RelayConnection
+from ai.backend.node.workload.directory import exit_of
+from ai.backend.node.workload.file_trees import remove_tree
 from ai.backend.plugin.accelerator import Measurement
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node import measuring, ports, process_list, room, runner_copy
-from ai.backend.plugin.node.channel import RelayChannel, RelayConnection
-from ai.backend.plugin.node.state import exit_of
-from ai.backend.plugin.node.trees import remove_tree
 from ai.backend.plugin.runtime import (
     AbstractRuntime,
     NetworkView,
@@ -91,7 +92,7 @@ class ProcessRuntime(AbstractRuntime):
         self._events: asyncio.Queue[WorkloadExited] = asyncio.Queue(EVENT_QUEUE_LIMIT)
         self._findings: Findings | None = None
         self._images: dict[str, ProcessImage] = {}
-        self._meter = measuring.Meter()
+        self._meter = statistics.Meter()
         self._guard: asyncio.Task[None] | None = None
         self._compiling: asyncio.Task[None] | None = None
 
@@ -137,9 +138,9 @@ class ProcessRuntime(AbstractRuntime):
 
     async def _compile_runner(self, copy: Path) -> None:
         """In the background: sessions that start meanwhile only start slower."""
-        await asyncio.to_thread(lambda: runner_copy.remove_other_copies(copy, self._state.plans()))
+        await asyncio.to_thread(lambda: runner_files.remove_other_copies(copy, self._state.plans()))
         pythons = {i.interpreter: i.version for i in self._images.values() if i.runtime == "python" and not i.rootfs}
-        await runner_copy.compile_runner(copy, pythons.items())
+        await runner_files.compile_runner(copy, pythons.items())
 
     async def shutdown(self) -> None:
         handles, self._handles = list(self._handles.values()), {}
@@ -324,13 +325,13 @@ class ProcessRuntime(AbstractRuntime):
         if handle is None:
             raise Unavailable("there is no such workload")
         if handle.exposure is None:
-            handle.exposure = await ports.exposure_of(handle.directory.path)
+            handle.exposure = await connect.exposure_of(handle.directory.path)
         return handle.exposure
 
     async def open_port(self, key: WorkloadKey, port: int) -> ByteStream:
         if await self.port_exposure(key) is PortExposure.HOST:
-            return await ports.connect_on_host(self._state.workload(key).path, port, await self.pids(key))
-        return await ports.connect_inside(self._state.workload(key).path, port)
+            return await connect.connect_on_host(self._state.workload(key).path, port, await self.pids(key))
+        return await connect.connect_inside(self._state.workload(key).path, port)
 
     async def events(self) -> AsyncIterator[WorkloadExited]:
         while True:
@@ -354,7 +355,7 @@ class ProcessRuntime(AbstractRuntime):
         return await asyncio.to_thread(pids_of, handle.record, handle.directory)
 
     async def measure_processes(self, key: WorkloadKey) -> Sequence[ProcessView]:
-        return await asyncio.to_thread(process_list.views, await self.pids(key))
+        return await asyncio.to_thread(processes.views, await self.pids(key))
 
     # -- inside
 
@@ -435,7 +436,7 @@ class ProcessRuntime(AbstractRuntime):
         """Watched limits that the shims do not look after: the size of homes, and what they leave to the platform."""
         while True:
             await asyncio.sleep(self.settings.watch_interval_s)
-            lacks_room = await asyncio.to_thread(room.lacks_room, self._state.homes, self.settings.reserved_bytes)
+            lacks_room = await asyncio.to_thread(disk_space.lacks_room, self._state.homes, self.settings.reserved_bytes)
             sizes: dict[WorkloadKey, int] = {}
             for handle in list(self._handles.values()):
                 limit = handle.record.home_bytes
@@ -451,7 +452,7 @@ class ProcessRuntime(AbstractRuntime):
     async def _held(self, handle: _Handle) -> int:
         size = await asyncio.to_thread(self._meter.home_size, handle.record, time.monotonic())
         return size + await asyncio.to_thread(
-            room.unlinked_bytes, await self.pids(handle.record.key), Path(handle.record.home)
+            disk_space.unlinked_bytes, await self.pids(handle.record.key), Path(handle.record.home)
         )
 
     async def _make_room(self, largest: tuple[WorkloadKey, int]) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ai.backend.node.linux.open_beneath import BENEATH
+from ai.backend.node.workload.mounts import RUNNER, check_mount
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
-from ai.backend.plugin.node.beneath import BENEATH
-from ai.backend.plugin.node.mounts import RUNNER, check_mount
 from ai.backend.plugin.runtime import HOME
 from ai.backend.runtime.process.supervisor import launch
 

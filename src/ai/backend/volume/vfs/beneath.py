@@ -24,8 +24,8 @@ from ai.backend.common.errors import (
     WrongKindOfFile,
 )
 from ai.backend.common.volume_paths import FolderPath
-from ai.backend.plugin.node.beneath import WALK, open_through_no_link
-from ai.backend.plugin.node.syscalls import has_openat2, openat2
+from ai.backend.node.linux.open_beneath import WALK, open_through_no_link
+from ai.backend.node.linux.syscalls import has_openat2, openat2
 
 READ_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 READ_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a FIFO does not hold us up

@@ -20,7 +20,7 @@ import msgspec
 
 from ai.backend.common.errors import FolderNotFound
 from ai.backend.common.volume_paths import VFolderId
-from ai.backend.plugin.node.syscalls import syncfs, unlock
+from ai.backend.node.linux.syscalls import syncfs, unlock
 from ai.backend.plugin.volume import Progress, UnfinishedClone
 from ai.backend.volume.vfs import trees
 from ai.backend.volume.vfs.beneath import Beneath, refusals

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ai.backend.common.errors import InvalidInput, WrongKindOfFile
 from ai.backend.common.volume_paths import FolderPath
-from ai.backend.plugin.node.syscalls import read_directory
+from ai.backend.node.linux.syscalls import read_directory
 from ai.backend.plugin.volume import (
     ArchiveEntry,
     FileEntry,

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ai.backend.common.errors import Conflict
-from ai.backend.plugin.node.syscalls import unlock
+from ai.backend.node.linux.syscalls import unlock
 from ai.backend.plugin.volume import FolderUsage, Progress
 from ai.backend.volume.vfs.beneath import READ_DIRECTORY, READ_FILE
 

@@ -22,8 +22,8 @@ import msgspec
 
 from ai.backend.common.errors import FolderNotFound, UploadIsBeingWritten, UploadNotFound, WrongKindOfFile
 from ai.backend.common.volume_paths import FolderPath, VFolderId
-from ai.backend.plugin.node.beneath import WALK
-from ai.backend.plugin.node.syscalls import start_writeback
+from ai.backend.node.linux.open_beneath import WALK
+from ai.backend.node.linux.syscalls import start_writeback
 from ai.backend.plugin.volume import Upload, UploadRecord, UploadState
 from ai.backend.volume.vfs.beneath import READ_DIRECTORY, Beneath, refusals
 from ai.backend.volume.vfs.layout import Layout

@@ -19,8 +19,8 @@ from uuid import uuid4
 
 from ai.backend.common.errors import FileAlreadyExists, FolderNotFound, InvalidInput, NoSuchFile, WrongKindOfFile
 from ai.backend.common.volume_paths import FolderPath, QuotaScopeId, VFolderId
-from ai.backend.plugin.node.beneath import WALK
-from ai.backend.plugin.node.syscalls import rename_noreplace
+from ai.backend.node.linux.open_beneath import WALK
+from ai.backend.node.linux.syscalls import rename_noreplace
 from ai.backend.plugin.volume import (
     AbstractVolume,
     ArchiveEntry,

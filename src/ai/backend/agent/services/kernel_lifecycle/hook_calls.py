@@ -30,7 +30,7 @@ from ai.backend.plugin.accelerator import (
     check_config,
 )
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.host import BadAnswer
+from ai.backend.pluginhost import BadAnswer
 
 log = logging.getLogger(__name__)
 Method = Literal["pre_create", "post_create", "pre_terminate", "post_terminate"]

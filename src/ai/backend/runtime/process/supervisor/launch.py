@@ -14,7 +14,7 @@ import signal
 import stat
 from typing import Any, NoReturn
 
-from ai.backend.plugin.node import beneath, cgroupfs, syscalls
+from ai.backend.node.linux import cgroupfs, open_beneath, syscalls
 
 CHANNEL_FD = 3
 SECCOMP_FD = 4
@@ -130,7 +130,7 @@ def _stage(sources: list[list[str]]) -> None:
     if os.geteuid() != 0:
         syscalls.unshare_user()
     syscalls.unshare_mounts()
-    opened = [(beneath.open_source(source), name) for source, name in sources]
+    opened = [(open_beneath.open_source(source), name) for source, name in sources]
     syscalls.mount("tmpfs", STAGE, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=755,size=1m")
     for fd, name in opened:
         target = f"{STAGE}/{name}"

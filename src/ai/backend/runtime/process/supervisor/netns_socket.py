@@ -13,8 +13,8 @@ import signal
 import socket
 from typing import Any
 
-from ai.backend.plugin.node import proc, syscalls
-from ai.backend.plugin.relay.framing import encode
+from ai.backend.node.linux import proc, syscalls
+from ai.backend.node.relay.framing import encode
 
 
 def hand_over_socket(agent: socket.socket, leader: int, plan: dict[str, Any]) -> None:

@@ -19,11 +19,11 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from ai.backend.node.linux import cgroupfs, proc
+from ai.backend.node.relay.framing import decode, encode
+from ai.backend.node.relay.peers import Peer
+from ai.backend.node.relay.relay import Relay
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node import cgroupfs, proc
-from ai.backend.plugin.relay.framing import decode, encode
-from ai.backend.plugin.relay.peers import Peer
-from ai.backend.plugin.relay.relay import Relay
 from ai.backend.runtime.process.supervisor.files import write_json
 from ai.backend.runtime.process.supervisor.netns_socket import hand_over_socket
 from ai.backend.runtime.process.supervisor.session_log import SessionLog

@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from ai.backend.node.linux import cgroupfs, proc, syscalls
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.plugin.node import cgroupfs, proc, syscalls
 from ai.backend.runtime.process.supervisor import launch
 
 LOCK_PATIENCE_S = 0.5

@@ -17,8 +17,7 @@ from ai.backend.agent.services.kernel_lifecycle.hook_calls import HookCalls
 from ai.backend.agent.services.plugins import PluginHandle
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError, CreationDeferred
-from ai.backend.plugin import answers
-from ai.backend.plugin.accelerator import AttachedDevice
+from ai.backend.plugin.accelerator import AttachedDevice, responses
 
 log = logging.getLogger(__name__)
 V = TypeVar("V")
@@ -70,7 +69,7 @@ class Hooks:
 
     @staticmethod
     async def _attached(handle: PluginHandle, allocation: DeviceAllocation) -> list[AttachedDevice]:
-        check = partial(answers.attached, held=allocation)
+        check = partial(responses.attached, held=allocation)
         return list(await handle.call("alloc_to_devices", lambda p: p.alloc_to_devices(allocation), check=check))
 
     async def release(self, kernel: Kernel, why: Circumstances) -> None:

@@ -1,0 +1,1 @@
+"""System interfaces: cgroups, netlink, ipsec, seccomp, proc."""

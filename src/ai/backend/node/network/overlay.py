@@ -1,0 +1,94 @@
+"""This node's end of a network over several nodes: a VXLAN device that is told where its peers are.
+
+Nothing is learnt and nothing is multicast: broadcasts go to each peer once, and each known hardware address to the one
+peer that has it. What belongs to which session is told by the device's alias, which also tells what it was made from.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+
+from ai.backend.common.errors import CreationDeferred, CreationDenied
+from ai.backend.node.linux.netlink import EVERYBODY, Route
+from ai.backend.node.network.subnets import mac_of
+from ai.backend.plugin.crash_points import crash_point
+from ai.backend.plugin.runtime import Overlay
+
+_SYSCTL = Path("/proc/sys/net")
+_FENCES = ("ipv6/conf/{}/disable_ipv6", "ipv4/conf/{}/rp_filter")
+"""Besides that the device answers no questions for addresses: the host listens to nothing that arrives there."""
+_PROBE_PORT, _PROBE_MTU = 4789, 1450
+_NO_SHORTCUT = "the kernel (older than Linux 6.5) leads no network from one agent to another of the same node"
+
+
+def fence(name: str) -> None:
+    """Keep the host off a device of a session's network, as far as we may: in a container we may not."""
+    for path in _FENCES:
+        with suppress(OSError):
+            (_SYSCTL / path.format(name)).write_text("1")
+
+
+def device_name(mark: str, session: str, end: str) -> str:
+    """Of a network device, at most 15 characters."""
+    return "bai" + sha256(f"{mark}{session}".encode()).hexdigest()[:10] + end
+
+
+def why_none(name: str, *, within_node: bool = False) -> str:
+    """Why this kernel makes no VXLAN devices, or none that reach others of its node; empty if it does. ``name`` is of a
+    device to try it with, and nobody else's."""
+    vni = 1 + int(sha256(name.encode()).hexdigest()[:5], 16)
+    try:
+        with Route() as route:
+            try:
+                route.add_vxlan(name, vni, "127.0.0.1", _PROBE_PORT, _PROBE_MTU)
+                if within_node and not route.has_no_shortcut(name):
+                    return _NO_SHORTCUT
+            finally:
+                route.remove(name)
+    except OSError as error:
+        return f"the kernel makes no network devices over several nodes (vxlan): {error.strerror or error}"
+    return ""
+
+
+def set_up(name: str, mark: str, overlay: Overlay, *, bridge: str = "") -> None:
+    """The device ``name`` of this overlay, as a port of ``bridge`` if one is named; another of the name is replaced.
+
+    ``mark`` begins its alias. Idempotent.
+
+    Raises:
+        CreationDeferred: the number is in use here. CreationDenied: a peer is on this node, and this kernel does not
+            lead there. OSError: the kernel does not do it, or the address is not here.
+    """
+    alias = f"{mark} {sha256(repr(overlay).encode()).hexdigest()[:16]}"
+    with Route() as route:
+        known = route.links().get(name)
+        if known is not None and known != alias:
+            route.remove(name)
+        if known != alias:
+            route.mtu_at(overlay.local[0])
+            try:
+                route.add_vxlan(name, overlay.vni, *overlay.local, overlay.mtu)
+            except FileExistsError:
+                raise CreationDeferred(f"another network here has the number {overlay.vni}") from None
+            if any(peer[0] == overlay.local[0] for peer in overlay.peers.values()) and not route.has_no_shortcut(name):
+                route.remove(name)
+                raise CreationDenied(_NO_SHORTCUT)
+            route.set_alias(name, alias)
+            crash_point("network.made")
+        for peer in dict.fromkeys(overlay.peers.values()):
+            route.add_place(name, EVERYBODY, *peer)
+        for host, peer in overlay.peers.items():
+            route.add_place(name, mac_of(overlay.addresses[host]), *peer)
+        fence(name)
+        if bridge:
+            route.set_master(name, bridge)
+        route.set_up(name, arp=False)
+
+
+def marked(mark: str) -> dict[str, str]:
+    """Device -> what follows the mark in its alias, for every device whose alias begins with it. Raises OSError."""
+    with Route() as route:
+        found = route.links().items()
+    return {name: alias.removeprefix(mark).partition(" ")[0] for name, alias in found if alias.startswith(mark)}

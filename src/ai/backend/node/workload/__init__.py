@@ -1,0 +1,1 @@
+"""Directories, statistics, mounts and channel of one workload."""

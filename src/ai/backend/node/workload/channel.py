@@ -1,0 +1,232 @@
+"""The agent's end of a shim's socket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.node.relay.framing import MAX_FRAME
+from ai.backend.plugin.runtime import RunnerChannel
+
+PROTOCOL = 1
+CONNECT_TIMEOUT_S = 5.0
+UNREAD_LIMIT = 1 << 20
+Hear = Callable[[dict[str, Any] | None], None]
+_decode = msgspec.json.decode
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_encode = msgspec.json.encode
+
+
+class RelayConnection(asyncio.Protocol):
+    """Frames to and from one shim, for one reader at a time.
+
+    A node has two of these for each workload, silent for most of the time: that is why they are no pairs of asyncio's
+    streams, which cost some KiB more. With ``hear`` nobody reads, and no task need wait: it is told each message, and
+    None at the end.
+    """
+
+    __slots__ = ("_buffer", "_hear", "_is_stuffed", "_transport", "_waiters")
+
+    def __init__(self, hear: Hear | None = None) -> None:
+        self._hear = hear
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._is_stuffed = False
+
+    @classmethod
+    async def open(cls, directory: Path, hear: Hear | None = None) -> RelayConnection:
+        """Raises Unavailable if no shim listens there."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                sock = await _connect(directory)
+                _, self = await asyncio.get_running_loop().create_unix_connection(lambda: cls(hear), sock=sock)
+        except (OSError, TimeoutError) as error:
+            raise Unavailable("the workload's shim does not answer") from error
+        return self
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Raises Unavailable if the shim is gone."""
+        body = _encode(message)
+        if len(body) > MAX_FRAME:
+            raise Unavailable("a frame is too large for the channel")
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(len(body).to_bytes(4, "big") + body)
+            while self._is_stuffed and self._transport is not None:
+                await self._change()
+            if self._transport is not None:
+                return
+        raise Unavailable("the channel to the workload is closed")
+
+    async def receive(self) -> dict[str, Any] | None:
+        """The next message; None at the end."""
+        while (message := self._take()) is None and self._transport is not None:
+            self._transport.resume_reading()
+            await self._change()
+        return message
+
+    def listen(self, hear: Hear) -> None:
+        """From now on nobody reads: ``hear`` is called, at once with what has come and nobody has taken."""
+        self._hear = hear
+        self._tell()
+        if self._transport is not None:
+            self._transport.resume_reading()
+        else:
+            self._end()
+
+    async def close(self) -> None:
+        self.abandon()
+        while self._transport is not None:
+            await self._change()
+
+    def abandon(self) -> None:
+        """Begin to close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _take(self) -> dict[str, Any] | None:
+        """The next message that has come whole. A length that cannot be ends the connection."""
+        size = int.from_bytes(self._buffer[:4], "big")
+        if len(self._buffer) >= 4 and not 1 <= size <= MAX_FRAME:
+            self._buffer.clear()
+            self.abandon()
+        if len(self._buffer) < 4 + size:
+            return None
+        body = bytes(self._buffer[4 : 4 + size])
+        del self._buffer[: 4 + size]
+        return parse(body)
+
+    async def _change(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.remove(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # -- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        if self._hear is not None:
+            self._tell()
+        elif self._transport is not None and len(self._buffer) > max(
+            UNREAD_LIMIT, 4 + int.from_bytes(self._buffer[:4], "big")
+        ):
+            self._transport.pause_reading()
+        self._wake()
+
+    def pause_writing(self) -> None:
+        self._is_stuffed = True
+
+    def resume_writing(self) -> None:
+        self._is_stuffed = False
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._wake()
+        self._end()
+
+    def _tell(self) -> None:
+        while self._hear is not None and (message := self._take()) is not None:
+            self._hear(message)
+
+    def _end(self) -> None:
+        if (hear := self._hear) is not None:
+            self._hear = None
+            hear(None)
+
+
+class RelayChannel(RunnerChannel):
+    """See :class:`RunnerChannel`."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: RelayConnection) -> None:
+        self._connection = connection
+
+    @classmethod
+    async def attach(cls, directory: Path, *, epoch: int, last_seq: int) -> RelayChannel:
+        """Raises Unavailable or Conflict, see ``AbstractRuntime.open_channel``."""
+        connection = await RelayConnection.open(directory)
+        try:
+            await connection.send({"t": "attach", "protocol": PROTOCOL, "epoch": epoch, "last_seq": last_seq})
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                answer = await connection.receive()
+        except (Unavailable, TimeoutError) as error:
+            await connection.close()
+            raise Unavailable("the workload's shim does not answer") from error
+        if answer is None or answer.get("t") != "attached":
+            await connection.close()
+            if answer is not None and answer.get("reason") == "stale-epoch":
+                raise Conflict("a newer agent drives this workload")
+            raise Unavailable("the workload's shim refused")
+        return cls(connection)
+
+    async def send(self, frame: Mapping[str, Any]) -> None:
+        await self._connection.send(frame)
+
+    async def recv(self) -> AsyncIterator[dict[str, Any]]:
+        while (message := await self._connection.receive()) is not None:
+            yield message
+            if message.get("t") == "exited":
+                return
+
+    def listen(self, hear: Hear) -> bool:
+        self._connection.listen(hear)
+        return True
+
+    async def ack(self, seq: int) -> None:
+        await self._connection.send({"t": "ack", "seq": seq})
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+
+def parse(body: bytes) -> dict[str, Any] | None:
+    """A frame's message; one of type ``malformed`` for what is none."""
+    try:
+        message = _decode(body)
+    except RecursionError:
+        return {"t": "malformed"}
+    except msgspec.DecodeError:
+        try:
+            # Names of files may have bytes that are no text; beyond this point nothing can encode them.
+            text = json.dumps(json.loads(body.decode("utf-8", errors="replace")), ensure_ascii=False)
+            message = json.loads(_SURROGATE.sub("\ufffd", text))
+        except (ValueError, RecursionError):
+            return {"t": "malformed"}
+    return message if isinstance(message, dict) else {"t": "malformed"}
+
+
+async def _connect(directory: Path) -> socket.socket:
+    """Through a descriptor of the directory: the path itself may be longer than a socket address."""
+    handle = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, f"/proc/self/fd/{handle}/shim.sock")
+    except BaseException:
+        sock.close()
+        raise
+    finally:
+        os.close(handle)
+    return sock

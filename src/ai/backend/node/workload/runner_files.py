@@ -1,0 +1,149 @@
+"""The runner as sessions see it: a copy of ours, with byte code of it for each Python of this host beside it.
+
+The sandbox shows the runner read-only, so Python cannot keep byte code there by itself, and an installation may be
+read-only too. Without byte code a third of a session's start is the compilation of the runner. The copy is named by
+its content: another version of ours leaves the one that living sessions still import from alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from ai.backend.node.workload.file_trees import remove_tree
+
+log = logging.getLogger(__name__)
+COMPILE_TIMEOUT_S = 60.0
+
+
+def find_runner() -> Path:
+    """The directory of the runner, whose code is never imported here."""
+    here = Path(__file__).resolve().parents[2] / "kernel"
+    if (here / "runner_main.py").is_file():
+        return here
+    for entry in sys.path:
+        other = Path(entry, "ai", "backend", "kernel")
+        if (other / "runner_main.py").is_file():
+            return other.resolve()
+    return here
+
+
+def find_relay() -> Path:
+    """The directory of the relay, which runs inside containers too."""
+    return Path(__file__).resolve().parents[1] / "relay"
+
+
+def copy_runner(source: Path, state: Path, *parts: Path) -> Path:
+    """The copy of ``source`` below the state directory, made if need be; each part is a folder in it.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    contents = {path.name: path.read_bytes() for path in sorted(source.glob("*.py"))}
+    contents |= {f"{part.name}/{path.name}": path.read_bytes() for part in parts for path in sorted(part.glob("*.py"))}
+    digest = hashlib.sha256()
+    for name, content in contents.items():
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    copies = state / "runner"
+    copies.mkdir(mode=0o755, exist_ok=True)
+    copy = copies / digest.hexdigest()[:16]
+    if not copy.is_dir():
+        unfinished = copies / f".{copy.name}.{os.getpid()}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        for folder in (source, *parts):
+            _copy_folder(folder, unfinished if folder == source else unfinished / folder.name)
+        try:
+            unfinished.rename(copy)
+        except OSError:  # another one was faster
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return copy
+
+
+def _copy_folder(source: Path, target: Path) -> None:
+    target.mkdir(exist_ok=True)
+    target.chmod(0o755)
+    for path in sorted(source.glob("*.py")):
+        shutil.copyfile(path, target / path.name)
+        shutil.copystat(path, target / path.name)  # byte code names the time of its source
+        (target / path.name).chmod(0o644)
+    _take_byte_code(source, target)
+
+
+def _take_byte_code(source: Path, copy: Path) -> None:
+    cached = copy / "__pycache__"
+    cached.mkdir()
+    cached.chmod(0o755)
+    for path in source.glob("__pycache__/*.pyc"):
+        if path.name.count(".") == 2 and _is_current(path, source / f"{path.name.partition('.')[0]}.py"):
+            shutil.copyfile(path, cached / path.name)
+            (cached / path.name).chmod(0o644)
+
+
+def _is_current(byte_code: Path, source: Path) -> bool:
+    """Whether Python would use it: it names the time and the size of the source (PEP 552, flags 0)."""
+    try:
+        found = source.stat()
+        with byte_code.open("rb") as file:
+            header = file.read(16)
+    except OSError:
+        return False
+    return header[4:] == struct.pack("<LLL", 0, int(found.st_mtime) & 0xFFFF_FFFF, found.st_size & 0xFFFF_FFFF)
+
+
+def remove_other_copies(copy: Path, in_use: Collection[str]) -> None:
+    """Forget the copies of other versions that no workload needs.
+
+    Args:
+        copy: of this version.
+        in_use: for each workload a text with the path of its copy.
+    """
+    for other in copy.parent.iterdir():
+        if other.name != copy.name and not any(other.name in text for text in in_use):
+            remove_tree(other)
+
+
+def needs_byte_code(copy: Path, version: str) -> bool:
+    """Whether a CPython of this version (``3.11.7``) would have to compile the runner at each start."""
+    tag = "cpython-" + "".join(version.split(".")[:2])
+    return not all(_is_current(copy / "__pycache__" / f"{path.stem}.{tag}.pyc", path) for path in copy.glob("*.py"))
+
+
+async def compile_runner(copy: Path, pythons: Iterable[tuple[str, str]]) -> None:
+    """Have each Python (path, version) compile the copy. One that fails only costs time at each start."""
+    for executable, version in pythons:
+        if not needs_byte_code(copy, version):
+            continue
+        try:
+            await _compile(copy, executable)
+        except (OSError, TimeoutError) as error:
+            log.warning("%s cannot compile the runner: %s", executable, str(error) or "it does not end")
+
+
+async def _compile(copy: Path, executable: str) -> None:
+    """Raises OSError or TimeoutError."""
+    process = await asyncio.create_subprocess_exec(
+        *(executable, "-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "timestamp", str(copy)),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        cwd="/",
+        umask=0o022,
+    )
+    try:
+        async with asyncio.timeout(COMPILE_TIMEOUT_S):
+            said, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise OSError(said.decode(errors="replace")[:500])

@@ -1,0 +1,234 @@
+"""Statistics of workloads (peer facts 3.6), from control groups where there are any, else from the process tree.
+
+The network is counted only for a workload that has a network of its own: one that shares the host's has no numbers,
+because nobody counts there by process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from ai.backend.node.linux import cgroupfs, proc
+from ai.backend.node.linux.cgroups import CgroupDriver, GroupFiles, Usage
+from ai.backend.node.workload.file_trees import tree_size
+from ai.backend.node.workload.processes import TICK_MS, transferred_bytes
+from ai.backend.plugin.accelerator import Measurement, MetricKind
+from ai.backend.plugin.runtime import WorkloadKey
+
+HOME_SIZE_DUTY = 0.02
+HOME_SIZE_MIN_AGE_S = 10.0
+_MAX_ALLOWANCE_S = 0.2
+_AVG_MAX = frozenset({"avg", "max"})
+_MAX = frozenset({"max"})
+
+
+class Measurable(Protocol):
+    """What must be known of a workload to measure it; ``cgroups`` have a ``path`` each."""
+
+    @property
+    def key(self) -> WorkloadKey: ...
+    @property
+    def cgroups(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def home(self) -> str: ...
+    @property
+    def memory_bytes(self) -> int | None: ...
+    @property
+    def cpu_limit(self) -> float | None: ...
+    @property
+    def home_bytes(self) -> int | None: ...
+
+
+Pids = Callable[[], Sequence[int]]
+"""Every process of a workload now."""
+
+
+@dataclass(slots=True)
+class _HomeSize:
+    due: float
+    size: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is remembered of one workload between two rounds.
+
+    ``network`` is a process of it, with its start time, in the network that is the workload's own; None where it shares
+    the host's. ``transferred`` is the I/O of its processes, where it had to be read from them.
+    """
+
+    files: GroupFiles
+    network: tuple[int, int] | None
+    cpu_at: float = 0.0
+    cpu_used_ms: float | None = None
+    transferred: tuple[int, int] | None = None
+
+
+class Meter:
+    """Remembers the last sample of each workload, for rates."""
+
+    def __init__(self) -> None:
+        self._known: dict[WorkloadKey, _Known] = {}
+        self._homes: dict[WorkloadKey, _HomeSize] = {}
+        self._allowance_s = _MAX_ALLOWANCE_S
+        self._last_at = 0.0
+
+    def forget(self, key: WorkloadKey) -> None:
+        self._known.pop(key, None)
+        self._homes.pop(key, None)
+
+    def measure_all(
+        self, wanted: Sequence[tuple[WorkloadKey, Measurable, Pids]], cgroups: CgroupDriver, at: float
+    ) -> Mapping[WorkloadKey, Sequence[Measurement]]:
+        """Blocks for a few file reads a workload. ``at`` in seconds of a monotonic clock."""
+        self._renew_home_sizes([record for _, record, _ in wanted], at)
+        return {key: self._measure(key, record, pids, cgroups, at) for key, record, pids in wanted}
+
+    def home_size(self, record: Measurable, at: float) -> int:
+        """Bytes in the home; walked again only so often that it costs at most a fiftieth of one core."""
+        known = self._homes.get(record.key)
+        if known is not None and at < known.due:
+            return known.size
+        started = time.perf_counter()
+        size = tree_size(Path(record.home))
+        cost = time.perf_counter() - started
+        self._allowance_s -= cost
+        self._homes[record.key] = _HomeSize(at + max(HOME_SIZE_MIN_AGE_S, cost / HOME_SIZE_DUTY), size)
+        return size
+
+    def _renew_home_sizes(self, records: Sequence[Measurable], at: float) -> None:
+        """Walk the homes that are due, the longest waiting first, as long as all walks together cost a fiftieth."""
+        earned = max(0.0, at - self._last_at) * HOME_SIZE_DUTY
+        self._allowance_s, self._last_at = min(_MAX_ALLOWANCE_S, self._allowance_s + earned), at
+        due_at = {r.key: known.due if (known := self._homes.get(r.key)) is not None else 0.0 for r in records}
+        for record in sorted((r for r in records if due_at[r.key] <= at), key=lambda r: due_at[r.key]):
+            if self._allowance_s <= 0:
+                return
+            self.home_size(record, at)
+
+    def _measure(
+        self, key: WorkloadKey, record: Measurable, pids: Pids, cgroups: CgroupDriver, at: float
+    ) -> list[Measurement]:
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = _Known(GroupFiles(record.cgroups), _own_network(pids()))
+        usage = _complete(cgroups.usage(known.files) if record.cgroups else Usage(), known, pids)
+        found: list[Measurement] = []
+        if usage.cpu_used_ms is not None:
+            cores = record.cpu_limit or float(os.cpu_count() or 1)
+            found.append(accumulated("cpu_used", usage.cpu_used_ms, "msec"))
+            percent = _utilisation(known, usage.cpu_used_ms, at)
+            found.append(gauge("cpu_util", percent, "percent", cores * 100, _AVG_MAX))
+        if usage.memory is not None:
+            found.append(gauge("mem", usage.memory, "bytes", record.memory_bytes, _AVG_MAX))
+        if usage.io_read is not None:
+            found.append(accumulated("io_read", usage.io_read, "bytes"))
+        if usage.io_write is not None:
+            found.append(accumulated("io_write", usage.io_write, "bytes"))
+        if usage.pids is not None:
+            found.append(gauge("pids", usage.pids, "count", None, _MAX))
+        if known.network is not None:
+            found += _network(known, pids)
+        home = self._homes.get(key)
+        if home is not None:
+            found.append(gauge("io_scratch_size", home.size, "bytes", record.home_bytes))
+        return found
+
+
+def gauge(
+    key: str, value: float, unit: str, capacity: float | None, stats: frozenset[str] = frozenset()
+) -> Measurement:
+    """A value of now."""
+    limit = None if capacity is None else float(capacity)
+    return Measurement(key=key, value=float(value), unit_hint=unit, capacity=limit, stats=stats)
+
+
+def accumulated(key: str, value: float, unit: str) -> Measurement:
+    """A counter since the workload's start."""
+    return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.ACCUMULATED)
+
+
+def rate(key: str, value: float, unit: str) -> Measurement:
+    """A counter whose growth in a second is of interest."""
+    return Measurement(key=key, value=float(value), unit_hint=unit, kind=MetricKind.RATE)
+
+
+def _utilisation(known: _Known, cpu_used_ms: float, at: float) -> float:
+    """Percent of one core since the last sample."""
+    before, before_at = known.cpu_used_ms, known.cpu_at
+    known.cpu_used_ms, known.cpu_at = cpu_used_ms, at
+    if before is None or at <= before_at:
+        return 0.0
+    return max(0.0, (cpu_used_ms - before) / (at - before_at) / 10)
+
+
+def _own_network(pids: Sequence[int]) -> tuple[int, int] | None:
+    """One of the processes, with its start time, that is in another network than we are.
+
+    The first processes of a sandbox may still be in ours; whose network we may not see is taken for ours.
+    """
+    ours = Path("/proc/self/ns/net").readlink()
+    for pid in pids:
+        try:
+            theirs = Path(f"/proc/{pid}/ns/net").readlink()
+        except OSError:
+            continue
+        started = proc.start_time(pid)
+        if theirs != ours and started is not None:
+            return pid, started
+    return None
+
+
+def _network(known: _Known, pids: Pids) -> list[Measurement]:
+    """Bytes over all interfaces but the loopback."""
+    pid, started = known.network or (0, 0)
+    if not proc.is_same(pid, started):
+        known.network = _own_network(pids()) or known.network
+        pid, started = known.network or (0, 0)
+        if not proc.is_same(pid, started):
+            return []
+    received = sent = 0
+    for line in cgroupfs.read(f"/proc/{pid}/net/dev").splitlines():
+        name, colon, rest = line.partition(":")
+        fields = rest.split()
+        if colon and len(fields) >= 9 and name.strip() != "lo":
+            received += int(fields[0])
+            sent += int(fields[8])
+    return [rate(key, value, "bps") for key, value in (("net_rx", received), ("net_tx", sent))]
+
+
+def _complete(usage: Usage, known: _Known, pids: Pids) -> Usage:
+    """Fill what no group counts from the processes that live now.
+
+    A process counts what its ended children used, once it has waited for them, so that the sums hardly ever fall.
+    """
+    if known.transferred is not None and usage.cpu_used_ms == known.cpu_used_ms:  # without a processor, no I/O
+        usage = replace(usage, io_read=known.transferred[0], io_write=known.transferred[1])
+    if None not in (usage.cpu_used_ms, usage.memory, usage.pids, usage.io_read, usage.io_write):
+        return usage
+    listed = known.files.read("cgroup.procs")
+    members = [int(pid) for pid in listed.split()] if listed else pids()
+    if not members:
+        return usage  # it has ended: zeros would hide what it used
+    cpu, memory = usage.cpu_used_ms, usage.memory
+    if cpu is None or memory is None:
+        all_fields = [fields for pid in members if (fields := proc.stat_fields(pid)) is not None]
+        cpu = sum(sum(map(int, fields[11:15])) for fields in all_fields) * TICK_MS
+        memory = sum(map(proc.resident_bytes, members))
+    read, written = usage.io_read, usage.io_write
+    if read is None or written is None:
+        transferred = [found for pid in members if (found := transferred_bytes(pid)) is not None]
+        if transferred:
+            known.transferred = read, written = sum(r for r, _ in transferred), sum(w for _, w in transferred)
+    return Usage(
+        cpu_used_ms=cpu if usage.cpu_used_ms is None else usage.cpu_used_ms,
+        memory=memory if usage.memory is None else usage.memory,
+        io_read=read,
+        io_write=written,
+        pids=len(members) if usage.pids is None else usage.pids,
+    )

@@ -1,0 +1,175 @@
+"""Shapes of accelerator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, SlotDisplay, VariantNamespace
+from ai.backend.common.ids import DeviceId, KernelId, SlotName
+from ai.backend.plugin.accelerator import (
+    AttachedDevice,
+    DeviceHealthChange,
+    LifecycleCause,
+    Measurement,
+    NodeInfo,
+    PartitionProfile,
+    PluginCapabilities,
+    StatContext,
+    Workload,
+    WorkloadConfig,
+)
+
+MAX_FRAME = 16 << 20
+
+
+MAX_TEXT = 4096
+"""Longest text that a host says of a failure, in characters."""
+
+
+class BadAnswer(Exception):
+    """A plugin's answer cannot be used. The message names the field; the caller adds the method."""
+
+
+class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """A managed state as JSON, since that is how it is kept."""
+
+    data: bytes
+    version: int
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent wants to know of a plugin without importing it."""
+
+    key: str
+    version: str
+    verified_on: str | None
+    key_is_slot_prefix: bool
+    capabilities: PluginCapabilities
+    powers: tuple[str, ...]
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """What stays the same once a plugin is initialised."""
+
+    spec: AllocMapSpec | None
+
+
+class HookCall(msgspec.Struct, frozen=True, kw_only=True):
+    """One method of a lifecycle hook, with everything that the hook is made of."""
+
+    method: str
+    workload: Workload
+    device_alloc: DeviceAllocation
+    cause: LifecycleCause
+    attempt: int
+    deadline_s: float
+    state: KeptState
+    previous_allocation: DeviceAllocation | None
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Types of a method's arguments (as one tuple) and of its answer."""
+
+    arguments: Any
+    result: Any
+
+
+_NONE = tuple[()]
+
+
+_ONE_DEVICE = tuple[DeviceId]
+
+
+PLUGIN_CALLS: Mapping[str, Shape] = {
+    "list_devices": Shape(_NONE, tuple[ComputeDevice, ...]),
+    "configurable_slots": Shape(_NONE, tuple[SlotDisplay, ...]),
+    "available_slots": Shape(_NONE, dict[SlotName, Decimal]),
+    "variant_namespaces": Shape(_NONE, tuple[VariantNamespace, ...]),
+    "alloc_to_devices": Shape(tuple[DeviceAllocation], tuple[AttachedDevice, ...]),
+    "gather_node_metrics": Shape(tuple[StatContext], tuple[Measurement, ...]),
+    "gather_workload_metrics": Shape(tuple[StatContext, tuple[KernelId, ...]], dict[KernelId, tuple[Measurement, ...]]),
+    "gather_process_metrics": Shape(tuple[StatContext, dict[int, KernelId]], dict[int, tuple[Measurement, ...]]),
+    "get_node_info": Shape(_NONE, NodeInfo),
+}
+
+
+POWER_CALLS: Mapping[str, Mapping[str, Shape]] = {
+    "partitionable": {
+        "partition_profiles": Shape(_ONE_DEVICE, tuple[PartitionProfile, ...]),
+        "create_partition": Shape(tuple[DeviceId, str], DeviceId),
+        "destroy_partition": Shape(_ONE_DEVICE, None),
+    },
+    "programmable": {
+        "program": Shape(tuple[DeviceId, str], None),
+        "programmed_image": Shape(_ONE_DEVICE, str | None),
+    },
+    "power_controllable": {name: Shape(_ONE_DEVICE, None) for name in ("power_on", "power_off", "reset")},
+    "attachable": {
+        "attachable_devices": Shape(_NONE, tuple[DeviceId, ...]),
+        "attach": Shape(_ONE_DEVICE, None),
+        "detach": Shape(_ONE_DEVICE, None),
+    },
+    "cdi_provider": {"cdi_spec": Shape(_NONE, dict[str, Any])},
+}
+
+
+HOST_CALLS: Mapping[str, Shape] = {
+    "load": Shape(tuple[str, tuple[str, ...]], Hello),
+    "make": Shape(tuple[dict[str, Any]], None),
+    "init": Shape(_NONE, Ready),
+    "cleanup": Shape(_NONE, None),
+    "create_alloc_map": Shape(_NONE, None),
+    "hook": Shape(tuple[HookCall], WorkloadConfig | None),
+    "watch_health": Shape(_NONE, DeviceHealthChange),
+}
+"""What is not simply a method of the plugin."""
+
+
+DIRECT: Mapping[str, Shape] = {**PLUGIN_CALLS, **{n: s for calls in POWER_CALLS.values() for n, s in calls.items()}}
+
+
+SHAPES: Mapping[str, Shape] = {**DIRECT, **HOST_CALLS}
+
+
+def write_answer(method: str, answer: Any) -> bytes:
+    """Raises BadAnswer for what cannot travel: foreign objects, inexact quantities, too much."""
+    try:
+        if method == "list_devices":
+            _require_exact(
+                (q, f"[{i}].slots") for i, d in enumerate(answer) for s in d.slots for q in (s.amount, s.quantum)
+            )
+        elif method == "available_slots":
+            _require_exact((q, f"[{slot!r:.80}]") for slot, q in answer.items())
+        data = msgspec.msgpack.encode(answer)
+    except BadAnswer:
+        raise
+    except Exception as e:  # noqa: BLE001  # whatever the objects of a plugin do when they are looked at
+        raise BadAnswer(f"cannot be read: {type(e).__name__}: {e}"[:MAX_TEXT]) from None
+    if len(data) > MAX_FRAME - 1024:
+        raise BadAnswer(f"is {len(data) >> 20} MiB large; {MAX_FRAME >> 20} MiB are allowed")
+    return data
+
+
+def _require_exact(quantities: Any) -> None:
+    for value, where in quantities:
+        if not isinstance(value, Decimal):
+            raise BadAnswer(f"{where} is the {type(value).__name__} {value!r:.40}; quantities are Decimal")
+
+
+def read_answer(method: str, data: bytes) -> Any:
+    """Raises BadAnswer naming the place of what has the wrong type."""
+    try:
+        return msgspec.msgpack.decode(data, type=SHAPES[method].result)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+        raise BadAnswer(str(e).replace("`$", "`")[:MAX_TEXT]) from None
+
+
+def settled(method: str, answer: Any) -> Any:
+    """An answer as it would have come through a host: plain values of the declared types. Raises BadAnswer."""
+    return read_answer(method, write_answer(method, answer))

@@ -1,0 +1,163 @@
+"""Plugins are found by their names, and imported: in the agent, or in a host process."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ai.backend.common.errors import InvalidInput, PluginError
+from ai.backend.common.names import check_slot_name
+from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP, AbstractComputePlugin
+from ai.backend.plugin.settings import problems_of
+
+log = logging.getLogger(__name__)
+SPI_VERSION = 30
+LEGACY_GROUPS = ("backendai_accelerator_v21", "backendai_accelerator_v20")
+"""Entry points of v1 plugins, newer ones first; see :mod:`ai.backend.pluginhost.v1`."""
+
+
+def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin]:
+    """The plugin class that a module means: itself, its ``Plugin``, or the only subclass that it shows.
+
+    Raises:
+        PluginError: there is none, or more than one.
+    """
+    if inspect.isclass(module_or_class) and issubclass(module_or_class, AbstractComputePlugin):
+        return module_or_class
+    named = getattr(module_or_class, "Plugin", None)
+    candidates = [named] if named is not None else list(vars(module_or_class).values())
+    found = {
+        item
+        for item in candidates
+        if inspect.isclass(item) and issubclass(item, AbstractComputePlugin) and not inspect.isabstract(item)
+    }
+    if len(found) != 1:
+        raise PluginError(f"{where} shows {len(found)} compute plugins instead of one")
+    return found.pop()
+
+
+def load_plugin(
+    reference: str, *, adapt: Callable[[object, str], object] = lambda shown, _: shown
+) -> type[AbstractComputePlugin]:
+    """Import ``package.module`` or ``package.module:Name``.
+
+    Args:
+        reference: of the module or class.
+        adapt: makes a plugin class of what is shown, if it is not one of this version.
+
+    Raises:
+        PluginError: it shows no plugin, or one of another version of the interface.
+        Exception: anything that importing it raises.
+    """
+    module, _, name = reference.partition(":")
+    shown: object = importlib.import_module(module)
+    for part in name.split(".") if name else ():
+        shown = getattr(shown, part)
+    cls = plugin_of(adapt(shown, reference), reference)
+    if not isinstance(getattr(cls, "key", None), str) or "." in check_slot_name(cls.key):
+        raise PluginError(f"{reference} has no key that slot names can begin with")
+    if cls.spi_version != SPI_VERSION:
+        raise PluginError(f"{reference} is written for version {cls.spi_version} of the interface, not {SPI_VERSION}")
+    return cls
+
+
+def make_plugin(cls: type[AbstractComputePlugin], given: Mapping[str, Any]) -> AbstractComputePlugin:
+    """Construct a plugin with its settings.
+
+    Raises:
+        InvalidInput: the settings are wrong; the message and ``data`` name each key as ``plugins.<device>.<key>``.
+        Exception: anything that its constructor raises.
+    """
+    return cls(_settings(cls, given))
+
+
+def _settings(cls: type[AbstractComputePlugin], given: Mapping[str, Any]) -> BaseModel | None:
+    model = cls.settings_model
+    names = {name for n, f in model.model_fields.items() for name in (n, f.alias or n)} if model is not None else set()
+    extra = model.model_config.get("extra") if model is not None else None
+    if extra in (None, "ignore") and (unknown := sorted(set(given) - names)):
+        raise _wrong(cls, dict.fromkeys(unknown, "there is no such key"))
+    if model is None:
+        return None
+    try:
+        return model.model_validate(dict(given))
+    except ValidationError as e:
+        raise _wrong(cls, problems_of(e)) from None
+
+
+def _wrong(cls: type[AbstractComputePlugin], problems: Mapping[str, str]) -> InvalidInput:
+    places = {f"plugins.{cls.key}.{key}" if key else f"plugins.{cls.key}": what for key, what in problems.items()}
+    return InvalidInput("; ".join(f"{place}: {what}" for place, what in places.items()), data=places)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSource:
+    """Where a plugin comes from. ``load`` imports it here, and may raise anything.
+
+    ``reference`` is what a host process would import; ``isolated``: only a host process may.
+    """
+
+    name: str
+    load: Callable[[], type[AbstractComputePlugin]]
+    reference: str | None = None
+    isolated: bool = False
+
+
+def _from_package(path: str) -> Callable[[], type[AbstractComputePlugin]]:
+    return lambda: load_plugin(path)
+
+
+def find_plugins(
+    allowed: Sequence[str], blocked: Sequence[str], intrinsic: Sequence[str], in_process: Sequence[str] = ("*",)
+) -> list[PluginSource]:
+    """The plugins to load: the intrinsic ones and the allowed ones, less the blocked ones. Nothing is imported.
+
+    A name is a package path, or the name of an entry point of the group ``backendai_accelerator_v30``, or, where that
+    has no such name, of a v1 plugin, which always gets a host process; a package that a v1 plugin is in stands for it.
+    ``*`` allows every installed entry point but those of v1. A name that matches nothing is warned of; an allowed one
+    is still tried, so that it is seen among the plugins with what is wrong with it.
+
+    Args:
+        allowed, blocked, intrinsic: names.
+        in_process: names, or ``*``, of those that run in the agent's own process, besides the intrinsic ones.
+    """
+    installed = {ep.name: ep for ep in entry_points(group=ENTRY_POINT_GROUP)}
+    legacy = [ep for group in LEGACY_GROUPS for ep in entry_points(group=group)]
+    wanted: dict[str, PluginSource] = {}
+    for name in [*intrinsic, *(n for n in allowed if n != "*"), *(installed if "*" in allowed else ())]:
+        entry = installed.get(name) or next((e for e in legacy if name == e.name or _is_within(e.module, name)), None)
+        package, reference = (entry.module, entry.value) if entry is not None else (name, name)
+        place = reference.replace(":", ".")  # one module may show several plugins
+        known = any(_is_within(place, other) or _is_within(other, place) for other in wanted)
+        if name in blocked or package in blocked or known:
+            continue
+        if entry is None and not _is_importable(name):
+            log.warning("allow-compute-plugins names %s, which is no installed plugin and no package", name)
+        is_legacy = entry is not None and name not in installed
+        stays = name in intrinsic or any(n in ("*", name) or _is_within(package, n) for n in in_process)
+        wanted[place] = PluginSource(name, _from_package(reference), reference, isolated=is_legacy or not stays)
+    for name in blocked:
+        if name not in installed and all(name != e.name for e in legacy) and not _is_importable(name):
+            log.warning("block-compute-plugins names %s, which is no installed plugin and no package", name)
+    return list(wanted.values())
+
+
+def _is_within(package: str, root: str) -> bool:
+    return package == root or package.startswith(root + ".")
+
+
+def _is_importable(name: str) -> bool:
+    """Whether there is its first package. The rest cannot be known without importing a part of it."""
+    first = name.partition(":")[0].partition(".")[0]
+    try:
+        return first.isidentifier() and importlib.util.find_spec(first) is not None
+    except (ImportError, ValueError):
+        return False

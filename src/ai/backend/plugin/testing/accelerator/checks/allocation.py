@@ -1,0 +1,223 @@
+"""Alloc maps, the stock ones and a plugin's own."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth
+from ai.backend.common.errors import (
+    BackendError,
+    InsufficientResource,
+    InvalidQuantity,
+    ResourceError,
+    UnsupportedResource,
+)
+from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.plugin.accelerator import AbstractAllocMap, build_alloc_map, responses
+from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
+from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
+from ai.backend.plugin.testing.accelerator.checks.subject import Subject
+from ai.backend.pluginhost import BadAnswer
+
+CHECKS = Checks()
+_ALLOCATION = "accelerator v2, Allocation; AbstractAllocMap"
+_SEED = 30
+_STEPS = 120
+_STRANGER = SlotName("no-such.slot")
+
+
+async def _map(subject: Subject) -> AbstractAllocMap:
+    made: AbstractAllocMap = await subject.call("create_alloc_map")
+    return made
+
+
+def _spec(subject: Subject, devices: Iterable[ComputeDevice]) -> Any:
+    try:
+        return responses.alloc_map(subject.plugin.alloc_map_spec(), tuple(devices))
+    except BadAnswer as e:
+        raise CheckFailed(f"alloc_map_spec: {e}") from None
+
+
+@CHECKS.add(_ALLOCATION, is_basic=True)
+async def the_alloc_map_covers_the_slots(subject: Subject) -> None:
+    """A fresh map has everything that is offered, and all of it is free."""
+    _spec(subject, await subject.devices())
+    alloc_map = await _map(subject)
+    expect(isinstance(alloc_map, AbstractAllocMap), f"create_alloc_map returned {shown(alloc_map)}")
+    offered = {k: v for k, v in (await subject.call("available_slots")).items() if v}
+    totals = {k: v for k, v in alloc_map.totals.items() if v}
+    expect(totals == offered, f"the map has {shown(totals)}, offered are {shown(offered)}")
+    free = alloc_map.available()
+    expect(free == alloc_map.totals, f"of a fresh map {shown(free)} is free")
+
+
+@CHECKS.add("decision 0022")
+async def the_described_map_is_the_map(subject: Subject) -> None:
+    """The map that the manager plans with gives the same devices for the same requests."""
+    devices = await subject.devices()
+    spec = _spec(subject, devices)
+    if spec is None:
+        raise NotApplicable("the plugin's alloc map is its own")
+    smallest = await subject.smallest()
+    for requests in [[{slot: quantity}] * 3 for slot, quantity in smallest.items()]:
+        stock, own = build_alloc_map(spec, devices), await _map(subject)
+        for request in requests:
+            planned, given = _tried(stock, request), _tried(own, request)
+            expect(
+                planned == given, f"for {shown(request)} the manager plans {planned}, the plugin's map gives {given}"
+            )
+
+
+def _tried(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decimal]) -> object:
+    try:
+        return alloc_map.allocate(request)
+    except InsufficientResource:
+        return "nothing"
+
+
+@CHECKS.add(_ALLOCATION)
+async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
+    """What is taken is missing, and what is given back is there again, of each slot by itself."""
+    alloc_map = await _map(subject)
+    for slot, quantity in (await subject.smallest()).items():
+        before = dict(alloc_map.available())
+        held: list[DeviceAllocation] = []
+        try:
+            while len(held) < 50:
+                held.append(alloc_map.allocate({slot: quantity}))
+        except InsufficientResource as e:
+            expect(e.data.get("slot") == slot, f"InsufficientResource for {slot} names {shown(e.data.get('slot'))}")
+        expect(held, f"{slot} is offered, and {quantity} of it cannot be had")
+        for allocation in held:
+            expect(allocation.total(slot) == quantity, f"{allocation.total(slot)} {slot} where {quantity} were asked")
+        if len(held) > 1:
+            left = alloc_map.available()[slot]
+            expect(left == before[slot] - quantity * len(held), f"{left} {slot} is free after {len(held)} requests")
+        alloc_map.free(held[-1])
+        alloc_map.apply(held[-1])
+        for allocation in held:
+            alloc_map.free(allocation)
+        expect(alloc_map.available() == before, f"{slot}: after everything was freed, not everything is free")
+
+
+@CHECKS.add(_ALLOCATION)
+async def more_than_everything_is_refused_and_changes_nothing(subject: Subject) -> None:
+    """What cannot be had is refused by an error of the platform, and the map stays as it was."""
+    alloc_map = await _map(subject)
+    before = dict(alloc_map.available())
+    for slot, total in (await subject.call("available_slots")).items():
+        for quantity in (total + 1, Decimal(-1), Decimal("Infinity"), Decimal("NaN")):
+            _refused(alloc_map, {slot: quantity}, BackendError)
+    _refused(alloc_map, {_STRANGER: Decimal(1)}, UnsupportedResource)
+    expect(alloc_map.available() == before, "a refused request has taken something")
+    nothing = alloc_map.allocate({_STRANGER: Decimal(0)})
+    expect(not nothing.slots, "zero of an unknown slot is not nothing")
+
+
+def _refused(alloc_map: AbstractAllocMap, request: dict[SlotName, Decimal], by: type[BackendError]) -> None:
+    try:
+        given = alloc_map.allocate(request)
+    except by:
+        return
+    except Exception as e:
+        raise CheckFailed(f"for {shown(request)} the map raises {type(e).__name__} instead of {by.__name__}") from e
+    raise CheckFailed(f"for {shown(request)} the map gives {shown(given)}")
+
+
+@CHECKS.add(_ALLOCATION)
+async def a_wrong_allocation_is_refused(subject: Subject) -> None:
+    """Devices that are not there can be neither taken nor given back."""
+    alloc_map = await _map(subject)
+    for slot in await subject.call("available_slots"):
+        wrong = DeviceAllocation(slots={slot: {DeviceId("no such device"): Decimal(1)}})
+        for call in (alloc_map.apply, alloc_map.free):
+            try:
+                call(wrong)
+            except ResourceError:
+                continue
+            except Exception as e:
+                raise CheckFailed(f"{call.__name__} raises {type(e).__name__} for an unknown device") from e
+            raise CheckFailed(f"{call.__name__} takes {shown(wrong)}")
+
+
+@CHECKS.add(_ALLOCATION)
+async def random_requests_keep_the_invariants(subject: Subject) -> None:
+    """Sums match, no device gives more than it has or what another slot hides, sick devices give nothing."""
+    devices, alloc_map = await subject.devices(), await _map(subject)
+    chance = random.Random(_SEED)
+    known = [(slot, quantity) for slot, quantity in (await subject.smallest()).items()]
+    if not known:
+        raise NotApplicable("this node offers no device of the plugin")
+    totals, fresh = dict(alloc_map.totals), alloc_map.snapshot()
+    held: list[DeviceAllocation] = []
+    for _ in range(_STEPS):
+        if held and chance.random() < 0.4:
+            alloc_map.free(held.pop(chance.randrange(len(held))))
+        else:
+            slot, quantum = chance.choice(known)
+            quantity = quantum * chance.randint(1, max(1, min(int(totals[slot] / quantum), 64)))
+            try:
+                given = alloc_map.allocate({slot: quantity})
+            except (ResourceError, InvalidQuantity):
+                continue
+            expect(given.total(slot) == quantity, f"{given.total(slot)} {slot} where {quantity} were asked for")
+            expect(set(given.slots) == {slot}, f"for {slot} the map gave {shown(set(given.slots))}")
+            held.append(given)
+        _balanced(devices, held)
+        for slot, free in alloc_map.available().items():
+            expect(0 <= free <= totals[slot], f"{free} of {totals[slot]} {slot} are free")
+    for allocation in held:
+        alloc_map.free(allocation)
+    expect(dict(alloc_map.available()) == totals, "after everything was freed, not everything is free")
+    alloc_map.restore(fresh)
+    expect(dict(alloc_map.available()) == totals, "a restored map is not what it was")
+
+
+def _balanced(devices: Iterable[ComputeDevice], held: Iterable[DeviceAllocation]) -> None:
+    taken: dict[DeviceId, dict[SlotName, Decimal]] = {}
+    for allocation in held:
+        for slot, per_device in allocation.slots.items():
+            for device_id, quantity in per_device.items():
+                of_device = taken.setdefault(device_id, {})
+                of_device[slot] = of_device.get(slot, Decimal(0)) + quantity
+    known = {d.device_id: d for d in devices}
+    for device_id, slots in taken.items():
+        device = known.get(device_id)
+        if device is None:
+            raise CheckFailed(f"the map gives {device_id}, which is not listed")
+        expect(device.health is DeviceHealth.HEALTHY, f"the map gives {device_id}, which is unhealthy")
+        offered = {slot.slot_name: slot for slot in device.slots}
+        groups: dict[str, SlotName] = {}
+        for name, quantity in slots.items():
+            has = offered.get(name)
+            if has is None:
+                raise CheckFailed(f"the map gives {name} of {device_id}, which has none")
+            expect(quantity <= has.amount, f"{device_id} gives {quantity} {name} and has {has.amount}")
+            expect(quantity % has.quantum == 0, f"{device_id} gives {quantity} {name} in steps of {has.quantum}")
+            if has.exclusive_group is not None:
+                other = groups.setdefault(has.exclusive_group, name)
+                expect(other == name, f"{device_id} gives {name} and {other}, which exclude each other")
+
+
+@CHECKS.add("accelerator v2, The conformance kit: recovery after restart")
+async def an_allocation_is_applied_again_after_a_restart(subject: Subject) -> None:
+    """What a workload holds is taken from the new process's map, from the form that it was stored in."""
+    allocation = await subject.an_allocation()
+    stored = msgspec.json.encode(msgspec.to_builtins(allocation))
+    async with subject.remade() as again:
+        found = msgspec.convert(msgspec.json.decode(stored), DeviceAllocation, strict=False)
+        alloc_map = await _map(again)
+        before = dict(alloc_map.available())
+        alloc_map.apply(found)
+        for slot in found.slots:
+            left = alloc_map.available()[slot]
+            expect(left < before[slot], f"{slot}: as much is free as if nobody held any")
+        alloc_map.free(found)
+        expect(alloc_map.available() == before, "what was applied and freed is not free")
+        attached = await again.call("alloc_to_devices", found)
+        expect({a.device_id for a in attached} == found.device_ids(), "alloc_to_devices knows the devices no more")

@@ -1,0 +1,251 @@
+"""The plugin under test, and how checks call it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from types import coroutine
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.devices import ComputeDevice, DeviceAllocation, DeviceHealth
+from ai.backend.common.errors import BackendError, CreationDeferred, CreationDenied
+from ai.backend.common.ids import KernelId, SessionId, SlotName
+from ai.backend.plugin.accelerator import (
+    AbstractComputePlugin,
+    AbstractLifecycleHook,
+    HookContext,
+    LifecycleCause,
+    ManagedState,
+    TerminationDeferred,
+    Workload,
+    WorkloadConfig,
+    check_config,
+)
+from ai.backend.plugin.accelerator.shapes import DIRECT
+from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
+from ai.backend.pluginhost import BadAnswer, settled
+
+KERNEL = KernelId(UUID(int=1))
+OTHER_KERNEL = KernelId(UUID(int=3))
+SESSION = SessionId(UUID(int=2))
+HOOKS = ("pre_create", "post_create", "pre_terminate", "post_terminate")
+_DEFERRALS = 5
+"""So often a termination may be put off in a check."""
+
+Remake = Callable[[AbstractComputePlugin], Awaitable[AbstractComputePlugin]]
+
+
+@coroutine
+def _timed(work: Awaitable[Any], note: Callable[[float], None]) -> Generator[Any, Any, Any]:
+    """Await it, and note how long each of its steps held the event loop."""
+    steps = work.__await__()
+    step: Callable[[], Any] = partial(next, steps)
+    while True:
+        began = time.perf_counter()
+        try:
+            waits_for = step()
+        except StopIteration as done:
+            return done.value
+        finally:
+            note(time.perf_counter() - began)
+        try:
+            sent = yield waits_for
+        except BaseException as e:  # noqa: BLE001  # a cancellation is thrown in, as into any coroutine
+            step = partial(steps.throw, e)
+        else:
+            step = partial(steps.send, sent) if sent is not None else partial(next, steps)
+
+
+@dataclass(slots=True, kw_only=True)
+class Subject:
+    """A plugin, and what a check may do with it.
+
+    Attributes:
+        plugin: not initialised yet where the check says so.
+        remake: the plugin that the next agent process would make, not initialised.
+        deadline_s: for each call, as the agent has one.
+        max_block_s: how long a plugin that is not ``blocking`` may hold the event loop in one piece.
+        may_alter: whether devices may be cut, reset and switched off.
+        image: host path of an image for a ``programmable`` plugin.
+        held_s: the longest time that a call of each method held the event loop.
+        begun: the workloads, by kernel and attempt, whose ``pre_create`` was called and that are not ended yet.
+    """
+
+    plugin: AbstractComputePlugin
+    remake: Remake
+    deadline_s: float = 10.0
+    max_block_s: float = 0.1
+    may_alter: bool = True
+    image: str | None = None
+    held_s: dict[str, float] = field(default_factory=dict)
+    begun: dict[tuple[KernelId, int], tuple[DeviceAllocation, ManagedState]] = field(default_factory=dict)
+
+    # ---- calls
+
+    async def call(self, method: str, *arguments: Any, of: Any = None) -> Any:
+        """One call within its deadline; its answer as it would come through a host process.
+
+        Args:
+            method: its name.
+            arguments: of the call.
+            of: a hook or another instance; the plugin if it is not given.
+
+        Raises:
+            CheckFailed: it took too long, answered what cannot travel, or raised what the interface does not name.
+            BackendError, TerminationDeferred: what it means to say.
+        """
+
+        def note(seconds: float) -> None:
+            self.held_s[method] = max(self.held_s.get(method, 0.0), seconds)
+
+        target = self.plugin if of is None else of
+        try:
+            async with asyncio.timeout(self.deadline_s):
+                answer = await _timed(_begun(getattr(target, method), arguments), note)
+            return settled(method, answer) if method in DIRECT else answer
+        except TimeoutError:
+            raise CheckFailed(f"{method} took longer than {self.deadline_s:g} s") from None
+        except BadAnswer as e:
+            raise CheckFailed(f"{method}: {e}") from None
+        except (BackendError, TerminationDeferred, CheckFailed):
+            raise
+        except Exception as e:
+            raise CheckFailed(f"{method} raised {type(e).__name__}: {e}") from e
+
+    async def refused(self, method: str, *arguments: Any, by: type[BackendError], why: str) -> None:
+        """A call that must be refused. Raises CheckFailed if it is done, or refused in another way."""
+        try:
+            await self.call(method, *arguments)
+        except by:
+            return
+        except BackendError as e:
+            raise CheckFailed(f"{method} raised {type(e).__name__} instead of {by.__name__} {why}: {e}") from e
+        raise CheckFailed(f"{method} was done {why}; it must raise {by.__name__}")
+
+    @asynccontextmanager
+    async def remade(self) -> AsyncIterator[Subject]:
+        """The plugin after a restart of the agent, initialised."""
+        again = await self.remake(self.plugin)
+        other = Subject(
+            plugin=again,
+            remake=self.remake,
+            deadline_s=self.deadline_s,
+            may_alter=self.may_alter,
+            image=self.image,
+            held_s=self.held_s,
+            begun=self.begun,
+        )
+        await other.call("init")
+        try:
+            yield other
+        finally:
+            await other.call("cleanup")
+
+    # ---- what there is
+
+    async def devices(self) -> Sequence[ComputeDevice]:
+        found: tuple[ComputeDevice, ...] = await self.call("list_devices")
+        return found
+
+    async def a_device(self) -> ComputeDevice:
+        """A healthy one. Raises NotApplicable if there is none."""
+        for device in await self.devices():
+            if device.health is DeviceHealth.HEALTHY:
+                return device
+        raise NotApplicable("this node has no healthy device of the plugin")
+
+    async def smallest(self) -> dict[SlotName, Decimal]:
+        """The smallest quantity of every slot that can be had now."""
+        quanta = {s.slot_name: s.quantum for d in await self.devices() for s in d.slots}
+        offered: Mapping[SlotName, Decimal] = await self.call("available_slots")
+        return {slot: quanta[slot] for slot, total in offered.items() if total and slot in quanta}
+
+    async def a_request(self) -> dict[SlotName, Decimal]:
+        """One slot's smallest quantity. Raises NotApplicable if there is nothing."""
+        for slot, quantity in (await self.smallest()).items():
+            return {slot: quantity}
+        raise NotApplicable("this node offers no device of the plugin")
+
+    async def an_allocation(self) -> DeviceAllocation:
+        """:meth:`a_request`, bound."""
+        request = await self.a_request()
+        allocation: DeviceAllocation = (await self.call("create_alloc_map")).allocate(request)
+        return allocation
+
+    # ---- hooks
+
+    async def hook(
+        self, method: str, allocation: DeviceAllocation, state: ManagedState, kernel: KernelId = KERNEL, **context: Any
+    ) -> Any:
+        """One call of a hook that is made for it, as the agent does; a termination that is deferred goes on.
+
+        Raises:
+            NotApplicable: the plugin takes no workload now.
+            CheckFailed: as :meth:`call`; a config that the agent would refuse; a state that cannot be kept.
+        """
+        circumstances = {"cause": LifecycleCause.CREATE, "attempt": 1, "deadline_s": self.deadline_s, **context}
+        incarnation = (kernel, int(context.get("attempt", 1)))
+        if method == "pre_create":
+            self.begun[incarnation] = (allocation, state)
+        workload = Workload(
+            id="" if method == "pre_create" else "workload-1", type="process_tree", kernel_id=kernel, session_id=SESSION
+        )
+        for _ in range(_DEFERRALS):
+            made: AbstractLifecycleHook = self.plugin.create_lifecycle_hook(
+                workload, allocation, HookContext(state=state, **circumstances)
+            )
+            try:
+                answer = await self.call(method, of=made)
+            except TerminationDeferred as e:
+                if method != "pre_terminate":
+                    raise CheckFailed(f"{method} raised TerminationDeferred, which only pre_terminate may") from e
+                await asyncio.sleep(min(e.retry_after, 0.1))
+                continue
+            except (CreationDenied, CreationDeferred) as e:
+                if method != "pre_create":
+                    raise CheckFailed(f"{method} raised {type(e).__name__}, which only pre_create may") from e
+                raise NotApplicable(f"the plugin takes no workload now: {e.message}") from e
+            if method == "post_terminate":
+                self.begun.pop(incarnation, None)
+            return usable(answer) if method == "pre_create" else None
+        return None
+
+    async def end_workloads(self) -> None:
+        """Undo what a check has begun, as an agent would; that it can be undone is what other checks are for."""
+        for (kernel, attempt), (allocation, state) in list(self.begun.items()):
+            try:
+                await self.hook("post_terminate", allocation, state, kernel, attempt=attempt)
+            except (CheckFailed, BackendError):
+                continue
+
+
+async def _begun(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    answer = method(*arguments)
+    if not hasattr(answer, "__await__"):
+        raise CheckFailed(f"{method.__name__} is not `async def`: it returned {shown(answer)}")
+    return await answer
+
+
+def usable(config: object) -> WorkloadConfig:
+    """The config as the agent takes it. Raises CheckFailed."""
+    try:
+        return check_config(config)
+    except ValueError as e:
+        raise CheckFailed(f"pre_create: {e}") from None
+
+
+def kept(state: ManagedState) -> ManagedState:
+    """The state as it is after a restart of the agent. Raises CheckFailed if it is no JSON."""
+    try:
+        return ManagedState(json.loads(msgspec.json.encode(state.data)), state.version)
+    except (TypeError, ValueError) as e:
+        raise CheckFailed(f"the managed state is not JSON: {e}") from None

@@ -1,0 +1,83 @@
+"""What every accelerator plugin promises, as a suite of tests.
+
+A test file of a plugin is::
+
+    class TestMine(ComputePluginContract):
+        @pytest.fixture
+        async def plugin(self):
+            return MyPlugin(MySettings())
+
+Its tests are the checks of :mod:`ai.backend.plugin.testing.accelerator.checks`, one for each; they call ``init`` and ``cleanup``
+themselves. What a plugin does not claim is skipped with a reason that begins with ``capability:``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from inspect import isawaitable
+from typing import Any, ClassVar
+
+import pytest
+
+from ai.backend.plugin.accelerator import AbstractComputePlugin
+from ai.backend.plugin.testing.accelerator.checks import CHECKS, Check, NotApplicable, Subject, run_check
+
+
+class ComputePluginContract:
+    """See the module. Covers version 30 of the accelerator SPI."""
+
+    deadline_s: ClassVar[float] = 10.0
+    """For each call."""
+    max_block_s: ClassVar[float] = 0.1
+    """How long a plugin that is not ``blocking`` may hold the event loop in one piece."""
+    may_alter: ClassVar[bool] = True
+    """Whether devices may be cut, reset and switched off: say no where they are real and somebody's."""
+    image: ClassVar[str | None] = None
+    """Host path of an image that a ``programmable`` plugin can load."""
+
+    @pytest.fixture
+    async def plugin(self) -> AbstractComputePlugin:
+        pytest.fail("override the fixture `plugin`")
+
+    def remake(self, plugin: AbstractComputePlugin) -> Any:
+        """The plugin that the next agent process would make, or an awaitable of it."""
+        return type(plugin)(plugin.settings)
+
+    @pytest.fixture
+    async def ready(self, plugin: AbstractComputePlugin) -> AsyncIterator[AbstractComputePlugin]:
+        """The plugin, initialised, for tests of one's own."""
+        await plugin.init()
+        yield plugin
+        await plugin.cleanup()
+
+    async def run_check(self, check: Check, plugin: AbstractComputePlugin) -> None:
+        async def remake(before: AbstractComputePlugin) -> AbstractComputePlugin:
+            made = self.remake(before)
+            again: AbstractComputePlugin = await made if isawaitable(made) else made
+            return again
+
+        subject = Subject(
+            plugin=plugin,
+            remake=remake,
+            deadline_s=self.deadline_s,
+            max_block_s=self.max_block_s,
+            may_alter=self.may_alter,
+            image=self.image,
+        )
+        try:
+            await run_check(check, subject)
+        except NotApplicable as e:
+            pytest.skip(str(e))
+
+
+def _as_test(check: Check) -> Callable[..., Coroutine[Any, Any, None]]:
+    async def test(self: ComputePluginContract, plugin: AbstractComputePlugin) -> None:
+        await self.run_check(check, plugin)
+
+    test.__name__ = test.__qualname__ = f"test_{check.name}"
+    test.__doc__ = check.proves
+    return test
+
+
+for _check in CHECKS:
+    setattr(ComputePluginContract, f"test_{_check.name}", _as_test(_check))

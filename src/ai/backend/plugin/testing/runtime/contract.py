@@ -1,0 +1,374 @@
+"""What every runtime promises, as a suite.
+
+A test file of a runtime is::
+
+    class TestMine(RuntimeContract):
+        image = "host/python:3"
+
+        @pytest.fixture
+        async def runtime(self, tmp_path):
+            runtime = MyRuntime(state=tmp_path)
+            await runtime.setup()
+            yield runtime
+            await runtime.shutdown()
+
+        async def reopen(self, runtime):  # what the next agent process would make, on the same state
+            again = MyRuntime(state=runtime.state)
+            await again.setup()
+            return again
+
+Skips follow from what the runtime declares in ``info().capabilities`` and print the missing name:
+
+* ``keep-home``: a home can outlive its workload (restart in place);
+* ``session-networks``: kernels of a session can have a network of their own; with ``exec``, programs use it;
+* ``multi-node-networks``: such a network reaches over several nodes;
+* ``ports``: what listens inside can be connected to; with ``exec``, the test has something listen;
+* ``host-pids``: ``pids`` are process ids of the machine on which the tests run.
+
+Every workload that a test made is removed after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from uuid import uuid4
+
+import pytest
+
+from ai.backend.common.errors import Conflict, CreationDenied, Unavailable
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.plugin.runtime import (
+    AbstractRuntime,
+    WorkloadKey,
+    WorkloadSpec,
+    WorkloadState,
+)
+from ai.backend.plugin.testing.runtime.connections import RuntimeConnectionContract
+
+
+class RuntimeContract(RuntimeConnectionContract):
+    """See the module. Covers version 1 of the runtime SPI."""
+
+    # ---- what it is
+
+    async def test_it_describes_itself(self, runtime: AbstractRuntime) -> None:
+        info = runtime.info()
+        assert info.name == runtime.name
+        assert info.tier
+        assert info.workload_type in ("container", "process_tree")
+
+    async def test_it_lists_the_image_of_the_suite(self, runtime: AbstractRuntime) -> None:
+        images = await runtime.list_images()
+        assert self.image in {name for image in images for name in (image.name, *image.aliases)}
+
+    # ---- create
+
+    async def test_a_workload_runs_and_is_found(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec(labels={"who": "me"})
+        view = await runtime.create(spec)
+        assert (view.key, view.session_id, view.state) == (spec.key, spec.session_id, WorkloadState.RUNNING)
+        assert view.workload_id
+        assert view.labels["who"] == "me"
+        assert await runtime.inspect(spec.key) == view
+        assert [v.key for v in await runtime.list_workloads()] == [spec.key]
+
+    async def test_create_is_idempotent(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        first = await runtime.create(spec)
+        assert (await runtime.create(spec)).workload_id == first.workload_id
+        both = await asyncio.gather(runtime.create(spec), runtime.create(spec))
+        assert {v.workload_id for v in both} == {first.workload_id}
+        assert len(await runtime.list_workloads()) == 1
+
+    async def test_workloads_are_created_side_by_side(self, runtime: AbstractRuntime) -> None:
+        specs = [self.spec() for _ in range(3)]
+        views = await asyncio.gather(*(runtime.create(s) for s in specs))
+        assert len({v.workload_id for v in views}) == 3
+        assert {v.key for v in await runtime.list_workloads()} == {s.key for s in specs}
+
+    async def test_an_unknown_image_is_denied_and_leaves_nothing(self, runtime: AbstractRuntime) -> None:
+        key = WorkloadKey(kernel_id=KernelId(uuid4()), attempt=1)
+        with pytest.raises(CreationDenied):
+            await runtime.create(WorkloadSpec(key=key, session_id=SessionId(uuid4()), image="no/such-image:0"))
+        assert await runtime.inspect(key) is None
+        assert list(await runtime.list_workloads()) == []
+
+    async def test_environment_and_files_reach_the_program(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec(environ={"FLAVOUR": "vanilla"}, files={"/home/work/note.txt": b"remember"})
+        talk = await self.start(runtime, spec)
+        await talk.run("import os\nprint(os.environ['FLAVOUR'])\nprint(open('/home/work/note.txt').read())")
+        await talk.close()
+        assert talk.text() == "vanilla\nremember\n"
+
+    # ---- the channel
+
+    async def test_a_program_runs_over_the_channel(self, runtime: AbstractRuntime) -> None:
+        talk = await self.start(runtime, self.spec())
+        finished = await talk.run("print('hello')")
+        assert finished["exitCode"] == 0
+        assert talk.text() == "hello\n"
+        seqs = [f["seq"] for f in talk.frames]
+        assert seqs == sorted(set(seqs)), "sequence numbers grow"
+        await talk.close()
+
+    async def test_output_is_replayed_until_it_is_acknowledged(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        await talk.run("print('one')")
+        await talk.close()
+        again = await self.talk(runtime, spec.key, epoch=1)
+        await again.until(lambda f: f["t"] == "finished")
+        assert [f["seq"] for f in again.frames] == [f["seq"] for f in talk.frames]
+        assert again.text() == "one\n"
+        last = again.frames[-1]["seq"]
+        await again.channel.ack(last)
+        await again.run("print('two')", "r2")
+        await again.close()
+        third = await self.talk(runtime, spec.key, epoch=1, last_seq=last)
+        await third.until(lambda f: f["t"] == "finished" and f["id"] == "r2")
+        assert min(f["seq"] for f in third.frames) == last + 1
+        await third.close()
+
+    async def test_nothing_is_lost_while_nobody_listens(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        code = "import time\ntime.sleep(0.3)\nprint(7)"
+        await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
+        await talk.kind("started")
+        await talk.close()
+        await asyncio.sleep(0.6)
+        again = await self.talk(runtime, spec.key)
+        await again.kind("finished")
+        assert again.text() == "7\n"
+        await again.close()
+
+    async def test_a_newer_epoch_takes_over(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        old = await self.start(runtime, spec)
+        new = await self.talk(runtime, spec.key, epoch=5)
+        await old.over()
+        with pytest.raises(Unavailable):
+            await old.channel.send({"t": "ping", "req": 1})
+        await new.run("print('mine')")
+        assert new.text() == "mine\n"
+        with pytest.raises(Conflict):
+            await runtime.open_channel(spec.key, epoch=4)
+        await new.run("print('still mine')", "r2")
+        await old.close()
+        await new.close()
+
+    async def test_there_is_no_channel_to_nothing(self, runtime: AbstractRuntime) -> None:
+        with pytest.raises(Unavailable):
+            await runtime.open_channel(self.spec().key, epoch=1)
+
+    # ---- the end
+
+    async def test_stop_ends_it_and_the_channel_says_so(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        how = await runtime.stop(spec.key, grace_s=self.grace_s)
+        assert how is not None
+        assert (how.code is None) != (how.signal is None), "a code or a signal, never both"
+        exited = await talk.kind("exited")
+        assert (exited["code"], exited["signal"]) == (how.code, how.signal)
+        await talk.over()
+        assert talk.frames[-1]["t"] == "exited"
+        view = await runtime.inspect(spec.key)
+        assert view is None or (view.state is not WorkloadState.RUNNING and view.exit == how)
+        await talk.close()
+
+    async def test_stop_may_be_repeated(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        await runtime.create(spec)
+        first = await runtime.stop(spec.key, grace_s=self.grace_s)
+        assert await runtime.stop(spec.key, grace_s=self.grace_s) in (first, None)
+        assert await runtime.stop(self.spec().key, grace_s=0.0) is None
+
+    async def test_a_runner_that_shuts_down_leaves_its_exit_code(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        await talk.channel.send({"t": "shutdown"})
+        assert (await talk.kind("exited"))["code"] == 0
+        await talk.close()
+        view = await runtime.inspect(spec.key)
+        assert view is not None
+        assert view.state is WorkloadState.EXITED
+        assert view.exit is not None
+        assert (view.exit.code, view.exit.signal) == (0, None)
+
+    async def test_an_exit_is_told_to_those_who_watch(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        await self._watch_exit(runtime, spec)
+
+    async def _watch_exit(self, runtime: AbstractRuntime, spec: WorkloadSpec) -> None:
+        async def first() -> WorkloadKey:
+            async for event in runtime.events():
+                if event.key == spec.key:
+                    return event.key
+            raise AssertionError("the events ended")
+
+        watcher = asyncio.create_task(first())
+        talk = await self.start(runtime, spec)
+        await runtime.stop(spec.key, grace_s=self.grace_s)
+        async with asyncio.timeout(self.patience_s):
+            assert await watcher == spec.key
+        await talk.close()
+
+    async def test_a_program_that_does_not_end_is_ended(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": "while True: pass"})
+        await talk.kind("started")
+        async with asyncio.timeout(self.patience_s):
+            assert await runtime.stop(spec.key, grace_s=0.2) is not None
+        await talk.close()
+
+    async def test_no_process_outlives_its_workload(self, runtime: AbstractRuntime) -> None:
+        self.need(runtime, "host-pids")
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        await talk.run(
+            "import subprocess\n"
+            "subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+            "subprocess.Popen(['sh', '-c', 'trap \"\" TERM INT HUP; sleep 1000'], start_new_session=True)\n"
+        )
+        pids = await runtime.pids(spec.key)
+        assert len(pids) >= 3
+        await runtime.stop(spec.key, grace_s=0.2)
+        await runtime.remove(spec.key)
+        await talk.close()
+        left = list(pids)
+        for _ in range(int(self.patience_s * 20)):
+            left = [pid for pid in pids if _is_alive(pid)]
+            if not left:
+                break
+            await asyncio.sleep(0.05)
+        assert not left
+
+    async def test_remove_leaves_nothing_and_may_be_repeated(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        await runtime.create(spec)
+        await runtime.stop(spec.key, grace_s=0.0)
+        for _ in range(2):
+            await runtime.remove(spec.key)
+            assert await runtime.inspect(spec.key) is None
+        assert list(await runtime.list_workloads()) == []
+        assert await runtime.pids(spec.key) == ()
+        with pytest.raises(Unavailable):
+            await runtime.open_channel(spec.key, epoch=9)
+
+    async def test_remove_ends_what_still_runs(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        await runtime.create(spec)
+        await runtime.remove(spec.key)
+        assert await runtime.inspect(spec.key) is None
+
+    # ---- the agent restarts
+
+    async def test_a_restarted_agent_finds_its_workloads(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec(labels={"who": "me"})
+        talk = await self.start(runtime, spec)
+        await talk.run("x = 41")
+        last = talk.frames[-1]["seq"]
+        await talk.channel.ack(last)
+        await talk.close()
+        before = await runtime.inspect(spec.key)
+        await runtime.shutdown()
+        again = await self.reopen(runtime)
+        try:
+            assert list(await again.list_workloads()) == [before]
+            talk = await self.talk(again, spec.key, epoch=2, last_seq=last)
+            await talk.run("print(x + 1)", "r2")
+            assert talk.text("r2") == "42\n"
+            await talk.close()
+            assert (await again.create(spec)) == before, "create after a restart is still idempotent"
+        finally:
+            await self.remove_all(again)
+            await again.shutdown()
+
+    async def test_an_exit_that_nobody_saw_is_found(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        code = "import time\ntime.sleep(0.3)"
+        await talk.channel.send({"t": "run", "id": "r1", "mode": "query", "code": code})
+        await talk.channel.send({"t": "shutdown"})
+        await talk.close()
+        await runtime.shutdown()
+        again = await self.reopen(runtime)
+        try:
+            for _ in range(int(self.patience_s * 20)):
+                view = await again.inspect(spec.key)
+                if view is not None and view.state is WorkloadState.EXITED:
+                    break
+                await asyncio.sleep(0.05)
+            else:
+                pytest.fail("the exit was not found")
+            assert view.exit is not None
+        finally:
+            await self.remove_all(again)
+            await again.shutdown()
+
+    async def test_a_home_outlives_a_restart_in_place(self, runtime: AbstractRuntime) -> None:
+        self.need(runtime, "keep-home")
+        kernel = uuid4()
+        talk = await self.start(runtime, self.spec(kernel, 1))
+        await talk.run("open('/home/work/kept.txt', 'w').write('kept')")
+        await talk.close()
+        first = WorkloadKey(kernel_id=KernelId(kernel), attempt=1)
+        await runtime.stop(first, grace_s=self.grace_s)
+        await runtime.remove(first, keep_home=True)
+        talk = await self.start(runtime, self.spec(kernel, 2, keep_home=True))
+        await talk.run("print(open('/home/work/kept.txt').read())")
+        assert talk.text() == "kept\n"
+        await talk.close()
+
+    async def test_a_home_does_not_outlive_its_kernel(self, runtime: AbstractRuntime) -> None:
+        kernel = uuid4()
+        talk = await self.start(runtime, self.spec(kernel, 1))
+        await talk.run("open('/home/work/gone.txt', 'w').write('gone')")
+        await talk.close()
+        await runtime.remove(WorkloadKey(kernel_id=KernelId(kernel), attempt=1))
+        talk = await self.start(runtime, self.spec(kernel, 2))
+        await talk.run("print(open('/home/work/gone.txt').read())")
+        assert "FileNotFoundError" in talk.text(stream="stderr")
+        await talk.close()
+
+    # ---- what is known of it
+
+    async def test_the_log_has_the_output(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        await talk.run("print('for the record')")
+        await talk.close()
+        log = b""
+        for _ in range(int(self.patience_s * 20)):
+            log = await runtime.read_logs(spec.key, max_bytes=10_000)
+            if b"for the record" in log:
+                break
+            await asyncio.sleep(0.05)
+        assert b"for the record" in log
+        assert len(await runtime.read_logs(spec.key, max_bytes=5)) <= 5
+        assert await runtime.read_logs(self.spec().key, max_bytes=10) == b""
+
+    async def test_measurements_are_of_live_workloads(self, runtime: AbstractRuntime) -> None:
+        spec = self.spec()
+        talk = await self.start(runtime, spec)
+        unknown = self.spec().key
+        found = await runtime.measure([spec.key, unknown])
+        assert unknown not in found
+        measured = {m.key: m for m in found[spec.key]}
+        assert {"cpu_used", "mem"} <= measured.keys()
+        assert all(m.value >= 0 for m in measured.values())
+        assert await runtime.pids(spec.key)
+        await talk.close()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,247 @@
+"""A runner in memory that answers the runner protocol (docs/reference/runner-protocol), for tests of agents.
+
+It knows every frame of the protocol; its interpreter is :mod:`.fake_program`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import tarfile
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from ai.backend.plugin.testing.runtime.fake_program import Program, ProgramDied, ProgramError, World
+
+HOME = "/home/work"
+FEATURES = ("query", "batch", "input", "complete", "pty", "files")
+Emit = Callable[[dict[str, Any]], None]
+
+
+class FakeRunner:
+    """One runner. ``emit`` takes its messages (without ``seq``), ``log`` what it prints, ``end`` its exit code."""
+
+    def __init__(
+        self,
+        *,
+        emit: Emit,
+        log: Callable[[str], None],
+        end: Callable[[int], None],
+        environ: Mapping[str, str],
+        files: MutableMapping[str, bytes],
+    ) -> None:
+        self._emit = emit
+        self._log = log
+        self._end = end
+        self._environ = environ
+        self._files = files
+        self._input: asyncio.Queue[str] = asyncio.Queue()
+        self._run: asyncio.Task[None] | None = None
+        self._run_id = ""
+        self._cancelled: str | None = None
+        self._program = self._fresh()
+
+    def start(self) -> None:
+        ready = {"t": "ready", "protocol": 1, "runtime": "python", "version": "3.fake", "features": list(FEATURES)}
+        self._emit(ready)
+
+    def stop(self) -> None:
+        """Kill whatever runs; nothing is emitted any more."""
+        self._emit = lambda _: None
+        if self._run is not None:
+            self._run.cancel()
+
+    def handle(self, frame: Mapping[str, Any]) -> None:
+        """Take one frame of the agent."""
+        match frame["t"]:
+            case "run":
+                self._run = asyncio.get_running_loop().create_task(self._do(dict(frame)))
+            case "input":
+                self._input.put_nowait(frame["text"])
+            case "interrupt" | "cancel":
+                self._cancelled = frame.get("reason")
+                if self._run is not None and not self._run.done():
+                    self._run.cancel()
+            case "restart":
+                if self._run is not None and not self._run.done():
+                    self._cancelled = "restart"
+                    self._run.cancel()
+                self._program = self._fresh()
+                self.start()
+            case "shutdown":
+                self._end(0)
+            case "ping":
+                self._reply(frame, {})
+            case "complete":
+                self._reply(frame, {"matches": [w for w in ("print", "input") if w.startswith(frame["code"])]})
+            case "file-write" | "file-list" | "file-read":
+                self._file(frame)
+            case "pty-open" | "pty-input" | "pty-resize" | "pty-restart" | "pty-close":
+                self._pty(frame)
+
+    # ---- runs
+
+    def _fresh(self) -> Program:
+        return Program(World(write=self._write, ask=self._ask, environ=self._environ, files=self._files, home=HOME))
+
+    def _write(self, stream: str, text: str) -> None:
+        self._log(text)
+        self._emit({"t": "console", "id": self._run_id, "items": [[stream, text]]})
+
+    async def _ask(self, is_password: bool) -> str:
+        self._emit({"t": "waiting-input", "id": self._run_id, "is_password": is_password})
+        return await self._input.get()
+
+    async def _do(self, frame: dict[str, Any]) -> None:
+        self._run_id = frame["id"]
+        self._cancelled = None
+        before = dict(self._files)
+        self._emit({"t": "started", "id": self._run_id})
+        code, reason = 0, None
+        try:
+            if frame["mode"] == "batch":
+                code = await self._batch(frame.get("options") or {})
+            else:
+                await self._program.run(frame.get("code", ""))
+        except ProgramError as e:
+            self._write("stderr", f"Traceback (most recent call last):\n{e}\n")
+            code = 1 if frame["mode"] == "batch" else 0
+        except ProgramDied as e:
+            code = e.code
+            if frame["mode"] != "batch":
+                reason = "interpreter-died"
+                self._program = self._fresh()
+        except asyncio.CancelledError:
+            reason = self._why_cancelled()
+        out = f"{HOME}/.output/"
+        files = [
+            {"name": path.removeprefix(out), "size": len(data)}
+            for path, data in self._files.items()
+            if path.startswith(out) and before.get(path) != data
+        ]
+        finished = {"t": "finished", "id": self._run_id, "exitCode": code, "reason": reason, "signal": None}
+        self._emit({**finished, "files": files})
+
+    def _why_cancelled(self) -> str | None:
+        """An interrupt is an exception of the program; a cancelled one loses its interpreter."""
+        if self._cancelled is None:
+            self._write("stderr", "KeyboardInterrupt\n")
+            return None
+        self._program = self._fresh()
+        return f"cancelled:{self._cancelled}"
+
+    async def _batch(self, options: Mapping[str, Any]) -> int:
+        if options.get("clean") is not None:
+            self._emit({"t": "clean-finished", "id": self._run_id, "exitCode": 0})
+        if options.get("build"):
+            code = await self._command(options["build"])
+            self._emit({"t": "build-finished", "id": self._run_id, "exitCode": code})
+            if code:
+                return 127
+        return await self._command(options["exec"]) if options.get("exec") else 0
+
+    async def _command(self, command: str) -> int:
+        """``echo words``, ``exit n``, ``sleep s``, ``*`` (main.py of the home), or a program of the toy language."""
+        word, _, rest = command.partition(" ")
+        match word:
+            case "echo":
+                self._write("stdout", rest + "\n")
+                return 0
+            case "exit" | "false":
+                return int(rest) if rest else 1
+            case "sleep":
+                await asyncio.sleep(float(rest))
+                return 0
+            case "*":
+                await self._fresh().run(self._files.get(f"{HOME}/main.py", b"").decode())
+                return 0
+            case _:
+                await self._fresh().run(command)
+                return 0
+
+    # ---- requests
+
+    def _reply(self, frame: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        self._emit({"t": "reply", "req": frame["req"], "ok": True, "data": dict(data)})
+
+    def _refuse(self, frame: Mapping[str, Any], kind: str, message: str) -> None:
+        self._emit({"t": "reply", "req": frame["req"], "ok": False, "error": {"type": kind, "message": message}})
+
+    def _locate(self, path: str) -> str | None:
+        """The absolute path, or None if it leaves the home."""
+        parts: list[str] = []
+        for part in (path if path.startswith("/") else f"{HOME}/{path}").split("/"):
+            if part == "..":
+                parts = parts[:-1]
+            elif part not in ("", "."):
+                parts.append(part)
+        found = "/" + "/".join(parts)
+        return found if found == HOME or found.startswith(HOME + "/") else None
+
+    def _file(self, frame: Mapping[str, Any]) -> None:
+        paths = frame["paths"] if frame["t"] == "file-read" else [frame["path"]]
+        located = [self._locate(p) for p in paths]
+        places = [p for p in located if p is not None]
+        if len(places) < len(located):
+            self._refuse(frame, "denied", f"outside of the home: {paths[located.index(None)]}")
+        elif frame["t"] == "file-write":
+            data = base64.b64decode(frame["data"])
+            old = self._files.get(places[0], b"") if frame.get("offset") else b""
+            self._files[places[0]] = old[: frame.get("offset", 0)] + data
+            self._reply(frame, {"size": len(self._files[places[0]])})
+        elif frame["t"] == "file-list":
+            self._list(frame, places[0])
+        else:
+            self._read(frame, places)
+
+    def _list(self, frame: Mapping[str, Any], folder: str) -> None:
+        names = {p.removeprefix(folder + "/"): data for p, data in self._files.items() if p.startswith(folder + "/")}
+        entries = [
+            {"filename": n, "size": len(data), "mode": "-rw-r--r--", "mtime": 0.0, "kind": "file"}
+            for n, data in sorted(names.items())
+            if "/" not in n
+        ]
+        entries += [
+            {"filename": n, "size": 0, "mode": "drwxr-xr-x", "mtime": 0.0, "kind": "directory"}
+            for n in sorted({n.partition("/")[0] for n in names if "/" in n})
+        ]
+        self._reply(frame, {"entries": entries, "folder_path": folder})
+
+    def _read(self, frame: Mapping[str, Any], paths: list[str]) -> None:
+        for index, path in enumerate(paths):
+            data = self._files.get(path)
+            if data is None:
+                self._refuse(frame, "not-found", path)
+                return
+            if len(data) > frame.get("max_bytes", len(data)):
+                self._refuse(frame, "too-large", path)
+                return
+            name = path.rpartition("/")[2]
+            buffer = io.BytesIO()
+            with tarfile.open(fileobj=buffer, mode="w") as tar:
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                tar.addfile(entry, io.BytesIO(data))
+            text = base64.b64encode(buffer.getvalue()).decode()
+            self._emit({"t": "chunk", "req": frame["req"], "index": index, "name": name, "data": text, "eof": True})
+        self._reply(frame, {})
+
+    def _pty(self, frame: Mapping[str, Any]) -> None:
+        """A terminal that echoes; ``exit`` closes it."""
+        match frame["t"]:
+            case "pty-open":
+                self._reply(frame, {})
+                self._pty_output(frame["pty"], b"$ ")
+            case "pty-input":
+                data = base64.b64decode(frame["data"])
+                self._pty_output(frame["pty"], data)
+                if data.strip() == b"exit":
+                    self._emit({"t": "pty-closed", "pty": frame["pty"], "exitCode": 0})
+            case "pty-restart":
+                self._pty_output(frame["pty"], b"$ ")
+            case "pty-close":
+                self._emit({"t": "pty-closed", "pty": frame["pty"], "exitCode": 0})
+
+    def _pty_output(self, pty: str, data: bytes) -> None:
+        self._emit({"t": "pty-output", "pty": pty, "data": base64.b64encode(data).decode()})

@@ -1,0 +1,423 @@
+"""What every volume promises, as a suite.
+
+A test file of a volume is::
+
+    class TestMine(VolumeContract):
+        def make(self, path, **context):
+            return MyVolume("mine", path, {}, VolumeContext(**context))
+
+``make`` is called again on the same path for what the next life of a proxy finds. Tests write into a folder besides the
+volume, as sessions do, so ``mount_path`` must be a directory of this machine.
+"""
+
+# ruff: noqa: ASYNC240, PTH208  # tests look at the disk besides the volume, in the simplest way
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import stat
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from ai.backend.common.errors import (
+    BackendError,
+    FileAlreadyExists,
+    FolderNotFound,
+    InvalidInput,
+    InvalidPath,
+    NoSuchFile,
+    QuotaScopeNotFound,
+    WrongKindOfFile,
+)
+from ai.backend.common.volume_paths import VFolderId
+from ai.backend.plugin.testing.volume.driver import (
+    AWKWARD_NAMES,
+    TOP,
+    at,
+    eventually,
+    names,
+    nothing_is_named,
+    put,
+    read,
+    remove_anyhow,
+    some_folder,
+)
+from ai.backend.plugin.testing.volume.security import VolumeSecurityContract
+from ai.backend.plugin.testing.volume.tree_model import TreeModel
+from ai.backend.plugin.testing.volume.uploads import VolumeUploadContract
+from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
+
+
+class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
+    """See the module."""
+
+    def make(self, path: Path, **context: Any) -> AbstractVolume:
+        pytest.fail("override `make`")
+
+    @pytest.fixture
+    async def volume(self, tmp_path: Path) -> AsyncIterator[AbstractVolume]:
+        volume = self.make(tmp_path / "volume")
+        await volume.start()
+        yield volume
+        await volume.stop()
+
+    @pytest.fixture
+    async def folder(self, volume: AbstractVolume) -> VFolderId:
+        folder = some_folder()
+        await volume.create_folder(folder)
+        return folder
+
+    @pytest.fixture
+    async def inside(self, volume: AbstractVolume, folder: VFolderId) -> Path:
+        """The folder as a session sees it."""
+        return await volume.mount_path(folder, TOP)
+
+    # Volume and scopes
+
+    async def test_tells_its_size_and_health(self, volume: AbstractVolume) -> None:
+        usage = await volume.usage()
+        assert 0 <= usage.used_bytes <= usage.capacity_bytes
+        assert await volume.check() is None
+
+    async def test_a_limit_survives_the_proxy(self, volume: AbstractVolume) -> None:
+        scope = some_folder().scope
+        with pytest.raises(QuotaScopeNotFound):
+            await volume.scope_limit(scope)
+        await volume.create_scope(scope)
+        assert await volume.scope_limit(scope) is None
+        await volume.set_scope_limit(scope, 12345)
+        await volume.create_scope(scope)
+        again = self.make(volume.path)
+        await again.start()
+        assert await again.scope_limit(scope) == 12345
+        await again.set_scope_limit(scope, None)
+        assert await volume.scope_limit(scope) is None
+        await again.stop()
+
+    async def test_a_scope_uses_what_its_folders_use(self, volume: AbstractVolume) -> None:
+        first = some_folder()
+        second = VFolderId(first.scope, uuid4())
+        for folder in (first, second, some_folder()):
+            await volume.create_folder(folder)
+            await put(volume, folder, "file", os.urandom(1 << 20))
+        usage = await volume.scope_usage(first.scope)
+        assert 2 << 20 <= usage.used_bytes < 3 << 20
+        assert usage.file_count >= 2
+
+    async def test_a_sparse_file_counts_what_it_holds(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        with (inside / "sparse").open("wb") as file:
+            file.truncate(1 << 30)
+            file.write(os.urandom(4096))
+            os.fsync(file.fileno())
+        os.link(inside / "sparse", inside / "again")
+        usage = await volume.folder_usage(folder)
+        assert usage.file_count == 1
+        assert 4096 <= usage.used_bytes < 1 << 20
+
+    # Folders
+
+    async def test_a_folder_is_made_once(self, volume: AbstractVolume, folder: VFolderId) -> None:
+        await put(volume, folder, "kept", b"x")
+        await volume.create_folder(folder)
+        assert await names(volume, folder) == ["kept"]
+        assert (await volume.folder_usage(folder)).file_count == 1
+
+    async def test_a_deleted_folder_is_gone_at_once(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        deep = inside
+        for _ in range(40):
+            deep = deep / "d"
+            deep.mkdir()
+        (deep / "file").write_bytes(b"x")
+        deep.chmod(0o500)
+        await volume.delete_folder(folder)
+        assert not inside.exists()
+        assert not await volume.has_folder(folder)
+        await volume.delete_folder(folder)
+        await volume.delete_folder(some_folder())
+        with pytest.raises(FolderNotFound):
+            await volume.list_directory(folder, TOP, limit=1)
+        await eventually(lambda: nothing_is_named("d", volume.path))
+
+    async def test_a_tree_deeper_than_a_path_can_be_is_removed(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        fd = os.open(inside, os.O_RDONLY)
+        for _ in range(1200):
+            os.mkdir("deep", dir_fd=fd)
+            below = os.open("deep", os.O_RDONLY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        os.close(fd)
+        try:
+            with pytest.raises(BackendError):
+                await volume.folder_usage(folder)
+            await volume.delete_folder(folder)
+            await eventually(lambda: nothing_is_named("deep", volume.path), 30)
+        finally:
+            await asyncio.to_thread(remove_anyhow, volume.path)
+
+    async def test_a_clone_is_the_same_tree(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
+        (inside / "sub" / "empty").mkdir(parents=True)
+        (inside / "sub" / "run").write_text("#!")
+        (inside / "sub" / "run").chmod(0o755)
+        (inside / "link").symlink_to("sub/run")
+        (inside / "out").symlink_to("/etc/passwd")
+        with (inside / "sparse").open("wb") as file:
+            file.seek(1 << 26)
+            file.write(b"end")
+        os.mkfifo(inside / "fifo")
+        os.utime(inside / "sub" / "run", (1_000_000, 1_000_000))
+        target, progress = some_folder(), Progress()
+        await volume.clone_folder(folder, volume, target, progress)
+        copy = await volume.mount_path(target, TOP)
+        assert sorted(os.listdir(copy)) == ["link", "out", "sparse", "sub"]
+        assert (copy / "out").readlink() == Path("/etc/passwd")
+        status = (copy / "sub" / "run").stat()
+        assert (stat.S_IMODE(status.st_mode), status.st_mtime) == (0o755, 1_000_000)
+        assert (copy / "sparse").read_bytes() == (inside / "sparse").read_bytes()
+        assert (copy / "sparse").stat().st_blocks * 512 < 1 << 20
+        assert (progress.files, progress.skipped) == (4, 1)
+        await volume.clone_folder(folder, volume, target, Progress())  # is there: done
+        assert not await volume.unfinished_clones()
+
+    async def test_a_cancelled_clone_leaves_nothing(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        (inside / "file").write_bytes(b"x")
+        target, progress = some_folder(), Progress()
+        progress.cancel()
+        await volume.clone_folder(folder, volume, target, progress)
+        assert not await volume.has_folder(target)
+        assert not await volume.unfinished_clones()
+        with pytest.raises(FolderNotFound):
+            await volume.clone_folder(some_folder(), volume, target, Progress())
+
+    async def test_a_folder_deleted_while_it_is_cloned_does_not_come_back(self, tmp_path: Path) -> None:
+        reached, go_on = threading.Event(), threading.Event()
+
+        def waypoint(name: str) -> None:
+            if name == "clone.copied":
+                reached.set()
+                go_on.wait(10)
+
+        volume = self.make(tmp_path / "volume", waypoint=waypoint)
+        await volume.start()
+        source, target = some_folder(), some_folder()
+        await volume.create_folder(source)
+        clone = asyncio.create_task(volume.clone_folder(source, volume, target, Progress()))
+        await asyncio.to_thread(reached.wait, 10)
+        assert [found.target for found in await volume.unfinished_clones()] == [target]
+        await volume.delete_folder(target)
+        go_on.set()
+        with pytest.raises(FolderNotFound):
+            await clone
+        assert not await volume.has_folder(target)
+        await volume.stop()
+
+    async def test_two_clones_at_once_make_one_folder(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        for n in range(50):
+            (inside / str(n)).write_bytes(os.urandom(1000))
+        target = some_folder()
+        await asyncio.gather(*(volume.clone_folder(folder, volume, target, Progress()) for _ in range(3)))
+        assert len(await names(volume, target)) == 50
+
+    # Files
+
+    async def test_names_are_what_they_are(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
+        for name in AWKWARD_NAMES:
+            await put(volume, folder, name, name.encode())
+        assert sorted(os.listdir(inside)) == sorted(AWKWARD_NAMES)
+        assert sorted(await names(volume, folder, limit=3)) == sorted(AWKWARD_NAMES)
+        for name in AWKWARD_NAMES:
+            assert await read(volume, folder, name) == name.encode()
+        await volume.rename(folder, at("new\nline"), "-")
+        await volume.delete_files(folder, [at(name) for name in AWKWARD_NAMES if name != "new\nline"], recursive=False)
+        assert os.listdir(inside) == ["-"]
+
+    async def test_entries_tell_what_they_are(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
+        (inside / "dir").mkdir()
+        (inside / "file").write_bytes(b"12345")
+        (inside / "link").symlink_to("file")
+        os.mkfifo(inside / "pipe")
+        (inside / os.fsdecode(b"\xff")).write_bytes(b"")
+        page = await volume.list_directory(folder, TOP, limit=10)
+        kinds = {entry.name: entry.kind for entry in page.entries}
+        assert kinds == {
+            "dir": FileKind.DIRECTORY,
+            "file": FileKind.FILE,
+            "link": FileKind.SYMBOLIC_LINK,
+            "pipe": FileKind.OTHER,
+            "\ufffd": FileKind.FILE,
+        }
+        by_name = {entry.name: entry for entry in page.entries}
+        assert by_name["file"].size == 5
+        assert by_name["link"].symlink_target == "file"
+        for path, error in (("pipe", WrongKindOfFile), ("dir", WrongKindOfFile), ("none", NoSuchFile)):
+            with pytest.raises(error):
+                await volume.open_file(folder, at(path))
+
+    async def test_pages_miss_nothing_that_stays(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
+        stays = {f"stays-{n}" for n in range(300)}
+        for name in stays | {f"goes-{n}" for n in range(300)}:
+            (inside / name).touch()
+        found: list[str] = []
+        cursor: str | None = None
+        while True:
+            page = await volume.list_directory(folder, TOP, limit=7, cursor=cursor)
+            found += [entry.name for entry in page.entries]
+            assert len(page.entries) <= 7
+            if (cursor := page.cursor) is None:
+                break
+            (inside / f"goes-{len(found)}").unlink(missing_ok=True)
+            (inside / f"new-{len(found)}").touch()
+        kept = [name for name in found if name in stays]
+        assert len(kept) == len(stays)
+        assert set(kept) == stays
+        for wrong in ("x", "-5", "1" * 40):
+            with pytest.raises(InvalidInput):
+                await volume.list_directory(folder, TOP, limit=7, cursor=wrong)
+
+    async def test_directories_are_made(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
+        await volume.make_directory(folder, at("a/b/c"), parents=True, exist_ok=False)
+        assert (inside / "a/b/c").is_dir()
+        with pytest.raises(NoSuchFile):
+            await volume.make_directory(folder, at("x/y"), parents=False, exist_ok=False)
+        with pytest.raises(FileAlreadyExists):
+            await volume.make_directory(folder, at("a/b"), parents=True, exist_ok=False)
+        await volume.make_directory(folder, at("a/b"), parents=True, exist_ok=True)
+        (inside / "file").touch()
+        with pytest.raises(FileAlreadyExists):
+            await volume.make_directory(folder, at("file"), parents=True, exist_ok=True)
+        with pytest.raises(WrongKindOfFile):
+            await volume.make_directory(folder, at("file/x"), parents=True, exist_ok=True)
+
+    async def test_nothing_is_replaced_by_moving(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
+        (inside / "dir").mkdir()
+        (inside / "dir" / "b").write_text("old")
+        (inside / "a").write_text("a")
+        (inside / "b").write_text("b")
+        with pytest.raises(FileAlreadyExists):
+            await volume.rename(folder, at("a"), "b")
+        with pytest.raises(FileAlreadyExists):
+            await volume.move(folder, at("b"), at("dir"))
+        with pytest.raises(InvalidInput):
+            await volume.move(folder, at("dir"), at("dir/below"))
+        with pytest.raises(InvalidPath):
+            await volume.rename(folder, at("a"), "x/y")
+        await volume.move(folder, at("a"), at("dir"))
+        await volume.move(folder, at("b"), at("c"))
+        assert {str(p.relative_to(inside)): p.read_text() for p in inside.rglob("*") if p.is_file()} == {
+            "dir/a": "a",
+            "dir/b": "old",
+            "c": "b",
+        }
+
+    async def test_deleting_says_what_was_not_there(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        (inside / "dir").mkdir()
+        (inside / "dir" / "x").touch()
+        (inside / "a").touch()
+        with pytest.raises(WrongKindOfFile):
+            await volume.delete_files(folder, [at("a"), at("dir")], recursive=False)
+        assert (inside / "a").exists()
+        with pytest.raises(NoSuchFile):
+            await volume.delete_files(folder, [at("none"), at("a"), at("dir")], recursive=True)
+        assert os.listdir(inside) == []
+        with pytest.raises(InvalidPath):
+            await volume.delete_files(folder, [TOP], recursive=True)
+
+    # Archives
+
+    async def test_a_tree_is_told_parents_first(self, volume: AbstractVolume, folder: VFolderId, inside: Path) -> None:
+        (inside / "a" / "b").mkdir(parents=True)
+        (inside / "a" / "b" / "f").write_text("f")
+        (inside / "a" / "out").symlink_to("/etc/passwd")
+        found = {}
+        with volume.open_tree(folder, [at("a")]) as entries:
+            for entry in entries:
+                content = b""
+                if entry.entry.kind == FileKind.FILE:
+                    file = entry.open()
+                    content = os.read(file.fd, 100)
+                    file.close()
+                found[str(entry.path)] = (entry.entry.kind, content, entry.entry.symlink_target)
+        assert found == {
+            "a": (FileKind.DIRECTORY, b"", ""),
+            "a/b": (FileKind.DIRECTORY, b"", ""),
+            "a/b/f": (FileKind.FILE, b"f", ""),
+            "a/out": (FileKind.SYMBOLIC_LINK, b"", "/etc/passwd"),
+        }
+
+    # Everything at random
+
+    @pytest.mark.parametrize("seed", range(8))
+    async def test_random_operations_do_what_the_model_does(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path, seed: int
+    ) -> None:
+        rng, model = random.Random(seed), TreeModel()
+        for step in range(250):
+            operation, arguments = model.choose(rng)
+            expected = model.refusal(operation, *arguments)
+            try:
+                await _perform(volume, folder, operation, arguments)
+                refused: type[BackendError] | None = None
+            except BackendError as error:
+                refused = type(error)
+            assert refused == expected, f"seed {seed}, step {step}: {operation}{arguments}"
+            if expected is None:
+                model.apply(operation, *arguments)
+            if step % 25 == 0:
+                assert _look(inside) == model.tree, f"seed {seed}, step {step}"
+        assert _look(inside) == model.tree
+
+
+async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, arguments: tuple[Any, ...]) -> None:
+    match operation, arguments:
+        case "put", (path, content):
+            await put(volume, folder, path, content)
+        case "mkdir", (path,):
+            await volume.make_directory(folder, at(path), parents=False, exist_ok=False)
+        case "delete", (path, recursive):
+            await volume.delete_files(folder, [at(path)], recursive=recursive)
+        case "rename", (path, name):
+            await volume.rename(folder, at(path), name)
+        case "move", (source, target):
+            await volume.move(folder, at(source), at(target))
+        case "read", (path,):
+            await read(volume, folder, path)
+        case "list", (path,):
+            await names(volume, folder, path, limit=2)
+        case "clone", ():
+            target = some_folder()
+            await volume.clone_folder(folder, volume, target, Progress())
+            copy, original = [_look(await volume.mount_path(each, TOP)) for each in (target, folder)]
+            assert copy == original
+            await volume.delete_folder(target)
+        case "archive", (path,):
+            assert _told(volume, folder, path) == len(await names(volume, folder, path))
+
+
+def _told(volume: AbstractVolume, folder: VFolderId, path: str) -> int:
+    """How many entries are right below a directory, as an archive has them."""
+    depth = len(at(path).parts) + 1
+    with volume.open_tree(folder, [at(path)]) as entries:
+        return sum(len(entry.path.parts) == depth for entry in entries)
+
+
+def _look(inside: Path) -> dict[str, bytes | None]:
+    """Path -> content, None for a directory."""
+    return {str(path.relative_to(inside)): None if path.is_dir() else path.read_bytes() for path in inside.rglob("*")}

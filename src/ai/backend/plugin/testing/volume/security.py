@@ -1,0 +1,211 @@
+"""Nothing leaves a folder, whoever changes it meanwhile: a part of :mod:`ai.backend.plugin.testing.volume.contract`."""
+
+# ruff: noqa: ASYNC240, PTH104, PTH208  # tests look at the disk besides the volume, in the simplest way
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from ai.backend.common.errors import BackendError, FileAlreadyExists, InvalidPath, NoSuchFile, WrongKindOfFile
+from ai.backend.common.volume_paths import VFolderId
+from ai.backend.plugin.testing.volume.driver import TOP, at, names, put, read, some_folder
+from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
+
+LOOKALIKES = (
+    "．．",
+    "․․",
+    "..\\x",
+    "%2e%2e",
+    "%2e%2e%2f",
+    "..\u200b",
+    "\u202e..",
+    ". .",
+    "...",
+    ".. ",
+    "a\u2215b",
+    "a\u29f8..",
+)
+"""Names that some readers take for a way up; here they are names."""
+
+
+class VolumeSecurityContract:
+    """Uses the fixtures of :class:`VolumeContract`."""
+
+    async def test_no_path_leads_out(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
+    ) -> None:
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "secret").write_text("secret")
+        (inside / "abs").symlink_to(outside)
+        (inside / "up").symlink_to(os.path.relpath(outside, inside))
+        (inside / "file").symlink_to(outside / "secret")
+        (inside / "own").write_text("own")
+        (inside / "proc").symlink_to("/proc/self/root")
+        for text in ("abs/secret", "up/secret", "file", f"proc{outside}/secret"):
+            with pytest.raises((InvalidPath, WrongKindOfFile)):
+                await volume.open_file(folder, at(text))
+        for text in ("abs", "up", "proc"):
+            for attempt in (
+                volume.list_directory(folder, at(text), limit=10),
+                volume.mount_path(folder, at(text)),
+                volume.make_directory(folder, at(f"{text}/made"), parents=True, exist_ok=True),
+                volume.move(folder, at("own"), at(f"{text}/own")),
+                volume.rename(folder, at(f"{text}/secret"), "gone"),
+                put(volume, folder, f"{text}/new", b"new"),
+            ):
+                with pytest.raises((InvalidPath, WrongKindOfFile, FileAlreadyExists, NoSuchFile)):
+                    await attempt
+        with pytest.raises((InvalidPath, NoSuchFile)):
+            await volume.delete_files(folder, [at("abs/secret")], recursive=True)
+        await put(volume, folder, "file", b"mine")  # replaces the link, not what it leads to
+        await volume.delete_files(folder, [at("abs"), at("up"), at("proc")], recursive=True)
+        assert {path.name: path.read_text() for path in outside.iterdir()} == {"secret": "secret"}
+        assert sorted(os.listdir(inside)) == ["file", "own"]
+
+    @pytest.mark.parametrize("text", ["..", "a/../..", "/etc/passwd", "a\0b", "x/" * 3000, "n" * 256, "\ud800"])
+    def test_a_malformed_path_is_no_path(self, text: str) -> None:
+        with pytest.raises(InvalidPath):
+            at(text)
+
+    async def test_a_race_between_check_and_use_wins_nothing(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
+    ) -> None:
+        """A directory on the path is a link to the outside half of the time."""
+        outside = tmp_path / "outside"
+        outside.mkdir()
+        (outside / "file").write_text("secret")
+        (inside / "real").mkdir()
+        (inside / "real" / "file").write_text("own")
+        (inside / "trap").symlink_to(outside)
+        seen: set[bytes] = set()
+        with _swapping(inside):
+            for n in range(150):
+                with suppress(BackendError):
+                    seen.add(await read(volume, folder, "at/file"))
+                with suppress(BackendError):
+                    await put(volume, folder, f"at/{n}", b"x")
+                with suppress(BackendError):
+                    await volume.delete_files(folder, [at("at/file2")], recursive=True)
+                with suppress(BackendError):
+                    await volume.rename(folder, at(f"at/{n}"), f"{n}-renamed")
+        assert b"secret" not in seen
+        assert os.listdir(outside) == ["file"]
+
+    async def test_what_looks_like_a_way_up_is_a_name(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        for name in LOOKALIKES:
+            await put(volume, folder, f"{name}/{name}", name.encode())
+            assert (inside / name / name).read_bytes() == name.encode()
+        assert sorted(os.listdir(inside)) == sorted(await names(volume, folder)) == sorted(LOOKALIKES)
+        assert not any(p.name in LOOKALIKES for p in inside.parent.iterdir())
+
+    async def test_a_second_name_of_a_file_keeps_what_it_has(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
+    ) -> None:
+        """A hard link, or a FIFO in the file's place: an upload writes into nothing that is there."""
+        (tmp_path / "outside").write_text("old")
+        with suppress(OSError):  # a file system with projects forbids the link itself
+            os.link(tmp_path / "outside", inside / "file")
+        os.mkfifo(inside / "fifo")
+        await put(volume, folder, "file", b"new")
+        await put(volume, folder, "fifo", b"new")
+        assert (tmp_path / "outside").read_text() == "old"
+        assert (inside / "file").read_bytes() == (inside / "fifo").read_bytes() == b"new"
+        os.link(inside / "file", inside / "second")
+        await volume.delete_files(folder, [at("file")], recursive=False)
+        assert (inside / "second").read_bytes() == b"new"
+
+    async def test_no_walk_is_led_out(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path, tmp_path: Path
+    ) -> None:
+        """Counting, cloning and archiving, while a directory on their way becomes a link and a directory again."""
+        outside = tmp_path / "outside"
+        (outside / "below").mkdir(parents=True)
+        for n in range(3):
+            (outside / "below" / f"secret{n}").write_text("secret")
+        (inside / "real" / "below").mkdir(parents=True)
+        (inside / "real" / "below" / "own").write_text("own")
+        (inside / "trap").symlink_to(outside)
+        found: set[str] = set()
+
+        def archive() -> None:
+            with suppress(BackendError), volume.open_tree(folder, [TOP]) as entries:
+                for entry in entries:
+                    found.add(str(entry.path))
+                    if entry.entry.kind == FileKind.FILE:
+                        with suppress(BackendError):
+                            file = entry.open()
+                            found.add(os.read(file.fd, 10).decode())
+                            file.close()
+
+        with _swapping(inside):
+            for _ in range(25):
+                with suppress(BackendError):
+                    assert (await volume.folder_usage(folder)).file_count <= 3
+                await asyncio.to_thread(archive)
+                target = some_folder()
+                with suppress(BackendError):
+                    await volume.clone_folder(folder, volume, target, Progress())
+                    copy = await volume.mount_path(target, TOP)
+                    found |= {p.name for p in copy.rglob("*") if not p.is_symlink()}
+                await volume.delete_folder(target)
+        assert not any("secret" in text for text in found)
+        assert sorted(p.name for p in (outside / "below").iterdir()) == ["secret0", "secret1", "secret2"]
+
+    async def test_room_is_counted_as_it_is_taken(
+        self, volume: AbstractVolume, folder: VFolderId, inside: Path
+    ) -> None:
+        """Room that was reserved without a size, and a hole that was punched."""
+        fd = os.open(inside / "file", os.O_CREAT | os.O_RDWR)
+        try:
+            if _fallocate(fd, 0x01, 2 << 20) != 0:  # KEEP_SIZE
+                pytest.skip("capability: the file system reserves no room")
+            os.fsync(fd)
+            assert os.fstat(fd).st_size == 0
+            assert (await volume.folder_usage(folder)).used_bytes >= 2 << 20
+            os.pwrite(fd, os.urandom(2 << 20), 0)
+            os.fsync(fd)
+            assert (await volume.folder_usage(folder)).used_bytes >= 2 << 20
+            if _fallocate(fd, 0x03, 2 << 20) == 0:  # PUNCH_HOLE
+                os.fsync(fd)
+                assert (await volume.folder_usage(folder)).used_bytes < 1 << 20
+        finally:
+            os.close(fd)
+
+
+def _fallocate(fd: int, mode: int, size: int) -> int:
+    return int(ctypes.CDLL(None).fallocate(fd, mode, ctypes.c_int64(0), ctypes.c_int64(size)))
+
+
+@contextmanager
+def _swapping(inside: Path) -> Iterator[None]:
+    """``real`` and ``trap`` take turns at the name ``at``."""
+    over = threading.Event()
+
+    def flip() -> None:
+        while not over.is_set():
+            for one in ("real", "trap"):
+                try:
+                    os.rename(inside / one, inside / "at")
+                    os.rename(inside / "at", inside / one)
+                except OSError:  # an upload has made a directory of that name
+                    os.rename(inside / "at", inside / uuid4().hex)
+
+    thread = threading.Thread(target=flip)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

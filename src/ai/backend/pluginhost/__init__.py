@@ -1,0 +1,13 @@
+"""A process of its own for a plugin that may block or crash.
+
+``python -m ai.backend.pluginhost`` is the zygote (:mod:`.zygote`, asked by :mod:`.forking`): it forks a host, which
+imports one plugin and serves its calls on an inherited socket (:mod:`.server`). :class:`HostedPlugin` is the same
+plugin as the agent sees it (:mod:`.proxy`, over :mod:`.process`).
+"""
+
+from ai.backend.plugin.accelerator.shapes import BadAnswer, settled
+from ai.backend.pluginhost.allocation_rpc import Choose, chooser
+from ai.backend.pluginhost.external_alloc_map import ChosenAllocMap
+from ai.backend.pluginhost.proxy import HostedPlugin, launch
+
+__all__ = ["BadAnswer", "Choose", "ChosenAllocMap", "HostedPlugin", "chooser", "launch", "settled"]

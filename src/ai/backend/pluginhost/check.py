@@ -1,0 +1,153 @@
+"""A plugin is checked in a process of its own, so that one which crashes, hangs or exits takes nothing else down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import IO
+
+import msgspec
+
+from ai.backend.plugin.testing.accelerator.checks import Check, Outcome, Result
+from ai.backend.pluginhost.check_process import ALL, LOADING, Job, Line, Said
+from ai.backend.pluginhost.process import described_status, host_environment
+
+_LAST_WORDS = 300
+_LINE = 1 << 20
+_START_S = 30.0
+"""For the process to come so far that the plugin is imported."""
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found out about a plugin."""
+
+    said: Said | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        return all(outcome.result in (Result.PASSED, Result.SKIPPED) for outcome in self.outcomes)
+
+    def count(self, result: Result) -> int:
+        return sum(outcome.result is result for outcome in self.outcomes)
+
+
+async def check_outside(
+    job: Job,
+    *,
+    patience_s: float = 30.0,
+    environment: Sequence[str] = (),
+    told: Callable[[Outcome], None] = lambda _: None,
+) -> Report:
+    """Run all checks; a process that dies in one of them, or is silent for too long, fails it, and the rest goes on.
+
+    Args:
+        job: what to check; its ``checks`` are chosen here.
+        patience_s: how long one check may take.
+        environment: variables that the process gets besides the usual ones.
+        told: hears of each outcome at once.
+    """
+    report = Report()
+
+    def note(outcome: Outcome) -> None:
+        report.outcomes.append(outcome)
+        told(outcome)
+
+    while left := _left(report):
+        names = tuple(check.name for check in left if check is not LOADING)
+        died_in = await _one_process(
+            msgspec.structs.replace(job, checks=names), report, note, patience_s, host_environment(environment)
+        )
+        if died_in is None:
+            break
+        name, reason = died_in
+        if report.outcomes and name == LOADING.name:
+            name = left[0].name
+        note(Outcome(name, Result.FAILED, reason))
+    broken = next((o.check for o in report.outcomes if o.result is Result.FAILED), "")
+    for check in _missing(report):
+        note(Outcome(check.name, Result.NOT_RUN, f"{broken} has failed"))
+    return report
+
+
+def _missing(report: Report) -> list[Check]:
+    known = {outcome.check for outcome in report.outcomes}
+    return [check for check in ALL if check.name not in known]
+
+
+def _left(report: Report) -> list[Check]:
+    """What a new process should run: nothing once a basic check has failed."""
+    failed = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
+    return [] if any(check.is_basic and check.name in failed for check in ALL) else _missing(report)
+
+
+async def _one_process(
+    job: Job, report: Report, note: Callable[[Outcome], None], patience_s: float, environment: dict[str, str]
+) -> tuple[str, str] | None:
+    """Run until the end or a death; then the check that it died in, and why."""
+    ours, theirs = os.pipe()
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "ai.backend.pluginhost.check_process", str(theirs), str(os.getpid())),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                pass_fds=(theirs,),
+                env=environment,
+                start_new_session=True,
+            )
+        finally:
+            os.close(theirs)
+        reader = asyncio.StreamReader(limit=_LINE)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(ours, "rb")
+        )
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(job))
+        process.stdin.close()
+        begun, reason, limit_s = LOADING.name, "", patience_s + _START_S
+        try:
+            while True:
+                async with asyncio.timeout(limit_s):
+                    data = await reader.readline()
+                limit_s = patience_s
+                if not data:
+                    break
+                line = msgspec.json.decode(data, type=Line)
+                begun = line.begun or begun
+                report.said = line.said or report.said
+                if line.outcome is not None and line.outcome.check not in {o.check for o in report.outcomes}:
+                    note(line.outcome)
+        except TimeoutError:
+            reason = f"it took longer than {patience_s:g} s, or blocked its process"
+        finally:
+            transport.close()
+            if process.returncode is None and reason:
+                _kill(process.pid)
+            code = await process.wait()
+            _kill(process.pid)
+        if not reason and code == 0:
+            return None
+        return begun, reason or f"its process ended: {described_status(code)}{_last_words(output)}"
+
+
+def _kill(leader: int) -> None:
+    """End the process, or what it has left in its group."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _last_words(output: IO[bytes]) -> str:
+    output.seek(0, os.SEEK_END)
+    output.seek(max(0, output.tell() - 4096))
+    lines = [line.strip() for line in output.read().decode(errors="replace").splitlines() if line.strip()]
+    return f" ({lines[-1][:_LAST_WORDS]})" if lines else ""

@@ -1,0 +1,139 @@
+"""python -m ai.backend.pluginhost.check_process REPORT PARENT: run checks on a plugin, as :mod:`.outside` asks on stdin.
+
+Every line on the descriptor REPORT is a :class:`Line`: that a check is begun, what has become of it, and before all of
+them what the plugin says of itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.errors import BackendError
+from ai.backend.plugin.accelerator import AbstractComputePlugin
+from ai.backend.plugin.discovery import make_plugin
+from ai.backend.plugin.testing.accelerator.checks import CHECKS, Check, Outcome, Result, Subject, run_all
+from ai.backend.pluginhost.v1.loader import load_any_version
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What to check.
+
+    Attributes:
+        reference: ``package.module`` or ``package.module:Name``.
+        path: where to import from.
+        settings: of the plugin; those of ``plugins[key]`` come first.
+        plugins: settings by device name, as in ``agent.toml``.
+        checks: names; empty: all.
+    """
+
+    reference: str
+    path: tuple[str, ...]
+    settings: dict[str, Any] = {}
+    plugins: dict[str, dict[str, Any]] = {}
+    checks: tuple[str, ...] = ()
+    deadline_s: float = 10.0
+    may_alter: bool = False
+    image: str | None = None
+
+
+class Said(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plugin says of itself."""
+
+    key: str
+    version: str
+    verified_on: str | None
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the report; one of its fields is there."""
+
+    said: Said | None = None
+    begun: str | None = None
+    outcome: Outcome | None = None
+
+
+async def _it_can_be_loaded(_: Subject) -> None:
+    """Importing it shows one plugin for this version of the interface, which takes the settings."""
+
+
+LOADING = Check(
+    name="it_can_be_loaded",
+    proves=" ".join((_it_can_be_loaded.__doc__ or "").split()),
+    source="spec 00, entry points; decision 0056",
+    run=_it_can_be_loaded,
+    is_basic=True,
+    starts=False,
+)
+ALL = (LOADING, *CHECKS)
+"""What the command line runs."""
+
+
+def run(job: Job, tell: Callable[[Line], None]) -> None:
+    """Load the plugin and check it. Raises nothing that a plugin may raise."""
+    tell(Line(begun=LOADING.name))
+    try:
+        sys.path[:] = job.path
+        cls = load_any_version(job.reference)
+        settings = {**job.plugins.get(cls.key, {}), **job.settings}
+        make_plugin(cls, settings)
+    except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a plugin raises is the result
+        reason = e.message if isinstance(e, BackendError) else f"{type(e).__name__}: {e}"
+        tell(Line(outcome=Outcome(LOADING.name, Result.FAILED, reason)))
+        return
+    said = cls.verified_on
+    tell(Line(said=Said(key=cls.key, version=str(cls.version), verified_on=None if said is None else str(said))))
+    tell(Line(outcome=Outcome(LOADING.name, Result.PASSED)))
+
+    async def remake(_: AbstractComputePlugin) -> AbstractComputePlugin:
+        return make_plugin(cls, settings)
+
+    async def make() -> Subject:
+        return Subject(
+            plugin=make_plugin(cls, settings),
+            remake=remake,
+            deadline_s=job.deadline_s,
+            may_alter=job.may_alter,
+            image=job.image,
+        )
+
+    checks = [check for check in CHECKS if not job.checks or check.name in job.checks]
+    asyncio.run(
+        run_all(
+            checks,
+            make,
+            begun=lambda check: tell(Line(begun=check.name)),
+            told=lambda outcome: tell(Line(outcome=outcome)),
+        )
+    )
+
+
+def main() -> None:
+    report, parent = map(int, sys.argv[1:])
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    encoder = msgspec.json.Encoder()
+
+    def tell(line: Line) -> None:
+        os.write(report, encoder.encode(line) + b"\n")
+
+    run(job, tell)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A thread that hangs in a vendor's library must not keep this process.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

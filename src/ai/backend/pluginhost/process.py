@@ -1,0 +1,402 @@
+"""The agent's side of a host: the process, its life and its calls."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.errors import PluginError, from_wire
+from ai.backend.plugin.accelerator import TerminationDeferred
+from ai.backend.plugin.accelerator.shapes import MAX_TEXT, BadAnswer, KeptState, read_answer
+from ai.backend.pluginhost.allocation_rpc import CHOICE_DEADLINE_S, ask
+from ai.backend.pluginhost.fork import HostChild, fork_host
+from ai.backend.pluginhost.protocol import (
+    Answer,
+    Call,
+    Cancel,
+    Choice,
+    Failure,
+    Frame,
+    Item,
+    Save,
+    Saved,
+    pack,
+    read_to_agent,
+)
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 1.0
+"""How long after a call's deadline its host may stay silent before it counts as blocked."""
+_MAX_TIMEOUTS = 3
+"""So many calls of one method in a row that miss their deadline, and the host is killed: its threads may all hang."""
+_STREAM_ITEMS = 1024
+_LINE = 1000
+_LINES_PER_MINUTE = 100
+_STOP_S = 2.0
+_LAST_WORDS_S = 0.5
+"""How long what a host has printed is read after its end, by then only for what it has left running."""
+
+ENVIRONMENT = (
+    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED",
+    "PYTHONPATH", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
+)  # fmt: skip
+"""What a host gets of the agent's environment, besides ``LC_*`` and what settings name."""
+
+
+class HostedCallFailed(Exception):
+    """A plugin in a host raised something that the interface does not name; the text begins with its class."""
+
+
+@dataclass(slots=True)
+class HookState:
+    """The managed state of a hook call: where it comes back to, and how it is saved meanwhile."""
+
+    keep: Callable[[KeptState], None]
+    save: Callable[[], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class _Waiting:
+    answer: asyncio.Future[Answer]
+    state: HookState | None = None
+    items: asyncio.Queue[bytes] = field(default_factory=lambda: asyncio.Queue(_STREAM_ITEMS))
+
+
+class HostProcess:
+    """One child process. It never outlives this one; :meth:`stop` ends it, and nothing starts it again.
+
+    Attributes:
+        reason: why it ended, once it has.
+    """
+
+    def __init__(self, label: str, ended: Callable[[str], None]) -> None:
+        self._label = label
+        self._ended = ended
+        self._ids = 0
+        self._late: dict[str, int] = {}
+        self._waiting: dict[int, _Waiting] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._process: HostChild | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._choices: socket.socket | None = None
+        self._killed_for: str | None = None
+        self._stopping = False
+        self.reason: str | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    async def start(self, environment: Mapping[str, str]) -> None:
+        """Raises OSError if there can be no process."""
+        ours, theirs = socket.socketpair()
+        our_choices, their_choices = socket.socketpair()
+        # A pipe of our own: asyncio's would wait for whoever holds its other end, and that may outlive the host.
+        output, its_output = os.pipe()
+        try:
+            self._process = await fork_host(theirs.fileno(), their_choices.fileno(), its_output, environment)
+        except BaseException:
+            ours.close()
+            our_choices.close()
+            os.close(output)
+            raise
+        finally:
+            theirs.close()
+            their_choices.close()
+            os.close(its_output)
+        self._choices = our_choices
+        copying = self._spawn(self._copy_output(output))
+        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._spawn(self._read(reader, copying))
+
+    def _spawn(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work, name=f"host of {self._label}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # ---- calls
+
+    async def call(
+        self, method: str, arguments: tuple[Any, ...], deadline_s: float, state: HookState | None = None
+    ) -> Any:
+        """One call, with its answer read by the method's shape.
+
+        Raises:
+            TimeoutError: it missed its deadline; a host that is blocked by it was killed.
+            PluginError: the host is gone, or died meanwhile.
+            BackendError, TerminationDeferred: what the plugin means to say.
+            BadAnswer: what it answers cannot be used.
+            HostedCallFailed: it raised anything else.
+        """
+        waiting = _Waiting(asyncio.get_running_loop().create_future(), state)
+        call = self._send_call(method, arguments, deadline_s, waiting)
+        what = arguments[0].method if method == "hook" else method
+        until = asyncio.get_running_loop().time() + deadline_s + GRACE_S
+        try:
+            async with asyncio.timeout_at(until):
+                # Shielded: a caller that goes must not leave a blocked host unnoticed.
+                answer = await asyncio.shield(waiting.answer)
+        except TimeoutError:
+            self._missed(what, is_blocked=not waiting.answer.done())
+            raise
+        except asyncio.CancelledError:
+            waiting.state = None
+            self._send(Cancel(id=call))
+            self._spawn(self._see_off(what, call, waiting, until))
+            raise
+        finally:
+            if waiting.answer.done() or self.reason is not None:
+                self._waiting.pop(call, None)
+        self._late.pop(what, None)
+        return read_answer(method, answer.result)
+
+    def _missed(self, what: str, *, is_blocked: bool) -> None:
+        self._late[what] = late = self._late.get(what, 0) + 1
+        if is_blocked:
+            self.kill(f"{what} blocked it for longer than its deadline")
+        elif late >= _MAX_TIMEOUTS:
+            self.kill(f"{what} missed its deadline {late} times in a row")
+
+    async def _see_off(self, what: str, call: int, waiting: _Waiting, until: float) -> None:
+        """A call that nobody waits for has as long as it would have had."""
+        try:
+            async with asyncio.timeout_at(until):
+                await asyncio.wait([waiting.answer])
+        except TimeoutError:
+            self._missed(what, is_blocked=True)
+        self._waiting.pop(call, None)
+
+    async def stream(self, method: str) -> AsyncIterator[Any]:
+        """The items of a call without end. Raises as :meth:`call`. The oldest are lost where nobody takes them."""
+        waiting = _Waiting(asyncio.get_running_loop().create_future())
+        call = self._send_call(method, (), 0.0, waiting)
+        item: asyncio.Task[bytes] | None = None
+        try:
+            while True:
+                item = asyncio.create_task(waiting.items.get())
+                await asyncio.wait((item, waiting.answer), return_when=asyncio.FIRST_COMPLETED)
+                if not item.done():
+                    waiting.answer.result()
+                    return
+                yield read_answer(method, item.result())
+        finally:
+            if item is not None:
+                item.cancel()
+            self._waiting.pop(call, None)
+            self._send(Cancel(id=call))
+
+    def choose(self, choice: Choice) -> Any:
+        """Ask the plugin's own alloc map, see :func:`.choosing.ask`. Blocks this thread for a second at most."""
+        if self._choices is None or self.reason is not None:
+            raise PluginError(f"its host process is gone: {self.reason}")
+        try:
+            return ask(self._choices, choice)
+        except TimeoutError:
+            self.kill(f"its alloc map took longer than {CHOICE_DEADLINE_S:g} s")
+            raise
+
+    def _send_call(self, method: str, arguments: tuple[Any, ...], deadline_s: float, waiting: _Waiting) -> int:
+        if self._writer is None or self.reason is not None:
+            raise PluginError(f"its host process is gone: {self.reason}")
+        self._ids += 1
+        body = msgspec.msgpack.encode(arguments)
+        self._waiting[self._ids] = waiting
+        self._send(Call(id=self._ids, method=method, arguments=body, deadline_s=deadline_s))
+        return self._ids
+
+    def _send(self, frame: Call | Cancel | Saved) -> None:
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(pack(frame))
+
+    # ---- frames of the host
+
+    async def _read(self, reader: asyncio.StreamReader, copying: asyncio.Task[None]) -> None:
+        try:
+            while (frame := await read_to_agent(reader)) is not None:
+                self._take(frame)
+        except Exception as e:  # noqa: BLE001  # a frame by hand: of a wrong type, too deep, not UTF-8
+            self.kill(f"it sent what is no frame: {type(e).__name__}: {e}"[:MAX_TEXT])
+        finally:
+            await self._end()
+            await asyncio.wait([copying], timeout=_LAST_WORDS_S)
+            copying.cancel()
+
+    def _take(self, frame: Frame) -> None:
+        waiting = self._waiting.get(frame.id)
+        if waiting is None:
+            return
+        match frame:
+            case Item():
+                if waiting.items.full():
+                    waiting.items.get_nowait()
+                waiting.items.put_nowait(frame.value)
+                return
+            case Save():
+                self._spawn(self._save(frame, waiting))
+                return
+            case Answer() | Failure():
+                if frame.state is not None and waiting.state is not None:
+                    waiting.state.keep(frame.state)
+        if waiting.answer.done():
+            return
+        if isinstance(frame, Answer):
+            waiting.answer.set_result(frame)
+        elif isinstance(frame, Failure):
+            waiting.answer.set_exception(_error(frame))
+            waiting.answer.exception()
+
+    async def _save(self, frame: Save, waiting: _Waiting) -> None:
+        try:
+            if waiting.state is None:
+                raise PluginError("only a hook has a state")
+            waiting.state.keep(frame.state)
+            await waiting.state.save()
+        except Exception as e:  # noqa: BLE001  # whatever it is, the hook hears of it
+            self._send(Saved(id=frame.id, error=str(e) or type(e).__name__))
+        else:
+            self._send(Saved(id=frame.id))
+
+    async def _copy_output(self, fd: int) -> None:
+        """What the host prints goes to the log: so many lines of so many characters, the rest is counted."""
+        reader = asyncio.StreamReader(limit=1 << 16)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb"))
+        try:
+            await self._copy_lines(reader)
+        finally:
+            transport.close()
+
+    async def _copy_lines(self, reader: asyncio.StreamReader) -> None:
+        began, count = time.monotonic(), 0
+        while data := await reader.read(1 << 16):
+            for line in data.decode(errors="replace").splitlines():
+                if time.monotonic() - began > 60:
+                    if count > _LINES_PER_MINUTE:
+                        log.warning("%s printed %d lines more", self._label, count - _LINES_PER_MINUTE)
+                    began, count = time.monotonic(), 0
+                count += 1
+                if count <= _LINES_PER_MINUTE and line:
+                    log.info("%s: %s", self._label, line[:_LINE])
+                elif count == _LINES_PER_MINUTE + 1:
+                    log.warning("%s prints too much; the rest of this minute is left out", self._label)
+
+    # ---- the end
+
+    def kill(self, reason: str) -> None:
+        """End it at once. Safe at any time and twice."""
+        if self._process is None or self.reason is not None:
+            return
+        self._killed_for = self._killed_for or reason
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    async def stop(self) -> None:
+        """Close the socket, which ends it; kill it if that is not enough. ``ended`` is not called."""
+        self._stopping = True
+        if self._writer is not None:
+            self._writer.close()
+        if self._process is not None and not self._process.has_ended:
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await self._process.wait()
+            except TimeoutError:
+                self.kill("it did not stop")
+                await self._process.wait()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._process is not None:
+            await self._process.release()
+        if self._choices is not None:
+            self._choices.close()
+
+    async def _end(self) -> None:
+        assert self._process is not None
+        if self._writer is not None:
+            self._writer.close()
+        if not self._stopping:
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await self._process.wait()
+            except TimeoutError:
+                self.kill("it closed its socket")
+        code = await self._process.wait()
+        _kill_children(self._process.pid)
+        self.reason = self._killed_for or described_status(code)
+        if self._choices is not None:
+            self._choices.close()
+        for waiting in self._waiting.values():
+            if not waiting.answer.done():
+                waiting.answer.set_exception(PluginError(f"its host process ended: {self.reason}"))
+                waiting.answer.exception()
+        await self._process.release()
+        if not self._stopping:
+            self._ended(self.reason)
+
+
+def _kill_children(leader: int) -> None:
+    """End what a host that is gone has started and left in its session.
+
+    A process group keeps its number only as long as it has members, so its number alone is not enough to kill by.
+    """
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_bytes().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        pid, session = int(stat.parent.name), int(fields[3])
+        if session == leader != pid:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+def described_status(code: int) -> str:
+    """How a process ended, from its return code."""
+    if code >= 0:
+        return f"it exited with status {code}"
+    try:
+        return f"it was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"it was killed by signal {-code}"
+
+
+def _error(failure: Failure) -> Exception:
+    match failure.kind:
+        case "backend":
+            return from_wire(failure.name, failure.message, msgspec.msgpack.decode(failure.data))
+        case "deferred":
+            return TerminationDeferred(failure.message, **msgspec.msgpack.decode(failure.data))
+        case "deadline":
+            return TimeoutError()
+        case "nonsense":
+            return BadAnswer(failure.message)
+    if failure.trace:
+        log.error("a plugin failed in its host:\n%s", failure.trace)
+    return HostedCallFailed(f"{failure.name}: {failure.message}")
+
+
+def host_environment(names: Sequence[str]) -> dict[str, str]:
+    """What of this process's environment a host gets.
+
+    Args:
+        names: more variables than :data:`ENVIRONMENT`; one that ends in ``*`` is a prefix.
+    """
+    exact = {*ENVIRONMENT, *(name for name in names if not name.endswith("*"))}
+    prefixes = ("LC_", *(name[:-1] for name in names if name.endswith("*")))
+    given = {k: v for k, v in os.environ.items() if k in exact or k.startswith(prefixes)}
+    # What it says before it crashes, and where it crashed, is to be in the log.
+    return {**given, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}

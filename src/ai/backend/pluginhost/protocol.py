@@ -1,0 +1,144 @@
+"""What travels between an agent and a plugin's host: frames, and the shape of every call.
+
+A frame is a big-endian length of four bytes and a msgpack body. Arguments and answers are bytes inside of it, so that
+each side can read them by the shape of their method. Nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.devices import (
+    DeviceAllocation,
+)
+from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.plugin.accelerator.shapes import MAX_FRAME, MAX_TEXT, BadAnswer, KeptState
+
+
+def told(error: BaseException) -> str:
+    """What an error says, as text that can travel, whatever its class does and whatever characters are in it."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  # a plugin's own class
+        return "it cannot say what"
+    return text[:MAX_TEXT].encode(errors="replace").decode()
+
+
+# ---- frames
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
+    """``id`` is chosen by the agent; every frame about one call has the same."""
+
+    id: int
+
+
+class Call(Frame, frozen=True, kw_only=True, array_like=True):
+    """Agent to host. ``deadline_s`` 0: none, the call is a stream of items."""
+
+    method: str
+    arguments: bytes
+    deadline_s: float
+
+
+class Cancel(Frame, frozen=True, kw_only=True, array_like=True):
+    """Agent to host: nobody waits for this call any more."""
+
+
+class Answer(Frame, frozen=True, kw_only=True, array_like=True):
+    """Host to agent: the call has returned. ``state`` is there after a hook."""
+
+    result: bytes
+    state: KeptState | None = None
+
+
+class Failure(Frame, frozen=True, kw_only=True, array_like=True):
+    """Host to agent: the call has raised.
+
+    ``kind`` is ``backend`` (``name`` is the code of a BackendError), ``deferred`` (TerminationDeferred), ``deadline``,
+    ``nonsense`` (a BadAnswer) or ``other`` (``name`` is the exception's class).
+    """
+
+    kind: str
+    name: str
+    message: str
+    data: bytes = b"\x80"
+    trace: str = ""
+    state: KeptState | None = None
+
+
+class Item(Frame, frozen=True, kw_only=True, array_like=True):
+    """Host to agent: one more item of a stream."""
+
+    value: bytes
+
+
+class Save(Frame, frozen=True, kw_only=True, array_like=True):
+    """Host to agent: keep the state of this hook call now."""
+
+    state: KeptState
+
+
+class Saved(Frame, frozen=True, kw_only=True, array_like=True):
+    """Agent to host: it is kept, or why not."""
+
+    error: str = ""
+
+
+ToHost = Call | Cancel | Saved
+ToAgent = Answer | Failure | Item | Save
+
+# ---- calls
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Choose devices for a request, given what is held of them (see :mod:`.choosing`)."""
+
+    held: DeviceAllocation
+    request: dict[SlotName, Decimal]
+    numa_nodes: frozenset[int]
+    eligible: frozenset[DeviceId] | None
+
+
+# ---- streams of frames
+
+_LENGTH = struct.Struct(">I")
+_to_host = msgspec.msgpack.Decoder(ToHost)
+_to_agent = msgspec.msgpack.Decoder(ToAgent)
+
+
+def pack(body: Any) -> bytes:
+    data = msgspec.msgpack.encode(body)
+    return _LENGTH.pack(len(data)) + data
+
+
+def length_of(head: bytes) -> int:
+    """Raises BadAnswer for a frame that is too large."""
+    (length,) = _LENGTH.unpack(head)
+    if length > MAX_FRAME:
+        raise BadAnswer(f"a frame of {length} bytes")
+    return int(length)
+
+
+async def _read(reader: asyncio.StreamReader) -> bytes | None:
+    try:
+        return await reader.readexactly(length_of(await reader.readexactly(_LENGTH.size)))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+
+
+async def read_to_host(reader: asyncio.StreamReader) -> ToHost | None:
+    """The next frame; None at the end. Raises BadAnswer or MsgspecError for what is none."""
+    data = await _read(reader)
+    return None if data is None else _to_host.decode(data)
+
+
+async def read_to_agent(reader: asyncio.StreamReader) -> ToAgent | None:
+    """As :func:`read_to_host`."""
+    data = await _read(reader)
+    return None if data is None else _to_agent.decode(data)

@@ -1,0 +1,249 @@
+"""A plugin in a host, as the agent sees it: an :class:`AbstractComputePlugin` like any other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, SlotDisplay, VariantNamespace
+from ai.backend.common.errors import InvalidAllocation, PluginError
+from ai.backend.common.ids import DeviceId, DeviceName, KernelId, SlotName
+from ai.backend.core.allocation.alloc_map import AbstractAllocMap, AffinityHint
+from ai.backend.plugin.accelerator import (
+    AbstractComputePlugin,
+    AbstractLifecycleHook,
+    AttachedDevice,
+    DeviceHealthChange,
+    HookContext,
+    Measurement,
+    NodeInfo,
+    StatContext,
+    Workload,
+    WorkloadConfig,
+    build_alloc_map,
+)
+from ai.backend.plugin.accelerator.shapes import POWER_CALLS, Hello, HookCall, KeptState
+from ai.backend.pluginhost.external_alloc_map import ChosenAllocMap
+from ai.backend.pluginhost.process import HookState, HostProcess, host_environment
+from ai.backend.pluginhost.protocol import Choice
+
+
+class HostedPlugin(AbstractComputePlugin):
+    """Every call goes to the host; what never changes is remembered. Made by :func:`launch`.
+
+    ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
+    """
+
+    def __init__(self, host: HostProcess, given: Mapping[str, Any], deadline_s: float) -> None:
+        super().__init__()
+        self.host = host
+        self._given = dict(given)
+        self._deadline_s = deadline_s
+        self._spec: AllocMapSpec | None = None
+        self._initialised = False
+
+    async def _call(self, method: str, *arguments: Any) -> Any:
+        return await self.host.call(method, arguments, self._deadline_s)
+
+    async def init(self) -> None:
+        await self._call("make", json.loads(json.dumps(self._given, default=str)))
+        self._spec = (await self._call("init")).spec
+        self._initialised = True
+
+    async def cleanup(self) -> None:
+        try:
+            if self._initialised and self.host.reason is None:
+                await self._call("cleanup")
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        await self.host.stop()
+
+    async def list_devices(self) -> Sequence[ComputeDevice]:
+        found: tuple[ComputeDevice, ...] = await self._call("list_devices")
+        return found
+
+    async def configurable_slots(self) -> Sequence[SlotDisplay]:
+        found: tuple[SlotDisplay, ...] = await self._call("configurable_slots")
+        return found
+
+    async def available_slots(self) -> Mapping[SlotName, Decimal]:
+        found: dict[SlotName, Decimal] = await self._call("available_slots")
+        return found
+
+    async def variant_namespaces(self) -> Sequence[VariantNamespace]:
+        found: tuple[VariantNamespace, ...] = await self._call("variant_namespaces")
+        return found
+
+    def alloc_map_spec(self) -> AllocMapSpec | None:
+        if not self._initialised:
+            raise PluginError("the plugin is not initialised")
+        return self._spec
+
+    async def create_alloc_map(self) -> AbstractAllocMap:
+        devices = await self.list_devices()
+        if self._spec is not None:
+            return build_alloc_map(self._spec, devices)
+        await self._call("create_alloc_map")
+        return ChosenAllocMap(devices, self._choose)
+
+    def _choose(
+        self,
+        held: DeviceAllocation,
+        request: Mapping[SlotName, Decimal],
+        hint: AffinityHint,
+        eligible: frozenset[DeviceId] | None,
+    ) -> DeviceAllocation:
+        choice = Choice(held=held, request=dict(request), numa_nodes=hint.numa_nodes, eligible=eligible)
+        try:
+            chosen: DeviceAllocation = self.host.choose(choice)
+        except TimeoutError:
+            raise InvalidAllocation(f"the alloc map of {self.key} does not answer") from None
+        return chosen
+
+    def create_lifecycle_hook(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
+    ) -> AbstractLifecycleHook:
+        return HostedHook(self.host, self._deadline_s, workload, device_alloc, context)
+
+    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
+        found: tuple[AttachedDevice, ...] = await self._call("alloc_to_devices", device_alloc)
+        return found
+
+    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
+        found: tuple[Measurement, ...] = await self._call("gather_node_metrics", ctx)
+        return found
+
+    async def gather_workload_metrics(
+        self, ctx: StatContext, kernels: Sequence[KernelId]
+    ) -> Mapping[KernelId, Sequence[Measurement]]:
+        found: dict[KernelId, tuple[Measurement, ...]] = await self._call("gather_workload_metrics", ctx, list(kernels))
+        return found
+
+    async def gather_process_metrics(
+        self, ctx: StatContext, pids: Mapping[int, KernelId]
+    ) -> Mapping[int, Sequence[Measurement]]:
+        found: dict[int, tuple[Measurement, ...]] = await self._call("gather_process_metrics", ctx, dict(pids))
+        return found
+
+    async def get_node_info(self) -> NodeInfo:
+        found: NodeInfo = await self._call("get_node_info")
+        return found
+
+
+class HostedHook(AbstractLifecycleHook):
+    """A hook in a host. Its state comes back with the end of each call, and whenever it is saved meanwhile."""
+
+    def __init__(
+        self,
+        host: HostProcess,
+        deadline_s: float,
+        workload: Workload,
+        device_alloc: DeviceAllocation,
+        context: HookContext,
+    ) -> None:
+        super().__init__(workload, device_alloc, context)
+        self._host = host
+        self._deadline_s = deadline_s
+
+    async def _call(self, method: str) -> Any:
+        context = self.context
+        asked = HookCall(
+            method=method,
+            workload=self.workload,
+            device_alloc=self.device_alloc,
+            cause=context.cause,
+            attempt=context.attempt,
+            deadline_s=context.deadline_s,
+            state=KeptState(data=msgspec.json.encode(context.state.data), version=context.state.version),
+            previous_allocation=context.previous_allocation,
+        )
+        deadline_s = min(self._deadline_s, context.deadline_s)
+        return await self._host.call("hook", (asked,), deadline_s, HookState(self._keep, context.state.save))
+
+    def _keep(self, kept: KeptState) -> None:
+        """Raises DecodeError for a state that is no JSON object."""
+        self.context.state.data = msgspec.json.decode(kept.data, type=dict[str, Any])
+        self.context.state.version = kept.version
+
+    async def pre_create(self) -> WorkloadConfig:
+        config = await self._call("pre_create")
+        if config is None:
+            raise PluginError("pre_create returned nothing instead of a WorkloadConfig")
+        return config  # type: ignore[no-any-return]  # read by the shape of a hook
+
+    async def post_create(self) -> None:
+        await self._call("post_create")
+
+    async def pre_terminate(self) -> None:
+        await self._call("pre_terminate")
+
+    async def post_terminate(self) -> None:
+        await self._call("post_terminate")
+
+
+def _forward(method: str) -> Callable[..., Any]:
+    async def call(self: HostedPlugin, *arguments: Any) -> Any:
+        return await self._call(method, *arguments)
+
+    call.__name__ = method
+    return call
+
+
+def _watch_health(self: HostedPlugin) -> AsyncIterator[DeviceHealthChange]:
+    return self.host.stream("watch_health")
+
+
+def _class_of(hello: Hello) -> type[HostedPlugin]:
+    """A proxy class that promises what the plugin's own class does."""
+    calls = {name: _forward(name) for power in hello.powers for name in POWER_CALLS.get(power, ())}
+    if "health_watching" in hello.powers:
+        calls["watch_health"] = _watch_health
+    facts = {
+        "key": DeviceName(hello.key),
+        "version": hello.version,
+        "verified_on": hello.verified_on,
+        "key_is_slot_prefix": hello.key_is_slot_prefix,
+        "capabilities": hello.capabilities,
+    }
+    return type("HostedPlugin", (HostedPlugin,), {**facts, **calls})
+
+
+async def launch(
+    reference: str,
+    settings_of: Callable[[str], Mapping[str, Any]],
+    *,
+    deadline_s: float,
+    ended: Callable[[str], None],
+    environment: Sequence[str] = (),
+) -> HostedPlugin:
+    """Start a host and have it import a plugin; ``init`` is the caller's.
+
+    Args:
+        reference: ``package.module`` or ``package.module:Name``, found as this process would find it.
+        settings_of: the settings for a plugin's key.
+        deadline_s: for every call.
+        ended: called once with the reason when the process ends by itself, or is killed for what it does.
+        environment: names of variables that it gets besides the usual ones.
+
+    Raises:
+        TimeoutError: the import takes too long; nothing is left of it.
+        PluginError, HostedCallFailed, BackendError: the plugin cannot be loaded.
+        OSError: there can be no process.
+    """
+    host = HostProcess(reference, ended)
+    try:
+        await host.start(host_environment(environment))
+        hello: Hello = await host.call("load", (reference, tuple(sys.path)), deadline_s)
+    except BaseException:
+        host.kill("it was not loaded")
+        await asyncio.shield(host.stop())
+        raise
+    return _class_of(hello)(host, settings_of(hello.key), deadline_s)

@@ -1,0 +1,253 @@
+"""The host's side: one plugin, called by frames.
+
+Three threads: the main one runs the plugin's coroutines, one serves the choices of a plugin with an alloc map of its
+own (the agent waits for them), one watches whether the agent is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import select
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from ai.backend.common.errors import BackendError, PluginError, waiting_time
+from ai.backend.plugin.accelerator import (
+    MANAGED_STATE_LIMIT,
+    POWERS,
+    AbstractComputePlugin,
+    HookContext,
+    ManagedState,
+    TerminationDeferred,
+)
+from ai.backend.plugin.accelerator.shapes import (
+    DIRECT,
+    MAX_TEXT,
+    SHAPES,
+    BadAnswer,
+    Hello,
+    HookCall,
+    KeptState,
+    Ready,
+    write_answer,
+)
+from ai.backend.plugin.discovery import make_plugin
+from ai.backend.pluginhost.allocation_rpc import Choose, chooser, serve_choices
+from ai.backend.pluginhost.protocol import Answer, Call, Cancel, Failure, Item, Save, Saved, pack, read_to_host, told
+from ai.backend.pluginhost.v1.loader import load_any_version
+
+_LAST_WORDS_S = 2.0
+_NOTHING = msgspec.msgpack.encode({})
+
+
+def serve(calls: int, choices: int) -> None:
+    """Serve until the agent closes the socket or dies."""
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    threading.Thread(target=_end_with_the_agent, args=(calls,), daemon=True).start()
+    asyncio.run(_Host(socket.socket(fileno=calls), choices).run())
+    # A thread that hangs in a vendor's library must not keep this process.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _end_with_the_agent(fd: int) -> None:
+    watch = select.poll()
+    watch.register(fd, select.POLLRDHUP | select.POLLHUP)
+    watch.poll()
+    time.sleep(_LAST_WORDS_S)
+    os._exit(0)
+
+
+class _Host:
+    def __init__(self, sock: socket.socket, choices: int) -> None:
+        self._sock = sock
+        self._choices = choices
+        self._writer: asyncio.StreamWriter
+        self._class: type[AbstractComputePlugin] | None = None
+        self._made: AbstractComputePlugin | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._saving: dict[int, asyncio.Future[str]] = {}
+        self._choose: Choose | None = None
+
+    async def run(self) -> None:
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
+        while (frame := await read_to_host(reader)) is not None:
+            match frame:
+                case Call():
+                    task = self._tasks[frame.id] = asyncio.create_task(self._serve(frame))
+                    task.add_done_callback(lambda _, call=frame.id: self._tasks.pop(call, None))  # type: ignore[misc]  # the id of this frame
+                case Cancel():
+                    if (running := self._tasks.get(frame.id)) is not None:
+                        running.cancel()
+                case Saved():
+                    if (waiting := self._saving.pop(frame.id, None)) is not None and not waiting.done():
+                        waiting.set_result(frame.error)
+
+    @property
+    def _plugin(self) -> AbstractComputePlugin:
+        if self._made is None:
+            raise PluginError("the plugin is not made yet")
+        return self._made
+
+    def _send(self, frame: Answer | Failure | Item | Save) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(pack(frame))
+
+    # ---- one call
+
+    async def _serve(self, call: Call) -> None:
+        state: ManagedState | None = None
+        try:
+            arguments = msgspec.msgpack.decode(call.arguments, type=SHAPES[call.method].arguments)
+            if call.method == "watch_health":
+                await self._watch(call.id)
+                return
+            if call.method == "hook":
+                (asked,) = arguments
+                state = ManagedState(
+                    msgspec.json.decode(asked.state.data), asked.state.version, saver=self._saver(call.id)
+                )
+                work = self._hook(asked, state)
+            else:
+                work = self._answer(call.method, arguments)
+            async with asyncio.timeout(call.deadline_s):
+                result = await work
+            encoded, kept = write_answer(call.method, result), _kept(state)
+        except asyncio.CancelledError:
+            self._send(_failure(call.id, TimeoutError(), state))
+        except BaseException as e:  # noqa: BLE001  # SystemExit too: a plugin does not decide that its host ends
+            self._send(_failure(call.id, e, state))
+        else:
+            self._send(Answer(id=call.id, result=encoded, state=kept))
+        await self._drain()
+
+    async def _drain(self) -> None:
+        try:
+            await self._writer.drain()
+        except ConnectionError:
+            return
+
+    async def _answer(self, method: str, arguments: tuple[Any, ...]) -> Any:
+        if method in DIRECT:
+            return await getattr(self._plugin, method)(*arguments)
+        own: Callable[..., Awaitable[Any]] = getattr(self, f"_{method}")
+        return await own(*arguments)
+
+    async def _load(self, reference: str, path: tuple[str, ...]) -> Hello:
+        sys.path[:] = path
+        self._class = cls = load_any_version(reference)
+        flags = cls.capabilities
+        return Hello(
+            key=cls.key,
+            version=str(cls.version)[:64],
+            verified_on=None if cls.verified_on is None else str(cls.verified_on)[:256],
+            key_is_slot_prefix=bool(cls.key_is_slot_prefix),
+            capabilities=flags,
+            powers=tuple(
+                name for name, protocol in POWERS.items() if getattr(flags, name) and issubclass(cls, protocol)
+            ),
+        )
+
+    async def _make(self, settings: dict[str, Any]) -> None:
+        if self._class is None:
+            raise PluginError("the plugin is not loaded yet")
+        self._made = make_plugin(self._class, settings)
+
+    async def _init(self) -> Ready:
+        await self._plugin.init()
+        return Ready(spec=self._plugin.alloc_map_spec())
+
+    async def _cleanup(self) -> None:
+        await self._plugin.cleanup()
+
+    async def _create_alloc_map(self) -> None:
+        first, self._choose = self._choose is None, chooser(await self._plugin.create_alloc_map())
+        if first:
+            sock = socket.socket(fileno=self._choices)
+            threading.Thread(target=serve_choices, args=(sock, self._present_choose), daemon=True).start()
+
+    def _present_choose(self) -> Choose:
+        assert self._choose is not None
+        return self._choose
+
+    # ---- hooks
+
+    async def _hook(self, asked: HookCall, state: ManagedState) -> Any:
+        context = HookContext(
+            cause=asked.cause,
+            attempt=asked.attempt,
+            state=state,
+            previous_allocation=asked.previous_allocation,
+            deadline_s=asked.deadline_s,
+        )
+        hook = self._plugin.create_lifecycle_hook(asked.workload, asked.device_alloc, context)
+        result = await getattr(hook, asked.method)()
+        return result if asked.method == "pre_create" else None
+
+    def _saver(self, call: int) -> Callable[[ManagedState], Awaitable[None]]:
+        async def save(state: ManagedState) -> None:
+            kept = _kept(state)
+            assert kept is not None
+            waiting = self._saving[call] = asyncio.get_running_loop().create_future()
+            self._send(Save(id=call, state=kept))
+            if error := await waiting:
+                raise PluginError(error)
+
+        return save
+
+    async def _watch(self, call: int) -> None:
+        changes: AsyncIterator[Any] = self._plugin.watch_health()  # type: ignore[attr-defined]  # only asked if it has the power
+        async for change in changes:
+            self._send(Item(id=call, value=write_answer("watch_health", change)))
+            await self._drain()
+        raise PluginError("the watch has ended")
+
+
+def _kept(state: ManagedState | None) -> KeptState | None:
+    """Raises PluginError for a state that is not JSON, or too large."""
+    if state is None:
+        return None
+    if not isinstance(state.data, dict) or not isinstance(state.version, int):
+        raise PluginError("the plugin keeps a state that is not JSON: data is an object, version a number")
+    try:
+        data = msgspec.json.encode(state.data)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise PluginError(f"the plugin keeps a state that is not JSON: {e}") from e
+    if len(data) > MANAGED_STATE_LIMIT:
+        raise PluginError(f"the state has {len(data)} bytes; {MANAGED_STATE_LIMIT} are allowed")
+    return KeptState(data=data, version=state.version)
+
+
+def _failure(call: int, error: BaseException, state: ManagedState | None) -> Failure:
+    try:
+        kept = _kept(state)
+    except PluginError:
+        kept = None
+    text = told(error)
+    match error:
+        case BackendError():
+            try:
+                data = msgspec.msgpack.encode(error.data)
+            except (TypeError, ValueError, RecursionError):
+                data = _NOTHING
+            data = data if len(data) <= MANAGED_STATE_LIMIT else _NOTHING
+            return Failure(id=call, kind="backend", name=str(error.code), message=text, data=data, state=kept)
+        case TerminationDeferred():
+            after = msgspec.msgpack.encode({"retry_after": waiting_time(error.retry_after)})
+            return Failure(id=call, kind="deferred", name="", message=text, data=after, state=kept)
+        case TimeoutError() if not text:
+            return Failure(id=call, kind="deadline", name="", message="", state=kept)
+        case BadAnswer():
+            return Failure(id=call, kind="nonsense", name="", message=text, state=kept)
+    trace = "".join(traceback.format_exception(error))[-MAX_TEXT:].encode(errors="replace").decode()
+    return Failure(id=call, kind="other", name=type(error).__name__, message=text, trace=trace, state=kept)

@@ -1,0 +1,329 @@
+"""A v1 plugin as a plugin of the present interface (spec 00, "Current Design"; peer facts 2.1 to 2.5)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Any, ClassVar
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict
+
+from ai.backend.common.devices import (
+    AllocMapSpec,
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceHealth,
+    DeviceSlot,
+    SlotDisplay,
+)
+from ai.backend.common.ids import DeviceId, KernelId, SlotName
+from ai.backend.core.allocation.alloc_map import AbstractAllocMap, AffinityHint
+from ai.backend.plugin.accelerator import (
+    AbstractComputePlugin,
+    AbstractLifecycleHook,
+    AttachedDevice,
+    HookContext,
+    Measurement,
+    NodeInfo,
+    PluginCapabilities,
+    StatContext,
+    Workload,
+    slot_totals,
+)
+from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.pluginhost.external_alloc_map import ChosenAllocMap
+from ai.backend.pluginhost.v1.api import alloc_maps
+from ai.backend.pluginhost.v1.api.alloc_maps import device_slots, slot_type
+from ai.backend.pluginhost.v1.api.plugin import AbstractComputePlugin as V1Plugin
+from ai.backend.pluginhost.v1.api.statistics import StatContext as V1StatContext
+from ai.backend.pluginhost.v1.calls import V1CallFailed, ask
+from ai.backend.pluginhost.v1.exact import exact
+from ai.backend.pluginhost.v1.hook import LegacyHook
+from ai.backend.pluginhost.v1.measurements import of_each, of_node
+from ai.backend.pluginhost.v1.settings import LocalConfig, texts
+from ai.backend.pluginhost.v1.values import listed, texts_of
+
+_STOCK = (alloc_maps.DiscretePropertyAllocMap, alloc_maps.FractionAllocMap)
+_OUT_OF_ORDER = ("offline", "unavailable")
+
+
+class LegacySettings(BaseModel):
+    """Whatever the plugin knows; ``local-config`` is what it shall see of an agent's configuration."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class LegacyPluginAdapter(AbstractComputePlugin):
+    """Every class of v1 plugins has a subclass of this one, see :func:`adapter_of`.
+
+    ``restore_from_container`` and ``update_plugin_config`` are never called: the agent knows what its workloads hold
+    (decision 0057), and settings are read when it starts.
+    """
+
+    v1_class: ClassVar[type[V1Plugin]]
+    settings_model: ClassVar[type[BaseModel] | None] = LegacySettings
+    capabilities: ClassVar[PluginCapabilities] = PluginCapabilities(process_metrics=True, blocking=True)
+
+    def __init__(self, settings: BaseModel | None = None) -> None:
+        super().__init__(settings)
+        given = dict(settings.model_extra or {}) if settings is not None else {}
+        local = LocalConfig(given.pop("local-config", {}))
+        self.v1 = self.v1_class(texts(given, f"plugins.{self.key}"), local)
+        self._spec: AllocMapSpec | None = None
+        self._is_initialised = False
+
+    async def init(self) -> None:
+        await ask(self.v1, "init")
+        found = await self._alloc_map()
+        self._spec = found.spec if isinstance(found, _STOCK) and type(found) in _STOCK else None
+        await self.configurable_slots()
+        self._is_initialised = True
+
+    async def cleanup(self) -> None:
+        if self._is_initialised:
+            await ask(self.v1, "cleanup")
+
+    # ---- devices and slots
+
+    async def _alloc_map(self) -> alloc_maps.AbstractAllocMap:
+        found = await ask(self.v1, "create_alloc_map")
+        if not isinstance(found, alloc_maps.AbstractAllocMap):
+            raise BadAnswer(f"create_alloc_map returned {found!r:.60} instead of an AbstractAllocMap")
+        return found
+
+    async def list_devices(self) -> Sequence[ComputeDevice]:
+        return await self._devices_of(await self._alloc_map())
+
+    async def _devices_of(self, alloc_map: alloc_maps.AbstractAllocMap) -> list[ComputeDevice]:
+        """Those that the map knows: v1 lists masked ones too."""
+        found: dict[DeviceId, Any] = {}
+        for device in listed("list_devices", await ask(self.v1, "list_devices")):
+            name = getattr(device, "device_id", None)
+            if not isinstance(name, str):
+                raise BadAnswer(f"list_devices: the device_id {name!r:.60} is no text")
+            if name in found:
+                raise BadAnswer(f"list_devices: the device {name!r:.64} is listed twice")
+            found[DeviceId(name)] = device
+        slots = device_slots(alloc_map)
+        if strange := sorted(map(repr, set(slots) - set(found))):
+            raise BadAnswer(f"create_alloc_map has the device {strange[0]:.64}, which list_devices does not list")
+        reason = await self._out_of_order()
+        return [self._device(device, slots[name], reason) for name, device in found.items() if name in slots]
+
+    def _device(self, device: Any, slot: DeviceSlot, reason: str | None) -> ComputeDevice:
+        model, node = getattr(device, "model_name", None), device.numa_node
+        return ComputeDevice(
+            device_name=self.key,
+            device_id=DeviceId(device.device_id),
+            hw_location=str(device.hw_location or "unknown"),
+            slots=(slot,),
+            numa_node=None if node is None or node < 0 else int(node),
+            memory_size=int(exact(device.memory_size or 0, f"list_devices: memory_size of {device.device_id}")),
+            processing_units=int(exact(device.processing_units or 0, f"list_devices: units of {device.device_id}")),
+            model_name=model if isinstance(model, str) else None,
+            health=DeviceHealth.HEALTHY if reason is None else DeviceHealth.UNHEALTHY,
+            health_reason=reason or "",
+        )
+
+    async def _hardware(self) -> Mapping[str, Any]:
+        """Empty for a plugin that does not have ``get_node_hwinfo``."""
+        try:
+            found = await ask(self.v1, "get_node_hwinfo")
+        except V1CallFailed as e:
+            if isinstance(e.__cause__, NotImplementedError):
+                return {}
+            raise
+        if not isinstance(found, Mapping):
+            raise BadAnswer(f"get_node_hwinfo returned {found!r:.60} instead of a mapping")
+        return found
+
+    async def _out_of_order(self) -> str | None:
+        """Why all devices are out of order; v1 knows no health of one. A failing method says nothing of devices."""
+        try:
+            facts = await self._hardware()
+        except (V1CallFailed, BadAnswer):
+            return None
+        status = facts.get("status")
+        status = str(getattr(status, "value", status))
+        return str(facts.get("status_info") or status) if status in _OUT_OF_ORDER else None
+
+    async def configurable_slots(self) -> Sequence[SlotDisplay]:
+        facts = await ask(self.v1, "get_metadata")
+        if not isinstance(facts, Mapping):
+            raise BadAnswer(f"get_metadata returned {facts!r:.60} instead of a mapping")
+        form = facts.get("number_format") or {}
+        try:
+            slots = {str(name): slot_type(kind, name) for name, kind in self.v1.slot_types}
+        except (AttributeError, TypeError, ValueError):
+            raise BadAnswer("slot_types is no list of pairs of a slot's name and its type") from None
+        return [
+            SlotDisplay(
+                slot_name=SlotName(name),
+                slot_type=kind,
+                description=str(facts.get("description") or ""),
+                human_readable_name=str(facts.get("human_readable_name") or name),
+                display_unit=str(facts.get("display_unit") or "Unit"),
+                display_icon=str(facts.get("display_icon") or ""),
+                number_binary=bool(form.get("binary")),
+                number_round_length=int(form.get("round_length") or 0),
+            )
+            for name, kind in slots.items()
+        ]
+
+    async def available_slots(self) -> Mapping[SlotName, Decimal]:
+        """What the plugin says, in whole quanta, and at most what its healthy devices have.
+
+        Raises BadAnswer where it says more than its alloc map has.
+        """
+        answer = await ask(self.v1, "available_slots")
+        if not isinstance(answer, Mapping):
+            raise BadAnswer(f"returned {answer!r:.60} instead of a mapping")
+        devices = await self.list_devices()
+        amounts: dict[SlotName, Decimal] = {}
+        for slot in (s for d in devices for s in d.slots):
+            amounts[slot.slot_name] = amounts.get(slot.slot_name, Decimal(0)) + slot.amount
+        said = {SlotName(str(name)): exact(amount, str(name)) for name, amount in answer.items()}
+        for name, amount in said.items():
+            if amount > amounts.get(name, 0):
+                raise BadAnswer(f"offers {amount} {name}; its alloc map has {amounts.get(name, 0)}")
+        return {name: min(total, said.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
+
+    # ---- allocation
+
+    def alloc_map_spec(self) -> AllocMapSpec | None:
+        return self._spec
+
+    async def create_alloc_map(self) -> AbstractAllocMap:
+        if self._spec is not None:
+            return await super().create_alloc_map()
+        own = await self._alloc_map()
+        return ChosenAllocMap(await self._devices_of(own), partial(self._choose, own))
+
+    @staticmethod
+    def _choose(
+        own: alloc_maps.AbstractAllocMap,
+        held: DeviceAllocation,
+        request: Mapping[SlotName, Decimal],
+        hint: AffinityHint,
+        eligible: frozenset[DeviceId] | None,
+    ) -> DeviceAllocation:
+        """v1 knows no eligible devices: to its map, the others are taken. It gets no hint."""
+        del hint
+        own.clear()
+        offered = device_slots(own)
+        taken = {slot: dict(devices) for slot, devices in held.slots.items()}
+        for device, slot in offered.items():
+            if eligible is not None and device not in eligible and slot.amount:
+                taken.setdefault(slot.slot_name, {})[device] = slot.amount
+        if taken:
+            own.apply_allocation(taken)
+        chosen = own.allocate(dict(request))
+        if not isinstance(chosen, Mapping):
+            raise BadAnswer(f"returned {chosen!r:.60} instead of an allocation")
+        exactly = {
+            SlotName(str(slot)): {device: exact(q, f"{slot} of {device}") for device, q in given.items() if q}
+            for slot, given in chosen.items()
+        }
+        return DeviceAllocation(slots={slot: given for slot, given in exactly.items() if given})
+
+    def create_lifecycle_hook(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
+    ) -> AbstractLifecycleHook:
+        return LegacyHook(workload, device_alloc, context, self)
+
+    async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
+        """Devices that the plugin leaves out are told by their models."""
+        if not device_alloc.slots:
+            return ()
+        held = {slot: dict(devices) for slot, devices in device_alloc.slots.items()}
+        found = listed("get_attached_devices", await ask(self.v1, "get_attached_devices", held))
+        try:
+            attached = [
+                AttachedDevice(
+                    device_id=DeviceId(item["device_id"]),
+                    model_name=str(item["model_name"]),
+                    data={str(k): _plain(v) for k, v in dict(item.get("data") or {}).items()},
+                )
+                for item in found
+            ]
+        except (AttributeError, KeyError, TypeError, ValueError) as e:
+            raise BadAnswer(f"get_attached_devices: an item is malformed: {type(e).__name__}: {e}") from None
+        left_out = device_alloc.device_ids() - {device.device_id for device in attached}
+        listed_ones = await self.list_devices() if left_out else ()
+        return [
+            *attached,
+            *(
+                AttachedDevice(device_id=device.device_id, model_name=device.model_name or self.key)
+                for device in listed_ones
+                if device.device_id in left_out
+            ),
+        ]
+
+    # ---- what it tells
+
+    async def get_node_info(self) -> NodeInfo:
+        hardware = await self._hardware()
+        facts = {
+            "plugin_version": await ask(self.v1, "get_version"),
+            **texts_of("extra_info", await ask(self.v1, "extra_info")),
+            **texts_of("get_node_hwinfo: metadata", hardware.get("metadata") or {}),
+            **{key: getattr(v, "value", v) for key, v in hardware.items() if key in ("status", "status_info")},
+        }
+        return NodeInfo(extra={key: str(value) for key, value in facts.items() if value not in (None, "")})
+
+    async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
+        method = "gather_node_measures"
+        return list(of_node(listed(method, await ask(self.v1, method, V1StatContext()))))
+
+    async def gather_workload_metrics(
+        self, ctx: StatContext, kernels: Sequence[KernelId]
+    ) -> Mapping[KernelId, Sequence[Measurement]]:
+        """To the plugin, a workload's container has the id of its kernel."""
+        if not kernels:
+            return {}
+        method = "gather_container_measures"
+        found = listed(method, await ask(self.v1, method, V1StatContext(), [str(kernel) for kernel in kernels]))
+        gathered: dict[KernelId, list[Measurement]] = {}
+        asked = set(kernels)
+        for name, made in of_each(found, "per_container"):
+            try:
+                kernel = KernelId(UUID(str(name)))
+            except ValueError:
+                raise BadAnswer(f"{method}: {name!r:.60} is none of the containers asked for") from None
+            if kernel in asked:
+                gathered.setdefault(kernel, []).append(made)
+        return gathered
+
+    async def gather_process_metrics(
+        self, ctx: StatContext, pids: Mapping[int, KernelId]
+    ) -> Mapping[int, Sequence[Measurement]]:
+        if not pids:
+            return {}
+        method = "gather_process_measures"
+        given = {pid: str(kernel) for pid, kernel in pids.items()}
+        gathered: dict[int, list[Measurement]] = {}
+        for pid, made in of_each(listed(method, await ask(self.v1, method, V1StatContext(), given)), "per_process"):
+            if pid in pids:
+                gathered.setdefault(pid, []).append(made)
+        return gathered
+
+
+def _plain(value: object) -> object:
+    """As JSON has it; sizes are plain numbers, other quantities text."""
+    match value:
+        case None | bool() | str() | float():
+            return value
+        case int():
+            return int(value)
+    return str(value)
+
+
+def adapter_of(v1_class: type[V1Plugin]) -> type[LegacyPluginAdapter]:
+    """The adapter for one class of v1 plugins. Its version is the package's ``__version__``, else ``v1``."""
+    package = v1_class.__module__.rpartition(".")[0] or v1_class.__module__
+    version = getattr(importlib.import_module(package), "__version__", None) or "v1"
+    facts = {"v1_class": v1_class, "key": getattr(v1_class, "key", None), "version": str(version)}
+    return type(f"Legacy{v1_class.__name__}", (LegacyPluginAdapter,), facts)

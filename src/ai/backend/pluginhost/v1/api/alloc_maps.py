@@ -1,0 +1,218 @@
+"""Alloc maps of v1, which keep mutable books of plain mappings; the stock ones choose by ours."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any, ClassVar, NamedTuple
+
+from ai.backend.common.devices import AllocationStrategy as OurStrategy
+from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceSlot
+from ai.backend.common.devices import DeviceAllocation as Held
+from ai.backend.common.ids import DeviceId, DeviceName, SlotName
+from ai.backend.common.states import SlotType
+from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.pluginhost.v1.api.exceptions import InvalidResourceCombination
+from ai.backend.pluginhost.v1.api.types import DeviceAllocation, SlotTypes
+from ai.backend.pluginhost.v1.exact import exact
+
+__all__ = [
+    "AbstractAllocMap",
+    "AllocationStrategy",
+    "DeviceSlotInfo",
+    "DiscretePropertyAllocMap",
+    "FractionAllocMap",
+]
+
+
+class AllocationStrategy(StrEnum):
+    FILL = "fill"
+    EVENLY = "evenly"
+
+
+class DeviceSlotInfo(NamedTuple):
+    """The one slot of a device, and how much of it."""
+
+    slot_type: SlotTypes
+    slot_name: SlotName
+    amount: Decimal
+
+
+@dataclass(frozen=True)
+class AffinityHint:
+    """Passed by the published agent; a map here is given None."""
+
+    devices: Any
+    affinity_map: Any
+    policy: Any
+
+
+class AbstractAllocMap(ABC):
+    """``allocations`` is slot -> device -> what is given; every device is there, also with zero."""
+
+    allocations: dict[SlotName, dict[DeviceId, Decimal]]
+
+    def __init__(
+        self,
+        *,
+        device_slots: Mapping[DeviceId, DeviceSlotInfo] | None = None,
+        device_mask: Iterable[DeviceId] | None = None,
+        exclusive_slot_types: Iterable[str] | None = None,
+    ) -> None:
+        self.device_slots = dict(device_slots or {})
+        self.device_mask = frozenset(device_mask or ())
+        self.exclusive_slot_types = frozenset(exclusive_slot_types or ())
+        self.slot_types = {info.slot_name: info.slot_type for info in self.device_slots.values()}
+        self.clear()
+
+    def clear(self) -> None:
+        self.allocations = {}
+        for device, info in self.device_slots.items():
+            self.allocations.setdefault(info.slot_name, {})[device] = Decimal(0)
+
+    def check_exclusive(self, a: str, b: str) -> bool:
+        """Whether two slots cannot be had in one request."""
+        return a != b and is_exclusive(a, self.exclusive_slot_types) and is_exclusive(b, self.exclusive_slot_types)
+
+    def get_current_allocations(
+        self, affinity_hint: AffinityHint | None, slot_name: SlotName
+    ) -> list[tuple[DeviceId, Decimal]]:
+        """The devices of a slot with what is given of each, those with the most left first."""
+        del affinity_hint
+        given = self.allocations.get(slot_name, {})
+        return sorted(given.items(), key=lambda item: item[1] - exact(self.device_slots[item[0]].amount, "amount"))
+
+    def update_affinity_hint(self, existing_alloc: DeviceAllocation, affinity_hint: AffinityHint | None) -> None:
+        """Nothing: no hint is passed."""
+
+    @abstractmethod
+    def allocate(
+        self,
+        slots: Mapping[SlotName, Decimal],
+        *,
+        affinity_hint: AffinityHint | None = None,
+        context_tag: str | None = None,
+    ) -> DeviceAllocation: ...
+
+    @abstractmethod
+    def apply_allocation(self, existing_alloc: DeviceAllocation) -> None: ...
+
+    @abstractmethod
+    def free(self, existing_alloc: DeviceAllocation) -> None: ...
+
+
+class _StockAllocMap(AbstractAllocMap):
+    kind: ClassVar[str]
+
+    def __init__(self, *, allocation_strategy: AllocationStrategy = AllocationStrategy.EVENLY, **options: Any) -> None:
+        super().__init__(**options)
+        self.allocation_strategy = AllocationStrategy(allocation_strategy)
+
+    @property
+    def spec(self) -> AllocMapSpec:
+        return AllocMapSpec(kind=self.kind, strategy=OurStrategy(self.allocation_strategy.value))
+
+    def allocate(
+        self,
+        slots: Mapping[SlotName, Decimal],
+        *,
+        affinity_hint: AffinityHint | None = None,
+        context_tag: str | None = None,
+        **_: Any,
+    ) -> DeviceAllocation:
+        """Raises our ResourceErrors and InvalidQuantity."""
+        refuse_combination([slot for slot, quantity in slots.items() if quantity], self.exclusive_slot_types)
+        devices = [
+            ComputeDevice(device_name=DeviceName("v1"), device_id=device, hw_location="", slots=(slot,))
+            for device, slot in device_slots(self).items()
+        ]
+        ours = build_alloc_map(self.spec, devices)
+        held = {s: {d: q for d, q in given.items() if q} for s, given in self.allocations.items()}
+        ours.apply(Held(slots={s: given for s, given in held.items() if given}))
+        chosen = ours.allocate({slot: exact(quantity, slot) for slot, quantity in slots.items()}).slots
+        self.apply_allocation(chosen)
+        return chosen
+
+    def apply_allocation(self, existing_alloc: DeviceAllocation) -> None:
+        for slot, given in existing_alloc.items():
+            for device, quantity in given.items():
+                self.allocations[slot][device] += quantity
+
+    def free(self, existing_alloc: DeviceAllocation) -> None:
+        for slot, given in existing_alloc.items():
+            for device, quantity in given.items():
+                self.allocations[slot][device] -= quantity
+
+
+class DiscretePropertyAllocMap(_StockAllocMap):
+    kind = "discrete"
+
+
+class FractionAllocMap(_StockAllocMap):
+    """A share is never split over devices that could hold it, whatever ``enforce_physical_continuity`` says."""
+
+    kind = "fractional"
+
+    def __init__(
+        self, *, quantum_size: Decimal = Decimal("0.01"), enforce_physical_continuity: bool = True, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        self.quantum_size = Decimal(str(quantum_size))
+        self.enforce_physical_continuity = enforce_physical_continuity
+
+
+def is_exclusive(slot: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(slot, pattern) for pattern in patterns)
+
+
+def refuse_combination(slots: Iterable[SlotName], patterns: Iterable[str]) -> None:
+    """Raises InvalidResourceCombination if two slots are there that exclude each other."""
+    found = sorted(slot for slot in slots if is_exclusive(slot, patterns))
+    if len(found) > 1:
+        raise InvalidResourceCombination(f"{found[0]} and {found[1]} cannot be had together")
+
+
+def slot_type(given: object, slot: str) -> SlotType:
+    """Raises BadAnswer."""
+    try:
+        return SlotType(str(getattr(given, "value", given)))
+    except ValueError:
+        raise BadAnswer(f"{slot} is of the slot type {given!s:.40}, which there is not here") from None
+
+
+def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
+    """What each device of a map offers.
+
+    The quantum of counts is the map's, if it has one; else 1, or 0.01 if any amount is no whole number.
+
+    Raises:
+        BadAnswer: something in the map is not of its type.
+    """
+    amounts: dict[DeviceId, tuple[SlotName, SlotType, Decimal]] = {}
+    for device, info in alloc_map.device_slots.items():
+        where = f"create_alloc_map: the amount of {device!r:.64}"
+        try:
+            kind, name, amount = info
+        except (TypeError, ValueError):
+            raise BadAnswer(f"create_alloc_map: the slot of {device!r:.64} is {info!r:.60}") from None
+        amounts[device] = (SlotName(name), slot_type(kind, name), exact(amount, where))
+    own = getattr(alloc_map, "quantum_size", None)
+    steps: dict[SlotName, Decimal] = {}
+    for name, _, amount in amounts.values():
+        step = Decimal(1) if amount == amount.to_integral_value() else Decimal("0.01")
+        steps[name] = min(step, steps.get(name, step))
+    return {
+        device: DeviceSlot(
+            slot_name=name,
+            slot_type=kind,
+            amount=amount,
+            quantum=Decimal(1) if kind is not SlotType.COUNT else Decimal(own) if own is not None else steps[name],
+            exclusive_group="exclusive" if is_exclusive(name, alloc_map.exclusive_slot_types) else None,
+        )
+        for device, (name, kind, amount) in amounts.items()
+    }

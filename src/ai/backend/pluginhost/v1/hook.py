@@ -1,0 +1,141 @@
+"""What a v1 plugin does before a workload is created, as a lifecycle hook."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ai.backend.common.devices import DeviceAllocation
+from ai.backend.common.errors import CreationDenied, PluginError, ResourceError
+from ai.backend.plugin.accelerator import AbstractLifecycleHook, HookContext, Mount, Workload, WorkloadConfig
+from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.pluginhost.v1.api.alloc_maps import refuse_combination
+from ai.backend.pluginhost.v1.api.containers import MountInfo
+from ai.backend.pluginhost.v1.api.types import MountTypes
+from ai.backend.pluginhost.v1.calls import ask
+from ai.backend.pluginhost.v1.docker_args import Untranslatable, Wishes, denied, translate
+from ai.backend.pluginhost.v1.values import listed, texts_of
+
+if TYPE_CHECKING:
+    from ai.backend.pluginhost.v1.adapter import LegacyPluginAdapter
+
+LIBRARY_HOOKS = PurePath("/opt/kernel")
+"""Where v1 shows the files of ``get_hooks``."""
+_OS_RELEASE = Path("/etc/os-release")
+_FILES = "backendai-v1"
+
+
+class NoDocker:
+    """The ``docker`` of ``generate_docker_args``: there is no container engine to ask."""
+
+    def __init__(self, plugin: str) -> None:
+        self._plugin = plugin
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CreationDenied(
+            f"the v1 plugin {self._plugin} asks the Docker engine (docker.{name}), which there is not here",
+            data={"plugin": self._plugin, "argument": f"docker.{name}"},
+        )
+
+
+class LegacyHook(AbstractLifecycleHook):
+    """Only ``pre_create`` has a counterpart in v1. What it writes is in a directory that ends with the workload."""
+
+    def __init__(
+        self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, adapter: LegacyPluginAdapter
+    ) -> None:
+        super().__init__(workload, device_alloc, context)
+        self._adapter = adapter
+        self._files = Path(tempfile.gettempdir(), f"{_FILES}-{os.geteuid()}", f"{adapter.key}-{workload.kernel_id}")
+
+    async def pre_create(self) -> WorkloadConfig:
+        if not self.device_alloc.slots:
+            return WorkloadConfig()
+        key, plugin = self._adapter.key, self._adapter.v1
+        held = {slot: dict(devices) for slot, devices in self.device_alloc.slots.items()}
+        try:
+            refuse_combination(held, plugin.exclusive_slot_types or ())
+        except ResourceError as e:
+            raise CreationDenied(f"the v1 plugin {key}: {e.message}") from None
+        try:
+            wishes = translate(
+                await ask(plugin, "generate_docker_args", NoDocker(key), held), runtime=self.workload.type
+            )
+            wishes.mounts += [_mount(info) for info in await self._generated_mounts(plugin, held)]
+        except Untranslatable as e:
+            raise denied(key, e) from None
+        self._take_library_hooks(wishes, await self._list("get_hooks", _distro(), platform.machine()))
+        return WorkloadConfig(
+            mounts=_unique(wishes.mounts),
+            devices=_unique(wishes.devices),
+            env_vars=wishes.env_vars,
+            resource_data=texts_of("generate_resource_data", await ask(plugin, "generate_resource_data", held)),
+            networks=_unique(await self._list("get_docker_networks", held)),
+            extra_gids=_unique([*wishes.gids, *await self._list("get_additional_gids")]),
+            extra_syscalls=_unique(await self._list("get_additional_allowed_syscalls")),
+            cpuset=wishes.cpuset,
+            memory_nodes=wishes.memory_nodes,
+            cpu_limit=wishes.cpu_limit,
+            memory_limit_bytes=wishes.memory_limit_bytes,
+        )
+
+    async def post_terminate(self) -> None:
+        await asyncio.to_thread(shutil.rmtree, self._files, ignore_errors=True)
+
+    async def _list(self, method: str, *arguments: Any) -> Sequence[Any]:
+        return listed(method, await ask(self._adapter.v1, method, *arguments))
+
+    async def _generated_mounts(self, plugin: object, held: Any) -> Sequence[MountInfo]:
+        """The plugin may write into a directory of this kernel."""
+        await asyncio.to_thread(_make_own, self._files)
+        found = listed("generate_mounts", await ask(plugin, "generate_mounts", self._files, held))
+        for number, info in enumerate(found):
+            if not isinstance(info, MountInfo):
+                raise BadAnswer(f"generate_mounts: [{number}] is {info!r:.60} instead of a MountInfo")
+        return found
+
+    def _take_library_hooks(self, wishes: Wishes, paths: Sequence[Any]) -> None:
+        preloaded = [wishes.env_vars["LD_PRELOAD"]] if wishes.env_vars.get("LD_PRELOAD") else []
+        for path in paths:
+            target = str(LIBRARY_HOOKS / PurePath(path).name)
+            wishes.mounts.append(Mount(source=str(path), target=target))
+            preloaded.append(target)
+        if preloaded:
+            wishes.env_vars["LD_PRELOAD"] = ":".join(preloaded)
+
+
+def _make_own(directory: Path) -> None:
+    """Others may read it. Raises PluginError if somebody else could have put something in its place."""
+    for path in (directory.parent, directory):
+        path.mkdir(mode=0o755, exist_ok=True)
+        found = path.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise PluginError(f"{path} is not a directory that this user alone can write to")
+
+
+def _unique(items: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def _mount(info: MountInfo) -> Mount:
+    """Read-only, as v1 shows them. Raises Untranslatable for what is no bind mount."""
+    if str(getattr(info.mode, "value", info.mode)) != MountTypes.BIND.value:
+        raise Untranslatable("MountInfo.mode", f"is {info.mode!s:.40}: only bind is known")
+    return Mount(source=str(info.src_path), target=str(info.dst_path))
+
+
+def _distro() -> str:
+    """The host's, as v1 writes it: ``ubuntu22.04``. What the workload's image is, a plugin is not told."""
+    try:
+        lines = _OS_RELEASE.read_text().splitlines()
+    except OSError:
+        return "unknown"
+    facts = {name: value.strip("\"'") for name, sign, value in (line.partition("=") for line in lines) if sign}
+    return f"{facts.get('ID', 'unknown')}{facts.get('VERSION_ID', '')}"

@@ -1,0 +1,46 @@
+"""Values of v1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from numbers import Integral
+from typing import Any
+
+from ai.backend.plugin.accelerator.shapes import BadAnswer
+
+
+def listed(method: str, answer: Any) -> Sequence[Any]:
+    """Raises BadAnswer for what is no collection."""
+    if not hasattr(answer, "__iter__") or isinstance(answer, str | bytes):
+        raise BadAnswer(f"{method} returned {answer!r:.60} instead of a list")
+    return list(answer)
+
+
+def texts_of(method: str, answer: Any) -> dict[str, str]:
+    """Raises BadAnswer for what is no mapping."""
+    try:
+        found = dict(answer)
+    except (TypeError, ValueError):
+        raise BadAnswer(f"{method} returned {answer!r:.60} instead of a mapping") from None
+    return {str(key): str(value) for key, value in found.items()}
+
+
+def exact(value: object, where: str) -> Decimal:
+    """A finite Decimal as it is, a whole number of any type as that number.
+
+    Raises:
+        BadAnswer: it is nothing of these; ``where`` names it.
+    """
+    match value:
+        case bool():
+            pass
+        case Decimal() if value.is_finite():
+            return value
+        case Integral():
+            return Decimal(int(value))
+        case float() if value.is_integer():
+            return Decimal(int(value))
+        case float():
+            raise BadAnswer(f"{where} is the float {value!r:.40}; quantities with fractions are Decimal")
+    raise BadAnswer(f"{where} is {value!r:.60}, which is no quantity")

@@ -1,0 +1,59 @@
+"""What the user's code finds installed, although the runner itself is started without any of it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.component.runner.driver import Driver
+
+USER_SITE = f".local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+
+
+def test_packages_of_the_interpreter_are_there(runner: Driver) -> None:
+    # The tests' own interpreter is a virtual environment: its packages are found through `pyvenv.cfg`.
+    assert runner.run("import msgspec, sys; print(sys.prefix)").out.strip() == sys.prefix
+
+
+def test_modules_beside_the_code_come_first(runner: Driver, home: Path) -> None:
+    (home / "json.py").write_text("mine = True")
+    assert runner.run("import sys; print(repr(sys.path[0]))").out == "''\n"
+
+
+def test_what_site_adds_to_the_builtins_survives_its_deletion(runner: Driver) -> None:
+    runner.run("import builtins; del builtins.exit, builtins.input")
+    result = runner.run("print(callable(exit), input.__name__)")
+    assert result.out == "True input\n"
+
+
+def test_flags_are_those_of_the_users_own_start(runner: Driver) -> None:
+    code = "import sys; f = sys.flags; print(f.no_site, f.isolated, len(f), repr(f)[:10], f.n_sequence_fields)"
+    words = runner.run(code).out.split()
+    assert words[:2] == ["0", "0"]
+    assert words[2] == words[4]
+    assert words[3] == "sys.flags("
+    assert "no attribute 'nothing'" in runner.run("sys.flags.nothing").err
+
+
+def test_children_that_repeat_the_flags_find_the_packages(runner: Driver) -> None:
+    code = "import subprocess; print(subprocess._args_from_interpreter_flags())"
+    assert runner.run(code).out == "[]\n"
+
+
+def test_start_up_code_that_fails_is_told_and_passed_over(start: Callable[..., Driver], home: Path) -> None:
+    (home / USER_SITE).mkdir(parents=True)
+    (home / USER_SITE / "broken.pth").write_text("import no_such_module_at_all\n")
+    (home / USER_SITE / "there.py").write_text("here = 1")
+    assert "1\n" in start().run("import there; print(there.here)").out
+
+
+def test_start_up_code_that_kills_is_not_tried_without_pause(start: Callable[..., Driver], home: Path) -> None:
+    (home / USER_SITE).mkdir(parents=True)
+    count = "import os; os.write(os.open('count', os.O_CREAT | os.O_APPEND | os.O_WRONLY), b'x'); os._exit(1)\n"
+    (home / USER_SITE / "deadly.pth").write_text(count)
+    runner = start()
+    time.sleep(0.6)
+    assert runner.data("ping")["runtime"] == "python"
+    assert 1 <= (home / "count").stat().st_size <= 6
