@@ -16,8 +16,8 @@ import aiohttp
 import pytest
 
 from ai.backend.plugin.object_storage import StorageContext
+from ai.backend.storage.crash_points import IMPORT
 from ai.backend.storage.main import StorageProxy
-from ai.backend.storage.services.crash_points import IMPORT
 from ai.backend.volume.object import S3Storage
 from tests.support.artifacts import ArtifactCaller
 from tests.support.fake_hub import FakeHub, Model

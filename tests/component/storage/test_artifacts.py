@@ -18,8 +18,8 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from ai.backend.storage.artifacts import pipeline
 from ai.backend.storage.main import StorageProxy
-from ai.backend.storage.services.artifacts import pipeline
 from tests.support.artifacts import ArtifactCaller
 from tests.support.fake_hub import FakeHub, Model
 from tests.support.s3_server import options, s3_url

@@ -11,7 +11,7 @@ from uuid import uuid4
 import aiohttp
 import pytest
 
-from ai.backend.storage.services.crash_points import CLONE, DELETE, RENAME, UPLOAD
+from ai.backend.storage.crash_points import CLONE, DELETE, RENAME, UPLOAD
 from tests.support.cluster import wait_until
 from tests.support.storage_proxy import Caller, ProxyProcess
 

@@ -22,9 +22,9 @@ import aiohttp
 import jwt
 import pytest
 
-from ai.backend.storage.api.receiving import DirectBody
 from ai.backend.storage.main import StorageProxy
-from ai.backend.storage.services.uploads import Sink
+from ai.backend.storage.transfers.request_body import DirectBody
+from ai.backend.storage.transfers.uploads import Sink
 from tests.support.storage_proxy import CHUNK, TOKEN_SECRET, TUS, Caller, parsed
 
 DATA = random.Random(1).randbytes(300_000)

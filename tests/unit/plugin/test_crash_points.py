@@ -17,7 +17,7 @@ from ai.backend.manager.services.crash_points import CRASH_POINTS as MANAGER
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.runtime.docker.crash_points import CRASH_POINTS as DOCKER
 from ai.backend.runtime.process.crash_points import CRASH_POINTS as PROCESS
-from ai.backend.storage.services.crash_points import CRASH_POINTS as STORAGE
+from ai.backend.storage.crash_points import CRASH_POINTS as STORAGE
 
 BASE = Path(ai.backend.plugin.crash_points.__file__).parents[1]
 LISTS = {

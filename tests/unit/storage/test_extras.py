@@ -8,8 +8,8 @@ import pytest
 
 from ai.backend.common.errors import InvalidInput, NotSupported, PluginError
 from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
-from ai.backend.storage.services.artifacts import hub
-from ai.backend.storage.services.artifacts.storages import load_backend
+from ai.backend.storage.artifacts import hub
+from ai.backend.storage.artifacts.storages import load_backend
 from ai.backend.volume.object import S3Storage, s3
 
 

@@ -27,23 +27,25 @@ from ai.backend.infra.process.workers import Workers, first_has_ended
 from ai.backend.infra.settings import load_settings
 from ai.backend.infra.telemetry import Metrics, log_as_configured
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.storage.api.artifacts import ArtifactApi, ArtifactClientApi
-from ai.backend.storage.api.client import ClientApi, allow_all_origins
-from ai.backend.storage.api.manager import FileApi, FolderApi, VolumeApi
-from ai.backend.storage.api.secret import SecretGate
+from ai.backend.storage.artifacts.api import ArtifactApi, ArtifactClientApi
+from ai.backend.storage.artifacts.facade import Artifacts
+from ai.backend.storage.auth import SecretGate
 from ai.backend.storage.config.settings import (
     ClientApiSettings,
     ManagerApiSettings,
     StorageSettings,
 )
-from ai.backend.storage.services.artifacts.bundle import Artifacts
-from ai.backend.storage.services.folders import Folders
-from ai.backend.storage.services.loops.expiry import expire_uploads
-from ai.backend.storage.services.quota import QuotaBook
-from ai.backend.storage.services.tasks import Tasks
-from ai.backend.storage.services.tokens import Tokens
-from ai.backend.storage.services.uploads import Uploads
-from ai.backend.storage.services.volumes import Volumes
+from ai.backend.storage.folders.api import FolderApi
+from ai.backend.storage.folders.files_api import FileApi
+from ai.backend.storage.folders.service import Folders
+from ai.backend.storage.tasks import Tasks
+from ai.backend.storage.transfers.api import ClientApi, allow_all_origins
+from ai.backend.storage.transfers.loop import expire_uploads
+from ai.backend.storage.transfers.tokens import Tokens
+from ai.backend.storage.transfers.uploads import Uploads
+from ai.backend.storage.volumes.api import VolumeApi
+from ai.backend.storage.volumes.quotas import QuotaBook
+from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
 MIN_SECRET = 32

@@ -32,15 +32,15 @@ from ai.backend.common.wire.artifacts import (
 from ai.backend.infra.http.errors import BodyTooSlow
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
-from ai.backend.storage.api.sending import send_file
-from ai.backend.storage.model.artifacts import files_of, plan_key
-from ai.backend.storage.model.claims import ArtifactClaims, ObjectClaims, PutObjectClaims
-from ai.backend.storage.services.artifacts.fetching import Fetcher
-from ai.backend.storage.services.artifacts.hub import Hub
-from ai.backend.storage.services.artifacts.imports import Imports
-from ai.backend.storage.services.artifacts.kept import Kept
-from ai.backend.storage.services.artifacts.storages import Storages
-from ai.backend.storage.services.tokens import Tokens
+from ai.backend.storage.artifacts.archive import Kept
+from ai.backend.storage.artifacts.fetcher import Fetcher
+from ai.backend.storage.artifacts.hub import Hub
+from ai.backend.storage.artifacts.imports import Imports
+from ai.backend.storage.artifacts.model import files_of, plan_key
+from ai.backend.storage.artifacts.storages import Storages
+from ai.backend.storage.transfers.file_response import send_file
+from ai.backend.storage.transfers.model import ArtifactClaims, ObjectClaims, PutObjectClaims
+from ai.backend.storage.transfers.tokens import Tokens
 
 IDLE_S = 60.0
 """Seconds without a byte after which an upload ends."""

@@ -28,7 +28,10 @@ from ai.backend.common.wire.artifacts import (
 from ai.backend.infra.http.errors import problem
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
-from ai.backend.storage.model.artifacts import (
+from ai.backend.storage.artifacts.archive import Kept, UrlOf
+from ai.backend.storage.artifacts.fetcher import Fetcher
+from ai.backend.storage.artifacts.layout import load_manifest, load_plan
+from ai.backend.storage.artifacts.model import (
     AREAS,
     Limits,
     Plan,
@@ -39,12 +42,9 @@ from ai.backend.storage.model.artifacts import (
     manifest_key,
     plan_key,
 )
-from ai.backend.storage.services.artifacts.fetching import Fetcher
-from ai.backend.storage.services.artifacts.kept import Kept, UrlOf
-from ai.backend.storage.services.artifacts.pipeline import Pipeline
-from ai.backend.storage.services.artifacts.places import load_manifest, load_plan
-from ai.backend.storage.services.artifacts.sources import FileSource, FromHub, FromReservoir
-from ai.backend.storage.services.artifacts.storages import Storages
+from ai.backend.storage.artifacts.pipeline import Pipeline
+from ai.backend.storage.artifacts.sources import FileSource, FromHub, FromReservoir
+from ai.backend.storage.artifacts.storages import Storages
 
 log = logging.getLogger(__name__)
 _KEPT = 1000

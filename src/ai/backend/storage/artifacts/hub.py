@@ -23,8 +23,8 @@ from ai.backend.common.errors import (
     RegistryUnavailable,
 )
 from ai.backend.common.wire.artifacts import HubSource, ScanAnswer, ScannedArtifact, ScannedRevision, ScanRequest
-from ai.backend.storage.model.artifacts import PlannedFile
-from ai.backend.storage.services.artifacts.fetching import Fetcher
+from ai.backend.storage.artifacts.fetcher import Fetcher
+from ai.backend.storage.artifacts.model import PlannedFile
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi

@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.http_parser import HttpRequestParser
 
 from ai.backend.infra.http.errors import BodyTooSlow
-from ai.backend.storage.services.uploads import Sink, to_the_end
+from ai.backend.storage.transfers.uploads import Sink, to_the_end
 
 IDLE_S = 60.0
 """Seconds without a byte after which an upload's request ends; what came is kept."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from ai.backend.storage.artifacts.archive import Kept
+from ai.backend.storage.artifacts.fetcher import Fetcher
+from ai.backend.storage.artifacts.imports import Imports
+from ai.backend.storage.artifacts.model import Limits
+from ai.backend.storage.artifacts.storages import Storages
 from ai.backend.storage.config.settings import StorageSettings
-from ai.backend.storage.model.artifacts import Limits
-from ai.backend.storage.services.artifacts.fetching import Fetcher
-from ai.backend.storage.services.artifacts.imports import Imports
-from ai.backend.storage.services.artifacts.kept import Kept
-from ai.backend.storage.services.artifacts.storages import Storages
-from ai.backend.storage.services.volumes import Volumes
+from ai.backend.storage.volumes.registry import Volumes
 
 
 class Artifacts:

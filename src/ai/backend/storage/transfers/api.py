@@ -18,13 +18,13 @@ from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.infra.http.errors import UnsupportedMediaType, problem_response
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.plugin.volume import FileKind
-from ai.backend.storage.api.receiving import body_of
-from ai.backend.storage.api.sending import send_archive, send_file
-from ai.backend.storage.model.claims import ArchiveClaims, DownloadClaims, UploadClaims
-from ai.backend.storage.services.archive import stream_zip
-from ai.backend.storage.services.tokens import Tokens
-from ai.backend.storage.services.uploads import CHECKSUMS, Checksum, Chunk, Uploads
-from ai.backend.storage.services.volumes import Volumes
+from ai.backend.storage.transfers.archive import stream_zip
+from ai.backend.storage.transfers.file_response import send_archive, send_file
+from ai.backend.storage.transfers.model import ArchiveClaims, DownloadClaims, UploadClaims
+from ai.backend.storage.transfers.request_body import body_of
+from ai.backend.storage.transfers.tokens import Tokens
+from ai.backend.storage.transfers.uploads import CHECKSUMS, Checksum, Chunk, Uploads
+from ai.backend.storage.volumes.registry import Volumes
 
 TUS_VERSION = "1.0.0"
 CHUNK_TYPE = "application/offset+octet-stream"

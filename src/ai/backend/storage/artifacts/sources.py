@@ -11,9 +11,9 @@ from yarl import URL
 from ai.backend.common.errors import ArtifactRejected, RegistryUnavailable
 from ai.backend.common.wire.artifacts import HubSource, Manifest, ReservoirSource
 from ai.backend.infra.http.outbound import parse_url
-from ai.backend.storage.model.artifacts import MAX_RECORD, Plan, PlannedFile
-from ai.backend.storage.services.artifacts.fetching import Fetcher, raise_for
-from ai.backend.storage.services.artifacts.hub import MAX_DIGEST, Hub
+from ai.backend.storage.artifacts.fetcher import Fetcher, raise_for
+from ai.backend.storage.artifacts.hub import MAX_DIGEST, Hub
+from ai.backend.storage.artifacts.model import MAX_RECORD, Plan, PlannedFile
 
 
 class FileSource(Protocol):

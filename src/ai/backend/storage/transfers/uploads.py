@@ -28,9 +28,9 @@ from ai.backend.common.errors import (
 from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.infra.http.errors import PayloadTooLarge
 from ai.backend.plugin.volume import AbstractVolume, Upload, UploadRecord, UploadState
-from ai.backend.storage.model.claims import UploadClaims
-from ai.backend.storage.services.quota import QuotaBook
-from ai.backend.storage.services.volumes import Volumes
+from ai.backend.storage.transfers.model import UploadClaims
+from ai.backend.storage.volumes.quotas import QuotaBook
+from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
 R = TypeVar("R")

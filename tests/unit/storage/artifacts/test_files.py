@@ -7,9 +7,9 @@ from uuid import UUID
 import pytest
 
 from ai.backend.common.errors import ArtifactRejected
-from ai.backend.storage.model.artifacts import Limits, Plan, PlannedFile, check_files, files_of
-from ai.backend.storage.services.artifacts.fetching import raise_for
-from ai.backend.storage.services.artifacts.pipeline import notes_on
+from ai.backend.storage.artifacts.fetcher import raise_for
+from ai.backend.storage.artifacts.model import Limits, Plan, PlannedFile, check_files, files_of
+from ai.backend.storage.artifacts.pipeline import notes_on
 
 LIMITS = Limits(files=3, file_size=100, size=150)
 REVISION = UUID(int=7)

@@ -11,8 +11,8 @@ from contextlib import AsyncExitStack
 from ai.backend.common.errors import InvalidInput, VolumeNotFound
 from ai.backend.plugin.object_storage import ObjectStorage, StorageContext
 from ai.backend.storage.config.settings import ArtifactSettings, ObjectStorageSettings
-from ai.backend.storage.services.backends import load_class
-from ai.backend.storage.services.volumes import Volumes
+from ai.backend.storage.volumes.backends import load_class
+from ai.backend.storage.volumes.registry import Volumes
 from ai.backend.volume.object import DirectoryStorage
 
 ON_VOLUMES = ".artifacts"

@@ -11,7 +11,7 @@ import msgspec
 from ai.backend.common.errors import InvalidPath, NoSuchFile, Unavailable
 from ai.backend.common.wire.artifacts import Manifest
 from ai.backend.plugin.object_storage import ObjectStorage, ObjectUpload
-from ai.backend.storage.model.artifacts import MAX_RECORD, Plan, area, files_of, manifest_key, plan_key
+from ai.backend.storage.artifacts.model import MAX_RECORD, Plan, area, files_of, manifest_key, plan_key
 
 
 async def load_plan(storage: ObjectStorage, revision: UUID) -> Plan | None:

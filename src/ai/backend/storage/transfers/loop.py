@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 
-from ai.backend.storage.services.uploads import Uploads
-from ai.backend.storage.services.volumes import Volumes
+from ai.backend.storage.transfers.uploads import Uploads
+from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
 _PERIOD_S = 600.0

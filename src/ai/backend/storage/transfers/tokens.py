@@ -9,7 +9,7 @@ import jwt
 import msgspec
 
 from ai.backend.common.errors import AuthenticationFailed
-from ai.backend.storage.model.claims import Claims
+from ai.backend.storage.transfers.model import Claims
 
 C = TypeVar("C", bound=Claims)
 _ALGORITHM = "HS256"

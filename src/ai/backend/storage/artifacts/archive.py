@@ -14,14 +14,14 @@ import msgspec
 from ai.backend.common.errors import ArtifactNotFound, BackendError, InternalError, NotSupported
 from ai.backend.common.wire.artifacts import FilesAnswer, FilesRequest, Manifest, MountState, Place
 from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
-from ai.backend.storage.model.artifacts import files_of, manifest_key
-from ai.backend.storage.services.artifacts.places import (
+from ai.backend.storage.artifacts.layout import (
     drop_other_attempts,
     load_manifest,
     sizes_below,
     transfer,
 )
-from ai.backend.storage.services.artifacts.storages import Storages
+from ai.backend.storage.artifacts.model import files_of, manifest_key
+from ai.backend.storage.artifacts.storages import Storages
 
 log = logging.getLogger(__name__)
 UrlOf: TypeAlias = Callable[[ObjectStorage, str, int, int | None], Awaitable[str]]

@@ -7,9 +7,9 @@ import logging
 from ai.backend.common.errors import BackendError, StorageFull, VolumeNotFound
 from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.plugin.volume import AbstractVolume, Progress
-from ai.backend.storage.services.quota import QuotaBook
-from ai.backend.storage.services.tasks import Task, Tasks
-from ai.backend.storage.services.volumes import Volumes
+from ai.backend.storage.tasks import Task, Tasks
+from ai.backend.storage.volumes.quotas import QuotaBook
+from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
 

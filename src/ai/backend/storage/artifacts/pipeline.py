@@ -28,7 +28,15 @@ from ai.backend.common.wire.artifacts import ArtifactFile, ImportPhase, ImportRe
 from ai.backend.infra.retry import Backoff
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
-from ai.backend.storage.model.artifacts import (
+from ai.backend.storage.artifacts.fetcher import RangeIgnored
+from ai.backend.storage.artifacts.layout import (
+    drop_other_attempts,
+    load_plan,
+    sizes_below,
+    transfer,
+    upload_of,
+)
+from ai.backend.storage.artifacts.model import (
     MAX_RECORD,
     Limits,
     Plan,
@@ -41,15 +49,7 @@ from ai.backend.storage.model.artifacts import (
     plan_key,
     verified_key,
 )
-from ai.backend.storage.services.artifacts.fetching import RangeIgnored
-from ai.backend.storage.services.artifacts.places import (
-    drop_other_attempts,
-    load_plan,
-    sizes_below,
-    transfer,
-    upload_of,
-)
-from ai.backend.storage.services.artifacts.sources import FileSource
+from ai.backend.storage.artifacts.sources import FileSource
 
 log = logging.getLogger(__name__)
 _TRIES = 4

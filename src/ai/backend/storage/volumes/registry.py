@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from ai.backend.common.errors import VolumeNotFound
 from ai.backend.plugin.volume import AbstractVolume, VolumeContext
 from ai.backend.storage.config.settings import VolumeSettings
-from ai.backend.storage.services.backends import load_class
+from ai.backend.storage.volumes.backends import load_class
 
 _BUILT_IN = {
     "vfs": "ai.backend.volume.vfs:VfsVolume",

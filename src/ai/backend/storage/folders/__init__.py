@@ -1,0 +1,1 @@
+"""Folders and files for the manager."""

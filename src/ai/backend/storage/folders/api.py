@@ -1,0 +1,110 @@
+"""REST routes of folders."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.common.ids import TaskId
+from ai.backend.common.volume_paths import FolderPath, VFolderId
+from ai.backend.infra.http.errors import problem
+from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.storage.folders.service import Folders
+from ai.backend.storage.tasks import Tasks, TaskStatus
+from ai.backend.storage.volumes.registry import Volumes
+from ai.backend.storage.volumes.schemas import FolderParams, _Api
+
+
+class CreateBody(FolderParams, frozen=True, kw_only=True):
+    mode: Annotated[int, msgspec.Meta(ge=0, le=0o777)] = 0o755
+
+
+class CloneBody(Schema, frozen=True, kw_only=True):
+    src_volume: str
+    src_vfid: str
+    dst_volume: str
+    dst_vfid: str
+
+
+class TaskParams(Schema, frozen=True, kw_only=True):
+    task_id: UUID
+
+
+class MountParams(FolderParams, frozen=True, kw_only=True):
+    subpath: str = "."
+
+
+class FolderApi(_Api):
+    """Folders and tasks."""
+
+    def __init__(self, volumes: Volumes, folders: Folders, tasks: Tasks) -> None:
+        super().__init__(volumes)
+        self._folders = folders
+        self._tasks = tasks
+
+    @route("POST", "/folder/create", body=CreateBody)
+    async def create(self, call: Call[CreateBody]) -> None:
+        """Make a folder; one that is there is left as it is."""
+        volume, folder = self._place(call.body)
+        await volume.create_folder(folder, mode=call.body.mode)
+
+    @route("POST", "/folder/delete", body=FolderParams)
+    async def delete(self, call: Call[FolderParams]) -> None:
+        """Make a folder vanish, and end a clone into it."""
+        await self._folders.delete(*self._place(call.body))
+
+    @route("POST", "/folder/clone", body=CloneBody, status=202)
+    async def clone(self, call: Call[CloneBody]) -> dict[str, str]:
+        """Copy a folder in the background."""
+        body = call.body
+        task = self._folders.clone(
+            self._volumes.get(body.src_volume),
+            VFolderId.parse(body.src_vfid),
+            self._volumes.get(body.dst_volume),
+            VFolderId.parse(body.dst_vfid),
+        )
+        return {"bgtask_id": str(task.id)}
+
+    @route("GET", "/task", query=TaskParams)
+    async def task(self, call: Call[Any, TaskParams]) -> dict[str, Any]:
+        """How far a task is."""
+        task = self._tasks.get(TaskId(call.query.task_id))
+        skipped = f" {task.progress.skipped} special files were left out." if task.progress.skipped else ""
+        return {
+            "task_id": str(task.id),
+            "kind": task.kind,
+            "status": task.status.value,
+            "current": task.progress.current,
+            "total": max(task.progress.total, task.progress.current),
+            "files": task.progress.files,
+            "message": task.error.message if task.error else f"{task.progress.files} files.{skipped}",
+            "error": problem(task.error) if task.error else None,
+        }
+
+    @route("DELETE", "/task", query=TaskParams)
+    async def cancel_task(self, call: Call[Any, TaskParams]) -> None:
+        """Cancel a task."""
+        task = self._tasks.get(TaskId(call.query.task_id))
+        if task.status == TaskStatus.RUNNING:
+            self._tasks.cancel(task.key)
+
+    @route("GET", "/folder/mount", query=MountParams)
+    async def mount(self, call: Call[Any, MountParams]) -> dict[str, str]:
+        """Where a folder is on every host."""
+        volume, folder = self._place(call.query)
+        return {"path": str(await volume.mount_path(folder, FolderPath.parse(call.query.subpath)))}
+
+    @route("GET", "/folder/usage", query=FolderParams)
+    async def usage(self, call: Call[Any, FolderParams]) -> dict[str, int]:
+        """What a folder holds."""
+        volume, folder = self._place(call.query)
+        usage = await volume.folder_usage(folder)
+        return {"file_count": usage.file_count, "used_bytes": usage.used_bytes}
+
+    @route("GET", "/folder/used-bytes", query=FolderParams)
+    async def used_bytes(self, call: Call[Any, FolderParams]) -> dict[str, int]:
+        """What a folder takes on the disk."""
+        volume, folder = self._place(call.query)
+        return {"used_bytes": (await volume.folder_usage(folder)).used_bytes}

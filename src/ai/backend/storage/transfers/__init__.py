@@ -1,0 +1,1 @@
+"""Tus uploads, downloads, tokens."""

@@ -1,0 +1,1 @@
+"""Volumes, backends, quotas."""

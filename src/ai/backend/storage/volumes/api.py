@@ -1,0 +1,143 @@
+"""The manager-facing API (peer facts 5; docs/reference/storage-proxy-api.md)."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import Any
+
+from ai.backend.common.errors import InvalidInput, NotSupported
+from ai.backend.common.volume_paths import QuotaScopeId
+from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.plugin.volume import VolumeCapability
+from ai.backend.storage.volumes.quotas import QuotaBook
+from ai.backend.storage.volumes.registry import Volumes
+from ai.backend.storage.volumes.schemas import Bytes, VolumeParams, _Api
+
+
+class SomeVolumeParams(Schema, frozen=True, kw_only=True):
+    volume: str | None = None
+
+
+class ScopeParams(VolumeParams, frozen=True, kw_only=True):
+    qsid: str
+
+
+class QuotaOptions(Schema, frozen=True, kw_only=True):
+    limit_bytes: Bytes | None = None
+
+
+class ScopeBody(ScopeParams, frozen=True, kw_only=True):
+    options: QuotaOptions | None = None
+
+
+class VolumeApi(_Api):
+    """Volumes and quota scopes."""
+
+    def __init__(self, volumes: Volumes, quota: QuotaBook, *, node_id: str) -> None:
+        super().__init__(volumes)
+        self._quota = quota
+        self._node_id = node_id
+
+    @route("GET", "/")
+    async def info(self, call: Call) -> dict[str, str]:
+        """Which API this is."""
+        release = version("backendai")
+        return {"status": "ok", "type": "manager-facing", "storage-proxy": release, "node-id": self._node_id}
+
+    @route("GET", "/status")
+    @route("GET", "/health")
+    async def status(self, call: Call) -> dict[str, str]:
+        """That it serves."""
+        return {"status": "ok"}
+
+    @route("GET", "/volumes")
+    async def volumes(self, call: Call) -> dict[str, Any]:
+        """Every volume, with what it can do."""
+        return {
+            "volumes": [
+                {
+                    "name": volume.name,
+                    "backend": volume.backend,
+                    "path": str(volume.path),
+                    "fsprefix": ".",
+                    "capabilities": sorted(volume.capabilities),
+                }
+                for volume in self._volumes
+            ]
+        }
+
+    @route("GET", "/volume/hwinfo", query=VolumeParams)
+    async def hwinfo(self, call: Call[Any, VolumeParams]) -> dict[str, Any]:
+        """Whether a volume works."""
+        problem_ = await self._volumes.get(call.query.volume).check()
+        return {"status": "unavailable" if problem_ else "healthy", "status_info": problem_, "metadata": {}}
+
+    @route("GET", "/volume/performance-metric", query=VolumeParams)
+    async def metric(self, call: Call[Any, VolumeParams]) -> dict[str, Any]:
+        """What a volume has read and written."""
+        volume = self._volumes.get(call.query.volume)
+        if VolumeCapability.METRIC not in volume.capabilities:
+            raise NotSupported(f"The volume {volume.name} measures nothing.")
+        found = await volume.metric()
+        return {"metric": {name: getattr(found, name) for name in found.__slots__}}
+
+    @route("GET", "/volume/mounts", query=SomeVolumeParams)
+    async def mounts(self, call: Call[Any, SomeVolumeParams]) -> dict[str, Any]:
+        """What the volumes lie on, or one of them."""
+        name = call.query.volume
+        wanted = self._volumes if name is None else [self._volumes.get(name)]
+        found = [(volume, await volume.mount()) for volume in wanted]
+        return {
+            "mounts": [
+                {
+                    "volume": volume.name,
+                    "path": str(volume.path),
+                    "mount_point": mount.mount_point,
+                    "source": mount.source,
+                    "fstype": mount.fstype,
+                    "options": list(mount.options),
+                }
+                for volume, mount in found
+                if mount is not None
+            ]
+        }
+
+    @route("GET", "/folder/fs-usage", query=VolumeParams)
+    async def fs_usage(self, call: Call[Any, VolumeParams]) -> dict[str, int]:
+        """How large and how full a volume is."""
+        usage = await self._volumes.get(call.query.volume).usage()
+        return {"capacity_bytes": usage.capacity_bytes, "used_bytes": usage.used_bytes}
+
+    @route("POST", "/quota-scope", body=ScopeBody)
+    async def create_scope(self, call: Call[ScopeBody]) -> None:
+        """Make a quota scope."""
+        body = call.body
+        volume, scope = self._volumes.get(body.volume), QuotaScopeId.parse(body.qsid)
+        await volume.create_scope(scope)
+        if body.options is not None:
+            await volume.set_scope_limit(scope, body.options.limit_bytes)
+
+    @route("GET", "/quota-scope", query=ScopeParams)
+    async def describe_scope(self, call: Call[Any, ScopeParams]) -> dict[str, Any]:
+        """What a quota scope uses, and may use."""
+        volume, scope = self._volumes.get(call.query.volume), QuotaScopeId.parse(call.query.qsid)
+        state = await self._quota.describe(volume, scope)
+        return {
+            "used_bytes": state.used,
+            "file_count": state.files,
+            "limit_bytes": -1 if state.limit is None else state.limit,
+            "enforcement": state.enforcement,
+        }
+
+    @route("PATCH", "/quota-scope", body=ScopeBody)
+    async def limit_scope(self, call: Call[ScopeBody]) -> None:
+        """Set the limit of a quota scope."""
+        body = call.body
+        if body.options is None:
+            raise InvalidInput("There are no options.", data={"options": "required"})
+        await self._volumes.get(body.volume).set_scope_limit(QuotaScopeId.parse(body.qsid), body.options.limit_bytes)
+
+    @route("DELETE", "/quota-scope/quota", query=ScopeParams)
+    async def unlimit_scope(self, call: Call[Any, ScopeParams]) -> None:
+        """Take the limit of a quota scope away."""
+        await self._volumes.get(call.query.volume).set_scope_limit(QuotaScopeId.parse(call.query.qsid), None)
