@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from ai.backend.agent.adapters.runtimes import load_runtime
+from ai.backend.agent.composition import Agent
 from ai.backend.agent.config.settings import INTRINSIC_PLUGINS
-from ai.backend.agent.main import Agent
+from ai.backend.agent.runtimes import load_runtime
 from ai.backend.common.states import Enforcement, KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig

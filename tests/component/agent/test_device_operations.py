@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from ai.backend.accelerator.mock import MockPlugin
-from ai.backend.agent.main import Agent
+from ai.backend.agent.composition import Agent
 from ai.backend.common.errors import Conflict, InsufficientResource, InvalidInput, NotFound, PluginError
 from ai.backend.common.ids import DeviceId
 from ai.backend.common.states import KernelStatus

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.agent.services.kernel_lifecycle import aftercare
+from ai.backend.agent.lifecycle import hook_retries
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
@@ -286,7 +286,7 @@ async def test_a_wall_clock_that_is_set_gives_up_nothing(bench: Bench, monkeypat
     bench.plugins = [fake_plugin("cpu"), mem]
     agent, spec = await running(bench)
     tomorrow = time.time() + 2 * 86_400
-    monkeypatch.setattr(aftercare, "time", SimpleNamespace(time=lambda: tomorrow))
+    monkeypatch.setattr(hook_retries, "time", SimpleNamespace(time=lambda: tomorrow))
     seen = await bench.manager.wait_for(lambda o: any(t.state in ("done", "given-up") for t in o.hook_troubles))
     assert "done" in {t.state for t in seen.hook_troubles}
     await destroy(bench, agent, spec)
@@ -306,7 +306,7 @@ async def test_what_is_owed_ends_with_the_kernel(bench: Bench) -> None:
 async def test_a_post_terminate_that_fails_gives_the_slots_back_at_its_deadline(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(aftercare, "_FIRST_S", 0.3)
+    monkeypatch.setattr(hook_retries, "_FIRST_S", 0.3)
     mem, _ = acting("mem", post_terminate=raising(*[RuntimeError("in use")] * 4))
     bench.plugins = [fake_plugin("cpu"), mem]
     bench.options = {"kernel-lifecycles": {"plugin-timeout": 0.5}}

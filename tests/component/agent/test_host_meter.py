@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ai.backend.agent.adapters.host import HostMeter
+from ai.backend.agent.metrics.host import HostMeter
 from ai.backend.plugin.accelerator import Measurement, MetricKind
 
 HEAD = (

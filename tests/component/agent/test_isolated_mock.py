@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
-from ai.backend.agent.main import Agent
+from ai.backend.agent.composition import Agent
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels
 from ai.backend.common.wire.reports import AgentReport, KernelObservation

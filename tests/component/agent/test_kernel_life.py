@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from ai.backend.agent.services.kernel_lifecycle.steps import post_create
+from ai.backend.agent.lifecycle.steps import post_create
 from ai.backend.common.errors import (
     Conflict,
     CreationDeferred,

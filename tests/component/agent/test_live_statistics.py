@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ai.backend.agent.main import Agent
+from ai.backend.agent.composition import Agent
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.execution import ListProcesses
 from ai.backend.common.wire.reports import StatReport

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from ai.backend.agent.main import Agent
-from ai.backend.agent.services import plugins as plugins_service
+from ai.backend.agent.composition import Agent
+from ai.backend.agent.devices import plugins as plugins_service
 from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchMode, VariantNamespace, VariantProperty
 from ai.backend.common.errors import InsufficientResource, UnsupportedResource
 from ai.backend.common.ids import SlotName

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from ai.backend.agent.adapters.runtimes import end_workloads, load_runtime
+from ai.backend.agent.composition import Agent
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.main import Agent
+from ai.backend.agent.runtimes import end_workloads, load_runtime
 from ai.backend.common.errors import Forbidden, LimitExceeded, NotFound
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
 from ai.backend.common.wire.agent import DestroyKernel, KernelSpec, RestartKernel

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from ai.backend.agent.adapters.record_database import RecordDatabase
-from ai.backend.agent.main import Agent
+from ai.backend.agent.composition import Agent
+from ai.backend.agent.directory.record_database import RecordDatabase
 from ai.backend.common.errors import Conflict, RunError, Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus, RunMode, RunStatus, SessionType
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from ai.backend.agent.main import Agent
+from ai.backend.agent.composition import Agent
 from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import KernelSpec, RestartKernel

@@ -12,9 +12,9 @@ import aiohttp
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from ai.backend.agent.api import watcher
-from ai.backend.agent.api.watcher import TOKEN_HEADER, Watcher
 from ai.backend.agent.config.published import WatcherSettings
+from ai.backend.agent.watcher_daemon import api
+from ai.backend.agent.watcher_daemon.api import TOKEN_HEADER, Watcher
 from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.http.server import make_runner, serve_on
 
@@ -114,7 +114,7 @@ async def test_a_reset_goes_on_where_its_caller_does_not_wait(tmp_path: Path) ->
 async def test_an_agent_that_does_not_stop_is_started_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watcher, "_ACTION_S", 2.0)
+    monkeypatch.setattr(api, "_ACTION_S", 2.0)
     done = tmp_path / "done"
     script = tmp_path / "unit.sh"
     script.write_text(f'echo "$1 $$" >> {done}\n[ "$1" = start ] || exec sleep 600\n')

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest_asyncio
 
+from ai.backend.agent.composition import Agent
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.main import Agent
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.states import KernelStatus, SessionStatus
 from ai.backend.infra.rpc.memory import MemoryLink

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ai.backend.agent.main import Agent
-from ai.backend.agent.services import plugins
+from ai.backend.agent.composition import Agent
+from ai.backend.agent.devices import plugins
 from ai.backend.common.errors import InsufficientResource, InvalidAllocation
 from ai.backend.common.states import KernelStatus
 from ai.backend.common.wire.agent import CreateKernels, DestroyKernel

@@ -4,246 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 
-from ai.backend.agent.adapters.files import DataDirectory, FileKernelRecords, FileLeftovers, FileOutbox
-from ai.backend.agent.adapters.host import HostMeter
-from ai.backend.agent.adapters.kit.store import KitStore
-from ai.backend.agent.adapters.record_database import RecordDatabase
-from ai.backend.agent.adapters.runtimes import load_runtime
-from ai.backend.agent.adapters.underlay import encryption_mark, overlay_report
-from ai.backend.agent.api.commands import Commands
-from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
-from ai.backend.agent.services.device_operations import DeviceOperations
-from ai.backend.agent.services.image_jobs import ImageJobs
-from ai.backend.agent.services.inventory import Inventory
-from ai.backend.agent.services.kernel_lifecycle.context import Surroundings
-from ai.backend.agent.services.kernel_lifecycle.recovery import Recovery
-from ai.backend.agent.services.kernel_lifecycle.supervisor import Supervisor
-from ai.backend.agent.services.loops.exits import watch_exits
-from ai.backend.agent.services.loops.health import HealthLoop
-from ai.backend.agent.services.loops.heartbeat import Heartbeat
-from ai.backend.agent.services.loops.statistics import StatisticsLoop
-from ai.backend.agent.services.networks import Networks
-from ai.backend.agent.services.observations import Observer
-from ai.backend.agent.services.plugins import PluginSet
-from ai.backend.agent.services.ports import Ports
-from ai.backend.agent.services.processes import Processes
-from ai.backend.agent.services.reporting import Reporting
-from ai.backend.agent.services.service_desk import ServiceDesk
-from ai.backend.agent.services.statistics import Statistics
-from ai.backend.agent.services.survey import SurveyedPlugin as SurveyedPlugin  # noqa: PLC0414  # shown to the command line
-from ai.backend.agent.services.survey import survey
-from ai.backend.common.errors import BackendError, Unavailable
-from ai.backend.common.wire.link import AgentCommands, ManagerReports
-from ai.backend.infra.loop import PeriodicCall
+from ai.backend.agent.composition import Agent
+from ai.backend.agent.config.settings import AgentSettings
+from ai.backend.agent.devices.survey import SurveyedPlugin as SurveyedPlugin  # noqa: PLC0414  # shown to the command line
+from ai.backend.agent.devices.survey import survey
+from ai.backend.agent.runtimes import load_runtime
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
-from ai.backend.node.linux import ipsec
-from ai.backend.plugin.discovery import PluginSource, find_plugins
-from ai.backend.plugin.runtime import AbstractRuntime
 
 log = logging.getLogger(__name__)
-_KITS_S = 3600.0
-
-
-class Agent:
-    """One agent.
-
-    ``start`` returns once the node was probed and earlier kernels are known; workloads are adopted in the background.
-    ``stop`` leaves every workload running. ``commands`` may be handed to a link before ``start``; calls then raise
-    Unavailable.
-
-    Args:
-        settings: the whole ``agent.toml``.
-        runtime: not set up yet; the agent sets it up and shuts it down.
-        manager: where reports go. It may be unreachable at any time.
-        plugins: where accelerators come from; None finds them as the settings say.
-    """
-
-    def __init__(
-        self,
-        settings: AgentSettings,
-        runtime: AbstractRuntime,
-        manager: ManagerReports,
-        *,
-        plugins: Sequence[PluginSource] | None = None,
-    ) -> None:
-        self.settings = settings
-        self._runtime = runtime
-        self._manager = manager
-        self._sources = plugins
-        self._directory = DataDirectory(settings.data_dir)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._plugins: PluginSet | None = None
-        self._supervisor: Supervisor | None = None
-        self._images: ImageJobs | None = None
-        self._files: list[FileOutbox | RecordDatabase] = []
-        self._recovered = asyncio.Event()
-        self._commands: Commands | None = None
-        self._beat: Callable[[], None] = lambda: None
-
-    @property
-    def agent_id(self) -> str:
-        return self.settings.agent.id
-
-    async def start(self) -> None:
-        """Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
-        self._directory.open()
-        try:
-            await self._start()
-        except BaseException:
-            await self.stop()
-            raise
-
-    async def _start(self) -> None:
-        settings, epoch = self.settings, self._directory.next_epoch()
-        node, lifecycles = settings.agent, settings.kernel_lifecycles
-        sources = self._sources
-        if sources is None:
-            sources = find_plugins(
-                node.allow_compute_plugins,
-                node.block_compute_plugins,
-                INTRINSIC_PLUGINS,
-                node.in_process_compute_plugins,
-            )
-        plugins = self._plugins = PluginSet(
-            sources,
-            settings=settings.plugin_settings,
-            order=settings.resource.allocation_order,
-            timeout_s=lifecycles.plugin_timeout,
-            environment=node.plugin_environment,
-        )
-        outbox = FileOutbox(self._directory.path / "outbox.jsonl")
-        database = RecordDatabase(self._directory.path / "records.db")
-        self._files = [outbox, database]
-        database.open()
-        records, leftovers = FileKernelRecords(database), FileLeftovers(database)
-        observer = Observer(outbox, self._manager, agent_id=node.id, epoch=epoch)
-        inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
-        ports = Ports(self._runtime, settings.services)
-        kits = KitStore(self._directory.path / "kit")
-        desk = ServiceDesk(self._runtime, ports, kits, settings.runs)
-        around = Surroundings(
-            settings=settings,
-            epoch=epoch,
-            secret=self._directory.secret(),
-            runtime=self._runtime,
-            networks=Networks(self._runtime, partial(ipsec.apply, encryption_mark(settings))),
-            desk=desk,
-            plugins=plugins,
-            inventory=inventory,
-            records=records,
-            leftovers=leftovers,
-            observer=observer,
-        )
-        statistics = Statistics(self._runtime, plugins, inventory, HostMeter(self._directory.path))
-        processes = Processes(self._runtime, plugins, inventory)
-        supervisor = self._supervisor = Supervisor(around, statistics)
-        reporting = Reporting(around, supervisor)
-
-        async def look() -> None:
-            await reporting.refresh(asyncio.get_running_loop().time())
-            self._beat()
-
-        devices = DeviceOperations(plugins, inventory, look=look)
-        self._images = ImageJobs(self._runtime, supervisor)
-        self._commands = Commands(
-            supervisor, self._runtime, processes, devices, self._images, ports, desk, settings.runs, self._recovered
-        )
-        await self._runtime.setup()
-        reporting.overlay = await asyncio.to_thread(overlay_report, settings, self._runtime.info())
-        await reporting.refresh(asyncio.get_running_loop().time())
-        with suppress(BackendError):  # the loop says so, and tries again
-            await reporting.refresh_images()
-        observer.restore()
-        recovery = Recovery(around, supervisor)
-        await recovery.recover()
-        self._recovered.set()
-        self._run_loops(around, reporting, supervisor, recovery, statistics, observer)
-        self._spawn(PeriodicCall("kits", _KITS_S, kits.clean).run(), "kits")
-
-    def _run_loops(
-        self,
-        around: Surroundings,
-        reporting: Reporting,
-        supervisor: Supervisor,
-        recovery: Recovery,
-        statistics: Statistics,
-        observer: Observer,
-    ) -> None:
-        intervals = self.settings.intervals
-        heartbeat = Heartbeat(reporting, supervisor, self._manager, interval_s=intervals.heartbeat)
-        self._beat = heartbeat.wake
-
-        async def refresh() -> None:
-            if await reporting.refresh(asyncio.get_running_loop().time()):
-                heartbeat.wake()
-            health.tell()
-
-        async def refresh_images() -> None:
-            if await reporting.refresh_images():
-                around.desk.forget_images()
-                heartbeat.wake()
-
-        inventory = PeriodicCall("inventory", intervals.inventory, refresh)
-        around.plugins.changed = inventory.wake
-        health = HealthLoop(
-            around.plugins, around.inventory, supervisor, observer, look=inventory.wake, beat=heartbeat.wake
-        )
-
-        stats = StatisticsLoop(
-            statistics, supervisor, self._manager, agent_id=self.agent_id, interval_s=intervals.statistics
-        )
-        for loop in (
-            heartbeat,
-            stats,
-            inventory,
-            PeriodicCall("images", intervals.images, refresh_images),
-            PeriodicCall("sync", intervals.sync, recovery.sync),
-        ):
-            self._spawn(loop.run(), loop.name)
-        self._spawn(health.run(), "health")
-        self._spawn(watch_exits(self._runtime, supervisor), "exits")
-        self._spawn(observer.deliver(), "observations")
-
-    def _spawn(self, loop: Coroutine[Any, Any, None], name: str) -> None:
-        self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
-
-    async def stop(self) -> None:
-        """Let go of everything, leaving the workloads running. Safe without ``start`` and twice."""
-        tasks, self._tasks = self._tasks, []
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._recovered.clear()
-        self._commands = None
-        images, self._images = self._images, None
-        if images is not None:
-            await images.close()
-        supervisor, self._supervisor = self._supervisor, None
-        if supervisor is not None:
-            await supervisor.close()
-            await self._runtime.shutdown()
-        plugins, self._plugins = self._plugins, None
-        if plugins is not None:
-            await plugins.stop()
-        files, self._files = self._files, []
-        for file in files:
-            file.close()
-        self._directory.close()
-
-    @property
-    def commands(self) -> AgentCommands:
-        """Raises Unavailable unless the agent is started."""
-        if self._commands is None:
-            raise Unavailable(f"the agent {self.agent_id} is not started")
-        return self._commands
 
 
 async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
@@ -252,7 +24,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
     Raises:
         InvalidInput: settings are missing or wrong. Conflict: another agent uses the data directory.
     """
-    from ai.backend.agent.adapters.managers import SharedConfiguration, named_managers
+    from ai.backend.agent.link.managers import SharedConfiguration, named_managers
     from ai.backend.infra.process.memory import tidied
     from ai.backend.infra.rpc.fanout import SeveralManagers
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
@@ -288,7 +60,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
 
 
 def survey_node(config: Path | None, only: str | None = None) -> list[SurveyedPlugin]:
-    """What the plugins of this node say, see :func:`ai.backend.agent.services.survey.survey`.
+    """What the plugins of this node say, see :func:`ai.backend.agent.devices.survey.survey`.
 
     Raises:
         InvalidInput: bad settings.
@@ -308,7 +80,7 @@ class _Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name != "watcher":
             return super().get_command(ctx, cmd_name)
-        from ai.backend.agent.commands.watcher import watcher
+        from ai.backend.agent.watcher_daemon.command import watcher
 
         return watcher
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ai.backend.agent.adapters.runtimes import load_runtime
+from ai.backend.agent.composition import Agent
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.main import Agent
+from ai.backend.agent.runtimes import load_runtime
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ScopeKind, SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.endpoints import AgentEndpoint

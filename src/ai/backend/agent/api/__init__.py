@@ -1,1 +1,0 @@
-"""What the agent is asked: the manager's commands."""

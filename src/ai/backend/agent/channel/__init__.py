@@ -1,0 +1,1 @@
+"""The runner's channel: runs, files, terminals."""

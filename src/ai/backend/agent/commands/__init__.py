@@ -1,1 +1,0 @@
-"""Commands of ``backend.ai ag`` that are programs of their own."""

@@ -1,0 +1,239 @@
+"""Composition of agent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
+from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.operations import DeviceOperations
+from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.agent.directory.directory import DataDirectory
+from ai.backend.agent.directory.record_database import RecordDatabase
+from ai.backend.agent.images.jobs import ImageJobs
+from ai.backend.agent.kernels.files import FileKernelRecords, FileLeftovers
+from ai.backend.agent.kernels.observer import Observer
+from ai.backend.agent.kernels.outbox import FileOutbox
+from ai.backend.agent.kit.store import KitStore
+from ai.backend.agent.lifecycle.context import Surroundings
+from ai.backend.agent.lifecycle.device_failures import HealthLoop
+from ai.backend.agent.lifecycle.exits import watch_exits
+from ai.backend.agent.lifecycle.recovery import Recovery
+from ai.backend.agent.lifecycle.supervisor import Supervisor
+from ai.backend.agent.link.commands import Commands
+from ai.backend.agent.link.heartbeat import Heartbeat
+from ai.backend.agent.link.report import Reporting
+from ai.backend.agent.link.statistics_loop import StatisticsLoop
+from ai.backend.agent.metrics.host import HostMeter
+from ai.backend.agent.metrics.processes import Processes
+from ai.backend.agent.metrics.statistics import Statistics
+from ai.backend.agent.networks.networks import Networks
+from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
+from ai.backend.agent.service_ports.forward import Ports
+from ai.backend.agent.service_ports.services import ServiceDesk
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.wire.link import AgentCommands, ManagerReports
+from ai.backend.infra.loop import PeriodicCall
+from ai.backend.node.linux import ipsec
+from ai.backend.plugin.discovery import PluginSource, find_plugins
+from ai.backend.plugin.runtime import AbstractRuntime
+
+_KITS_S = 3600.0
+
+
+class Agent:
+    """One agent.
+
+    ``start`` returns once the node was probed and earlier kernels are known; workloads are adopted in the background.
+    ``stop`` leaves every workload running. ``commands`` may be handed to a link before ``start``; calls then raise
+    Unavailable.
+
+    Args:
+        settings: the whole ``agent.toml``.
+        runtime: not set up yet; the agent sets it up and shuts it down.
+        manager: where reports go. It may be unreachable at any time.
+        plugins: where accelerators come from; None finds them as the settings say.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        runtime: AbstractRuntime,
+        manager: ManagerReports,
+        *,
+        plugins: Sequence[PluginSource] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._runtime = runtime
+        self._manager = manager
+        self._sources = plugins
+        self._directory = DataDirectory(settings.data_dir)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._plugins: PluginSet | None = None
+        self._supervisor: Supervisor | None = None
+        self._images: ImageJobs | None = None
+        self._files: list[FileOutbox | RecordDatabase] = []
+        self._recovered = asyncio.Event()
+        self._commands: Commands | None = None
+        self._beat: Callable[[], None] = lambda: None
+
+    @property
+    def agent_id(self) -> str:
+        return self.settings.agent.id
+
+    async def start(self) -> None:
+        """Raises Conflict if another agent uses the data directory, or what the runtime's setup raises."""
+        self._directory.open()
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        settings, epoch = self.settings, self._directory.next_epoch()
+        node, lifecycles = settings.agent, settings.kernel_lifecycles
+        sources = self._sources
+        if sources is None:
+            sources = find_plugins(
+                node.allow_compute_plugins,
+                node.block_compute_plugins,
+                INTRINSIC_PLUGINS,
+                node.in_process_compute_plugins,
+            )
+        plugins = self._plugins = PluginSet(
+            sources,
+            settings=settings.plugin_settings,
+            order=settings.resource.allocation_order,
+            timeout_s=lifecycles.plugin_timeout,
+            environment=node.plugin_environment,
+        )
+        outbox = FileOutbox(self._directory.path / "outbox.jsonl")
+        database = RecordDatabase(self._directory.path / "records.db")
+        self._files = [outbox, database]
+        database.open()
+        records, leftovers = FileKernelRecords(database), FileLeftovers(database)
+        observer = Observer(outbox, self._manager, agent_id=node.id, epoch=epoch)
+        inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
+        ports = Ports(self._runtime, settings.services)
+        kits = KitStore(self._directory.path / "kit")
+        desk = ServiceDesk(self._runtime, ports, kits, settings.runs)
+        around = Surroundings(
+            settings=settings,
+            epoch=epoch,
+            secret=self._directory.secret(),
+            runtime=self._runtime,
+            networks=Networks(self._runtime, partial(ipsec.apply, encryption_mark(settings))),
+            desk=desk,
+            plugins=plugins,
+            inventory=inventory,
+            records=records,
+            leftovers=leftovers,
+            observer=observer,
+        )
+        statistics = Statistics(self._runtime, plugins, inventory, HostMeter(self._directory.path))
+        processes = Processes(self._runtime, plugins, inventory)
+        supervisor = self._supervisor = Supervisor(around, statistics)
+        reporting = Reporting(around, supervisor)
+
+        async def look() -> None:
+            await reporting.refresh(asyncio.get_running_loop().time())
+            self._beat()
+
+        devices = DeviceOperations(plugins, inventory, look=look)
+        self._images = ImageJobs(self._runtime, supervisor)
+        self._commands = Commands(
+            supervisor, self._runtime, processes, devices, self._images, ports, desk, settings.runs, self._recovered
+        )
+        await self._runtime.setup()
+        reporting.overlay = await asyncio.to_thread(overlay_report, settings, self._runtime.info())
+        await reporting.refresh(asyncio.get_running_loop().time())
+        with suppress(BackendError):  # the loop says so, and tries again
+            await reporting.refresh_images()
+        observer.restore()
+        recovery = Recovery(around, supervisor)
+        await recovery.recover()
+        self._recovered.set()
+        self._run_loops(around, reporting, supervisor, recovery, statistics, observer)
+        self._spawn(PeriodicCall("kits", _KITS_S, kits.clean).run(), "kits")
+
+    def _run_loops(
+        self,
+        around: Surroundings,
+        reporting: Reporting,
+        supervisor: Supervisor,
+        recovery: Recovery,
+        statistics: Statistics,
+        observer: Observer,
+    ) -> None:
+        intervals = self.settings.intervals
+        heartbeat = Heartbeat(reporting, supervisor, self._manager, interval_s=intervals.heartbeat)
+        self._beat = heartbeat.wake
+
+        async def refresh() -> None:
+            if await reporting.refresh(asyncio.get_running_loop().time()):
+                heartbeat.wake()
+            health.tell()
+
+        async def refresh_images() -> None:
+            if await reporting.refresh_images():
+                around.desk.forget_images()
+                heartbeat.wake()
+
+        inventory = PeriodicCall("inventory", intervals.inventory, refresh)
+        around.plugins.changed = inventory.wake
+        health = HealthLoop(
+            around.plugins, around.inventory, supervisor, observer, look=inventory.wake, beat=heartbeat.wake
+        )
+
+        stats = StatisticsLoop(
+            statistics, supervisor, self._manager, agent_id=self.agent_id, interval_s=intervals.statistics
+        )
+        for loop in (
+            heartbeat,
+            stats,
+            inventory,
+            PeriodicCall("images", intervals.images, refresh_images),
+            PeriodicCall("sync", intervals.sync, recovery.sync),
+        ):
+            self._spawn(loop.run(), loop.name)
+        self._spawn(health.run(), "health")
+        self._spawn(watch_exits(self._runtime, supervisor), "exits")
+        self._spawn(observer.deliver(), "observations")
+
+    def _spawn(self, loop: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(loop, name=f"agent-{name}"))
+
+    async def stop(self) -> None:
+        """Let go of everything, leaving the workloads running. Safe without ``start`` and twice."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._recovered.clear()
+        self._commands = None
+        images, self._images = self._images, None
+        if images is not None:
+            await images.close()
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            await supervisor.close()
+            await self._runtime.shutdown()
+        plugins, self._plugins = self._plugins, None
+        if plugins is not None:
+            await plugins.stop()
+        files, self._files = self._files, []
+        for file in files:
+            file.close()
+        self._directory.close()
+
+    @property
+    def commands(self) -> AgentCommands:
+        """Raises Unavailable unless the agent is started."""
+        if self._commands is None:
+            raise Unavailable(f"the agent {self.agent_id} is not started")
+        return self._commands

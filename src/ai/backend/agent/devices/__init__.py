@@ -1,0 +1,1 @@
+"""Plugins, inventory, health, operations."""

@@ -1,0 +1,439 @@
+"""What this node has: devices, slots and who holds how much of each device."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from functools import partial
+
+from ai.backend.agent.devices.health import HealthBook
+from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
+from ai.backend.common.devices import (
+    AllocMapSpec,
+    ComputeDevice,
+    DeviceAllocation,
+    DeviceHealth,
+    SlotDisplay,
+    VariantNamespace,
+    VariantProperty,
+)
+from ai.backend.common.errors import (
+    BackendError,
+    InsufficientResource,
+    InvalidAllocation,
+    PluginError,
+    UnsupportedResource,
+)
+from ai.backend.common.ids import DeviceId, SlotName
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.wire.reports import UnhealthyDevice
+from ai.backend.core.allocation.alloc_map import AbstractAllocMap
+from ai.backend.core.allocation.build import build_alloc_map
+from ai.backend.core.allocation.node import NodeAllocator
+from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
+from ai.backend.pluginhost import Choose, ChosenAllocMap, chooser
+
+log = logging.getLogger(__name__)
+INTRINSIC = frozenset({"cpu", "mem"})
+"""Names that no other plugin may offer slots of, also where these plugins are blocked."""
+_LOST = "its plugin lists it no more"
+
+
+async def _spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
+    return plugin.alloc_map_spec()
+
+
+async def _chooser_of(plugin: AbstractComputePlugin) -> Choose:
+    made = await plugin.create_alloc_map()
+    return made.choose if isinstance(made, ChosenAllocMap) else chooser(made)
+
+
+def _unavailable(*_: object) -> DeviceAllocation:
+    raise InsufficientResource("the plugin's alloc map is not available")
+
+
+@dataclass(slots=True, kw_only=True)
+class DeviceKind:
+    """One plugin's part of the inventory, as it answered last (``answered``, at ``asked_at``).
+
+    ``devices`` are those with the health that they are treated by; ``slots`` are of these.
+    """
+
+    devices: tuple[ComputeDevice, ...] = ()
+    answered: tuple[ComputeDevice, ...] = ()
+    asked_at: float = 0.0
+    displays: tuple[SlotDisplay, ...] = ()
+    slots: dict[SlotName, Decimal] = field(default_factory=dict)
+    spec: AllocMapSpec | None = None
+    namespaces: tuple[VariantNamespace, ...] = ()
+    info: dict[str, str] | None = None
+
+    def says_the_same(self, other: DeviceKind) -> bool:
+        """Whether nothing changed that allocation depends on."""
+        return (self.devices, self.slots, self.displays, self.spec, self.namespaces) == (
+            other.devices,
+            other.slots,
+            other.displays,
+            other.spec,
+            other.namespaces,
+        )
+
+    @property
+    def slot_names(self) -> frozenset[SlotName]:
+        of_devices = (slot.slot_name for device in self.devices for slot in device.slots)
+        return frozenset([*self.slots, *of_devices, *(display.slot_name for display in self.displays)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """``allocation`` is what the kernel was given, ``taken`` what of it the present devices still count."""
+
+    allocation: DeviceAllocation
+    taken: DeviceAllocation
+
+
+class Inventory:
+    """Devices by plugin, and the allocations of live kernels.
+
+    ``generation`` grows whenever devices, their health or their slots change; it never falls, also over restarts of the
+    agent, because it starts from the epoch.
+    """
+
+    def __init__(self, plugins: PluginSet, epoch: int, order: Sequence[str]) -> None:
+        self._plugins = plugins
+        self._order = order
+        self.generation = epoch << 20
+        self.kinds: dict[str, DeviceKind] = {}
+        self._health: dict[str, HealthBook] = {}
+        self._withheld: dict[tuple[str, DeviceId], str] = {}
+        self._allocator = NodeAllocator({})
+        self._held: dict[str, _Holding] = {}
+        self._offering: frozenset[str] = frozenset()
+        self._refreshing = asyncio.Lock()
+
+    async def refresh(self, now: float) -> bool:
+        """Ask every plugin anew. A plugin that does not answer keeps its last devices, without offering more slots.
+
+        Returns:
+            Whether anything changed.
+        """
+        async with self._refreshing:  # of two looks at once the older answer must not come last
+            return await self._refresh_all(now)
+
+    async def _refresh_all(self, now: float) -> bool:
+        await self._plugins.start(now)
+        changed = False
+        for handle in self._plugins.started():
+            try:
+                changed |= await self._refresh(handle)
+            except BackendError as e:
+                log.debug("the inventory of %s is not renewed: %s", handle.key, e)
+        offering = frozenset(handle.key for handle in self._plugins.started())
+        changed, self._offering = changed or offering != self._offering, offering
+        if changed:
+            await self.rebuild()
+            self.generation += 1
+        return changed
+
+    async def _refresh(self, handle: PluginHandle) -> bool:
+        foreign = partial(self._foreign, handle.key)
+        asked_at = time.monotonic()
+        displays = await handle.call(
+            "configurable_slots", lambda p: p.configurable_slots(), check=partial(responses.displays, foreign=foreign)
+        )
+        answered = await handle.call(
+            "list_devices",
+            lambda p: p.list_devices(),
+            check=partial(responses.devices, key=handle.key, displays=tuple(displays), foreign=foreign),
+        )
+        slots = await handle.call(
+            "available_slots",
+            lambda p: p.available_slots(),
+            check=partial(responses.slots, listed=answered, displays=tuple(displays)),
+        )
+        spaces = await handle.call("variant_namespaces", lambda p: p.variant_namespaces(), check=responses.namespaces)
+        spec = await handle.call("alloc_map_spec", _spec_of, check=partial(responses.alloc_map, listed=answered))
+        kind = DeviceKind(
+            devices=tuple(answered),
+            answered=tuple(answered),
+            asked_at=asked_at,
+            displays=tuple(displays),
+            slots=dict(slots),
+            spec=spec,
+            namespaces=tuple(spaces),
+        )
+        old = self.kinds.get(handle.key)
+        if old is not None and (lost := self._lost(old, kind)):
+            return self._keep_without(handle, old, lost)
+        self._judge(handle.key, kind)
+        if old is not None and kind.says_the_same(old):
+            old.answered, old.asked_at = kind.answered, kind.asked_at
+            old.info = await self._info(handle) if old.info is None else old.info
+            return False
+        kind.info = await self._info(handle)
+        self._judge(handle.key, kind)  # again: there may have been news meanwhile
+        self.kinds[handle.key] = kind
+        return True
+
+    @staticmethod
+    async def _info(handle: PluginHandle) -> dict[str, str] | None:
+        """What the plugin tells of the node; None if it cannot, since no work depends on it."""
+        try:
+            node = await handle.call("get_node_info", lambda p: p.get_node_info(), check=responses.info)
+        except BackendError:
+            return None
+        versions = {"driver_version": node.driver_version, "runtime_version": node.runtime_version}
+        return {**node.extra, **{name: version for name, version in versions.items() if version}}
+
+    def _foreign(self, key: str, slot: str) -> str | None:
+        """The other plugin that a slot belongs to: whose name it begins with, or who offers it already."""
+        device_name = slot.partition(".")[0]
+        others = {handle.key for handle in self._plugins.handles if handle.key != key} | (INTRINSIC - {key})
+        if device_name in others:
+            return device_name
+        owner = self.owner_of(slot)
+        return owner if owner != key else None
+
+    def _lost(self, old: DeviceKind, new: DeviceKind) -> frozenset[DeviceId]:
+        """Devices that kernels hold and that the plugin lists no more."""
+        gone = {device.device_id: device for device in old.answered}
+        for device in new.answered:
+            gone.pop(device.device_id, None)
+        held = [holding.allocation.slots for holding in self._held.values()] if gone else []
+        return frozenset(
+            device.device_id
+            for device in gone.values()
+            if any(device.device_id in slots.get(slot.slot_name, ()) for slots in held for slot in device.slots)
+        )
+
+    def _keep_without(self, handle: PluginHandle, old: DeviceKind, lost: frozenset[DeviceId]) -> bool:
+        """Ids that change under a workload cannot be believed: what was there stays, but for what is lost.
+
+        New devices of the same answer may be the lost ones under other names, so they are not offered either.
+        """
+        shown = ", ".join(sorted(lost)[:3])
+        handle.complain("list_devices", f"list_devices: {shown:.200} is listed no more, and a kernel holds it")
+        before = old.devices
+        old.answered = tuple(
+            replace(d, health=DeviceHealth.UNHEALTHY, health_reason=_LOST) if d.device_id in lost else d
+            for d in old.answered
+        )
+        old.asked_at = time.monotonic()
+        self._judge(handle.key, old)
+        return old.devices != before
+
+    def _judge(self, key: str, kind: DeviceKind) -> None:
+        """Set the devices' health from the answer and from the news that came after it; the slots follow."""
+        book = self._health.setdefault(key, HealthBook())
+        book.forget_others(device.device_id for device in kind.answered)
+        kind.devices = tuple(
+            device
+            if (reason := self._withheld.get((key, device.device_id))) is None
+            else replace(device, health=DeviceHealth.UNHEALTHY, health_reason=reason)
+            for device in book.judge(kind.answered, kind.asked_at, time.monotonic())
+        )
+        kind.slots = {**kind.slots, **slot_totals(kind.devices)}
+
+    def hear(self, key: str, changes: Iterable[DeviceHealthChange] = ()) -> bool:
+        """Take news of a plugin's devices, sooner than its next answer; without any, look which devices have settled.
+
+        News of devices that nobody has listed are void.
+
+        Returns:
+            Whether anything changed; :meth:`rebuild` is then due. Until it is done, :meth:`bind` refuses what failed.
+        """
+        kind, now = self.kinds.get(key), time.monotonic()
+        if kind is None:
+            return False
+        known = {device.device_id for device in kind.answered}
+        for change in changes:
+            if change.device_id in known:
+                self._health[key].hear(change, now)
+        before = kind.devices
+        self._judge(key, kind)
+        if kind.devices == before:
+            return False
+        self.generation += 1
+        return True
+
+    def withhold(self, key: str, device_id: DeviceId, reason: str) -> None:
+        """Let nobody have a device until :meth:`give_back`; :meth:`rebuild` is then due."""
+        self._withheld[key, device_id] = reason
+        self.hear(key)
+
+    def give_back(self, key: str, device_id: DeviceId) -> None:
+        """End a :meth:`withhold`; :meth:`rebuild` is then due."""
+        self._withheld.pop((key, device_id), None)
+        self.hear(key)
+
+    def holders(self, key: str, device_id: DeviceId) -> list[str]:
+        """The kernels that hold a device of a plugin."""
+        names = self.kinds[key].slot_names
+        return [
+            kernel_id
+            for kernel_id, holding in self._held.items()
+            if any(device_id in devices for slot, devices in holding.allocation.slots.items() if slot in names)
+        ]
+
+    def health_due(self) -> float | None:
+        """When :meth:`hear` is to look again, in seconds of the monotonic clock."""
+        return min((due for book in self._health.values() if (due := book.due()) is not None), default=None)
+
+    def unhealthy(self, kernel_id: str) -> list[UnhealthyDevice]:
+        """The failed ones of the devices that a kernel holds, in a stable order."""
+        held = self.holding(kernel_id).slots
+        return [
+            UnhealthyDevice(device_name=key, device_id=device.device_id, reason=device.health_reason[:500])
+            for key, kind in sorted(self.kinds.items())
+            for device in kind.devices
+            if device.health is not DeviceHealth.HEALTHY
+            and any(device.device_id in held.get(slot.slot_name, ()) for slot in device.slots)
+        ]
+
+    async def rebuild(self) -> None:
+        """New alloc maps over the present devices, with what kernels hold of them.
+
+        Stock maps are made here, at once: nothing can be had of a failed device from now on. Only maps of a plugin's
+        own need an answer of that plugin.
+        """
+        own: dict[str, Choose] = {}
+        for key in [key for key, kind in self.kinds.items() if kind.spec is None]:
+            try:
+                own[key] = await self._plugins.get(key).call("create_alloc_map", _chooser_of)
+            except BackendError as e:
+                own[key] = _unavailable
+                log.warning("nothing of %s can be allocated: %s", key, e)
+        # No await from here on: an allocation made meanwhile would be missing from the new maps.
+        maps: dict[str, AbstractAllocMap] = {}
+        for key, kind in self.kinds.items():
+            try:
+                if kind.spec is not None:
+                    maps[key] = build_alloc_map(kind.spec, kind.devices)
+                else:
+                    complain = partial(self._complain, key)
+                    maps[key] = ChosenAllocMap(kind.devices, own.get(key, _unavailable), complain=complain)
+            except BackendError as e:
+                log.error("nothing of %s can be allocated: %s", key, e)
+        self._allocator = NodeAllocator(maps, order=self._order)
+        for key in maps:
+            self._allocator.locate(key, self.kinds[key].devices, self.kinds[key].namespaces)
+        for kernel_id, holding in self._held.items():
+            self._held[kernel_id] = self._count(kernel_id, holding.allocation)
+
+    def _complain(self, key: str, reason: str | None) -> None:
+        for handle in self._plugins.started():
+            if handle.key == key:
+                handle.complain("allocate", reason)
+
+    def _count(self, kernel_id: str, allocation: DeviceAllocation) -> _Holding:
+        held = ResourceSlot({slot: allocation.total(slot) for slot in allocation.slots})
+        taken = self._allocator.adopt(held, allocation)
+        if taken.slots != allocation.slots:
+            log.warning("kernel %s holds more than the present devices have; what is missing is not counted", kernel_id)
+        return _Holding(allocation, taken)
+
+    # ---- allocation -------------------------------------------------------------------------------------------------
+
+    def owner_of(self, slot: str) -> str | None:
+        """The plugin that offers a slot."""
+        return next((key for key, kind in self.kinds.items() if SlotName(slot) in kind.slot_names), None)
+
+    def check_supported(self, slots: ResourceSlot, agent_id: str) -> None:
+        """Every slot that is not zero must be known here (spec 01).
+
+        Raises:
+            UnsupportedResource: names slot and agent.
+            InsufficientResource: its plugin is being started again, and knew the slot maybe before the agent did.
+        """
+        for name in slots.nonzero():
+            if self.owner_of(name) is None:
+                for handle in self._plugins.handles:
+                    if handle.may_return and (not handle.version or name.partition(".")[0] == handle.key):
+                        raise InsufficientResource(f"{name}: the plugin {handle.key} is not available: {handle.reason}")
+                raise UnsupportedResource(
+                    f"the agent {agent_id} has no resource slot {name}", data={"slot": name, "agent": agent_id}
+                )
+
+    def bind(
+        self,
+        kernel_id: str,
+        slots: ResourceSlot,
+        plan: DeviceAllocation,
+        plan_generation: int,
+        requirements: Sequence[VariantProperty] = (),
+    ) -> None:
+        """Take devices for a kernel: the planned ones; if the inventory moved on since the plan, equivalent ones where
+        those cannot be had; the alloc maps' choice for what the plan leaves open.
+
+        Raises:
+            InvalidAllocation: the plan is of the present inventory and cannot be had, or is not one of this request.
+            InsufficientResource, NotMultipleOfQuantum: the request cannot be had; also while a plugin is not available.
+            In each case nothing is taken.
+        """
+        if kernel_id in self._held:
+            return
+        self._check_available(slots)
+        missing = plan.device_ids() - self._healthy(plan)
+        if plan_generation == self.generation:
+            if missing:
+                raise InvalidAllocation(f"planned devices are missing or not healthy: {', '.join(sorted(missing))}")
+            before = self._allocator.snapshot()
+            try:
+                self._allocator.apply(plan)
+            finally:
+                self._allocator.restore(before)
+        before = self._allocator.snapshot()
+        allocation = self._allocator.verify_or_rebind(
+            slots.nonzero(), DeviceAllocation() if missing else plan, requirements=requirements
+        )
+        if failed := allocation.device_ids() - self._healthy(allocation):
+            # A plugin's own map may be older than the news of its devices.
+            self._allocator.restore(before)
+            raise InsufficientResource(f"no healthy device is left in place of {', '.join(sorted(failed))}")
+        self._held[kernel_id] = _Holding(allocation, allocation)
+
+    def _check_available(self, slots: ResourceSlot) -> None:
+        """No kernel may get devices whose hooks cannot be called. Raises InsufficientResource."""
+        for slot in slots.nonzero():
+            if (owner := self.owner_of(slot)) is not None:
+                try:
+                    self._plugins.get(owner)
+                except PluginError as e:
+                    raise InsufficientResource(f"{slot}: {e.message}", data={"slot": slot}) from None
+
+    def _healthy(self, plan: DeviceAllocation) -> frozenset[str]:
+        """Which of the planned devices could be given now, by the plugin that each planned slot belongs to."""
+        found = set()
+        for slot, devices in plan.slots.items():
+            kind = self.kinds.get(self.owner_of(slot) or "")
+            healthy = {d.device_id for d in kind.devices if d.health is DeviceHealth.HEALTHY} if kind else set()
+            found |= healthy & devices.keys()
+        return frozenset(found)
+
+    def adopt(self, kernel_id: str, allocation: DeviceAllocation) -> None:
+        """Note what a kernel already holds, after a restart of the agent, whether or not it still fits."""
+        self._held[kernel_id] = self._count(kernel_id, allocation)
+
+    def free(self, kernel_id: str) -> None:
+        """Return everything that a kernel holds. Safe when it holds nothing."""
+        holding = self._held.pop(kernel_id, None)
+        if holding is not None:
+            self._allocator.free(holding.taken)
+
+    def holds(self, kernel_id: str) -> bool:
+        return kernel_id in self._held
+
+    def holding(self, kernel_id: str) -> DeviceAllocation:
+        """What a kernel holds over all plugins."""
+        holding = self._held.get(kernel_id)
+        return holding.allocation if holding is not None else DeviceAllocation()
+
+    def holding_of(self, kernel_id: str, key: str) -> DeviceAllocation:
+        """What a kernel holds of one plugin."""
+        kind = self.kinds.get(key)
+        names = kind.slot_names if kind is not None else frozenset()
+        return DeviceAllocation(slots={s: d for s, d in self.holding(kernel_id).slots.items() if s in names})

@@ -1,0 +1,151 @@
+"""What administrators do to devices: partitions, power, images, attachment (the optional powers of plugins).
+
+A device that is worked on is withheld: nobody gets it meanwhile, and nothing is begun on one that a kernel holds. The
+plugin's own check of use stays the last word, since it also sees what did not come through this agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from ai.backend.agent.devices.inventory import Inventory
+from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
+from ai.backend.common.devices import ComputeDevice
+from ai.backend.common.errors import Conflict, InvalidInput, NotFound, PluginError
+from ai.backend.common.ids import DeviceId
+from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice, PartitionOption
+from ai.backend.plugin.accelerator import AbstractComputePlugin, Attachable, Partitionable, Programmable
+
+Act = Callable[[Any, DeviceId, str], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """``power`` is the capability that a plugin needs for it; ``argument`` says what is to be given, if anything."""
+
+    power: str
+    act: Act
+    argument: str = ""
+    needs_listed: bool = True
+
+
+ACTIONS: Mapping[str, _Action] = {
+    "partition": _Action("partitionable", lambda p, d, a: p.create_partition(d, a), "the profile"),
+    "unpartition": _Action("partitionable", lambda p, d, _: p.destroy_partition(d)),
+    "power-on": _Action("power_controllable", lambda p, d, _: p.power_on(d)),
+    "power-off": _Action("power_controllable", lambda p, d, _: p.power_off(d)),
+    "reset": _Action("power_controllable", lambda p, d, _: p.reset(d)),
+    "program": _Action("programmable", lambda p, d, a: p.program(d, a), "the image, a path on the agent's node"),
+    "attach": _Action("attachable", lambda p, d, _: p.attach(d), needs_listed=False),
+    "detach": _Action("attachable", lambda p, d, _: p.detach(d)),
+}
+
+
+class DeviceOperations:
+    """One operation at a time on each plugin.
+
+    Args:
+        look: ask all plugins anew and tell the manager; awaited before an operation is answered.
+    """
+
+    def __init__(self, plugins: PluginSet, inventory: Inventory, *, look: Callable[[], Awaitable[None]]) -> None:
+        self._plugins = plugins
+        self._inventory = inventory
+        self._look = look
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def operate(self, req: OperateDevice) -> DeviceOperation:
+        """Do it, and answer once the inventory shows it.
+
+        Raises:
+            InvalidInput: an unknown action, one that the plugin has not the power for, or a missing argument.
+            NotFound: no such device. Conflict: a kernel holds it. PluginError: the plugin failed.
+        """
+        handle = self._plugins.get(req.device_name)
+        action = ACTIONS.get(req.action)
+        if action is None:
+            known = ", ".join(ACTIONS)
+            raise InvalidInput(f"{req.action[:32]!r} is no operation on a device; there are {known}")
+        if not getattr(handle.plugin.capabilities, action.power):
+            able = ", ".join(sorted(_able(handle.plugin))) or "none"
+            raise InvalidInput(f"devices of {handle.key} do not know {req.action}; what they know: {able}")
+        if action.argument and not req.argument:
+            raise InvalidInput(f"{req.action} needs {action.argument}")
+        async with self._locks.setdefault(handle.key, asyncio.Lock()):
+            return await self._do(handle, req, action)
+
+    async def _do(self, handle: PluginHandle, req: OperateDevice, action: _Action) -> DeviceOperation:
+        device_id = DeviceId(req.device_id)
+        listed = {device.device_id for device in self._listed(handle)}
+        if action.needs_listed and device_id not in listed:
+            raise NotFound(f"the plugin {handle.key} lists no device {req.device_id[:128]!r}")
+        if holders := self._inventory.holders(handle.key, device_id):
+            raise Conflict(f"the device {device_id} is in use", data={"kernels": holders})
+        # From here to the withholding nothing is awaited: no kernel can take the device in between.
+        self._inventory.withhold(handle.key, device_id, f"{req.action} is under way")
+        try:
+            await self._inventory.rebuild()
+            made = await handle.call(req.action, lambda p: action.act(p, device_id, req.argument))
+        finally:
+            await asyncio.shield(self._give_back(handle.key, device_id))
+        return DeviceOperation(device_id=str(made) if made else req.device_id)
+
+    async def _give_back(self, key: str, device_id: DeviceId) -> None:
+        self._inventory.give_back(key, device_id)
+        await self._inventory.rebuild()
+        await self._look()
+
+    def _listed(self, handle: PluginHandle) -> tuple[ComputeDevice, ...]:
+        kind = self._inventory.kinds.get(handle.key)
+        if kind is None:
+            raise PluginError(f"the plugin {handle.key} has not listed its devices yet")
+        return kind.answered
+
+    async def options(self, req: DeviceOptionsOf) -> DeviceOptions:
+        """What can be done with a plugin's devices now."""
+        handle = self._plugins.get(req.device_name)
+        can = handle.plugin.capabilities
+        devices = self._listed(handle)
+        profiles: dict[str, list[PartitionOption]] = {}
+        images: dict[str, str] = {}
+        for device in devices:
+            if can.partitionable:
+                profiles[device.device_id] = await _profiles(handle, device.device_id)
+            if can.programmable and (image := await _image(handle, device.device_id)) is not None:
+                images[device.device_id] = image
+        attachable: list[str] = []
+        if can.attachable:
+            found = await handle.call("attachable_devices", lambda p: cast("Attachable", p).attachable_devices())
+            attachable = [str(device_id) for device_id in found]
+        return DeviceOptions(
+            actions=sorted(_able(handle.plugin)),
+            devices=[str(device.device_id) for device in devices],
+            profiles={device_id: found for device_id, found in profiles.items() if found},
+            images=images,
+            attachable=attachable,
+        )
+
+
+def _able(plugin: AbstractComputePlugin) -> list[str]:
+    return [name for name, action in ACTIONS.items() if getattr(plugin.capabilities, action.power)]
+
+
+async def _profiles(handle: PluginHandle, device_id: DeviceId) -> list[PartitionOption]:
+    """Nothing for what cannot be cut, as a partition itself."""
+    try:
+        found = await handle.call(
+            "partition_profiles", lambda p: cast("Partitionable", p).partition_profiles(device_id)
+        )
+    except NotFound:
+        return []
+    return [PartitionOption(name=p.name, slot_name=p.slot_name, available=p.available) for p in found]
+
+
+async def _image(handle: PluginHandle, device_id: DeviceId) -> str | None:
+    try:
+        return await handle.call("programmed_image", lambda p: cast("Programmable", p).programmed_image(device_id))
+    except NotFound:
+        return None

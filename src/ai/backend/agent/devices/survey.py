@@ -1,0 +1,101 @@
+"""What the plugins of this node say, without an agent that serves anybody: for `backend.ai accelerator list`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from ai.backend.agent.config.settings import INTRINSIC_PLUGINS, AgentSettings
+from ai.backend.agent.devices.inventory import DeviceKind, Inventory
+from ai.backend.agent.devices.plugins import PluginSet
+from ai.backend.plugin.accelerator import ENTRY_POINT_GROUP
+from ai.backend.plugin.discovery import LEGACY_GROUPS, PluginSource, find_plugins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyedPlugin:
+    """One plugin as an agent would see it.
+
+    Attributes:
+        name: the device name; the source's name where it could not be loaded.
+        package: name and version of the distribution that it comes with, if it has an entry point.
+        is_allowed: whether the agent's settings load it.
+        reason: what is wrong with it.
+    """
+
+    name: str
+    version: str
+    reference: str
+    package: str
+    verified_on: str | None
+    is_allowed: bool
+    reason: str | None
+    kind: DeviceKind | None
+
+
+async def survey(settings: AgentSettings, only: str | None = None) -> list[SurveyedPlugin]:
+    """Start the installed plugins and those that the settings name, look at their devices, and stop them again.
+
+    They are found, started, called and judged by what the agent itself uses.
+
+    Args:
+        settings: of the agent.
+        only: the device name, entry point or package of the only plugin to look at.
+    """
+    node = settings.agent
+    # Ours do not block unless they say so, and a process for each would take its time.
+    blocked, in_process = node.block_compute_plugins, (*node.in_process_compute_plugins, "ai.backend.accelerator")
+    allowed = {
+        source.reference: source
+        for source in find_plugins(node.allow_compute_plugins, blocked, INTRINSIC_PLUGINS, in_process)
+    }
+    names = ("*", *(entry.name for group in LEGACY_GROUPS for entry in entry_points(group=group)))
+    installed = {source.reference: source for source in find_plugins(names, (), INTRINSIC_PLUGINS, in_process)}
+    every = list({**installed, **allowed}.values())
+    # The device name of a plugin is not known before it was loaded: then it takes all of them to find one.
+    sources = [source for source in every if only is not None and _is_meant(only, source)] or every
+    plugins = PluginSet(
+        sources,
+        settings=settings.plugin_settings,
+        order=settings.resource.allocation_order,
+        timeout_s=settings.kernel_lifecycles.plugin_timeout,
+        environment=node.plugin_environment,
+    )
+    inventory = Inventory(plugins, 0, settings.resource.allocation_order)
+    try:
+        await inventory.refresh(asyncio.get_running_loop().time())
+        packages = _packages()
+        return [
+            SurveyedPlugin(
+                name=handle.key,
+                version=handle.version,
+                reference=handle.source.reference or "",
+                package=packages.get(handle.source.reference or "", ""),
+                verified_on=handle.verified_on,
+                is_allowed=handle.source.reference in allowed,
+                reason=handle.reason,
+                kind=inventory.kinds.get(handle.key) if handle.started else None,
+            )
+            for handle in plugins.handles
+            if only is None or only == handle.key or _is_meant(only, handle.source)
+        ]
+    finally:
+        await plugins.stop()
+
+
+def _is_meant(only: str, source: PluginSource) -> bool:
+    package = (source.reference or "").partition(":")[0]
+    return only in (source.name, source.reference, package)
+
+
+def _packages() -> Mapping[str, str]:
+    """What an entry point refers to, and its module -> the distribution that shows it."""
+    return {
+        reference: f"{entry.dist.name} {entry.dist.version}"
+        for group in (ENTRY_POINT_GROUP, *LEGACY_GROUPS)
+        for entry in entry_points(group=group)
+        if entry.dist is not None
+        for reference in (entry.value, entry.module)
+    }

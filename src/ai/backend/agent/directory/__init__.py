@@ -1,0 +1,1 @@
+"""Data directory, journal, record base."""

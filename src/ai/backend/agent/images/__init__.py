@@ -1,0 +1,1 @@
+"""Pulls and image jobs."""

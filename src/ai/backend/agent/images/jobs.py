@@ -1,0 +1,125 @@
+"""What administrators and users have done with images on this node: long work that is asked after by its id.
+
+Nothing of it is written down. A job that a crash ended begins anew when it is asked after again, and each may be
+repeated: a fetched image is there, a removed one is gone, and of a cut-off commit nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from ai.backend.agent.lifecycle.supervisor import Supervisor
+from ai.backend.common.errors import BackendError, Conflict, InternalError, LimitExceeded
+from ai.backend.common.states import KernelStatus
+from ai.backend.common.wire.agent import ImageJob, ImageJobState
+from ai.backend.plugin.runtime import AbstractRuntime, CommitRequest, ImageRequest
+
+_MAX_JOBS = 256
+_KEPT_S = 600.0
+_MAX_WAIT_S = 10.0
+
+
+@dataclass(slots=True)
+class _Job:
+    task: asyncio.Task[dict[str, Any]]
+    current: int = 0
+    total: int = 0
+    ended_at: float | None = None
+    asked_at: float = field(default_factory=time.monotonic)
+
+
+class ImageJobs:
+    """See the module. ``kept_s``: how long the outcome of a job is remembered."""
+
+    def __init__(self, runtime: AbstractRuntime, supervisor: Supervisor, *, kept_s: float = _KEPT_S) -> None:
+        self._runtime = runtime
+        self._supervisor = supervisor
+        self._kept_s = kept_s
+        self._jobs: dict[str, _Job] = {}
+
+    async def ask(self, req: ImageJob) -> ImageJobState:
+        """Begin it, or tell how far it is.
+
+        Raises:
+            NotFound, Conflict: no such kernel, or it does not run. LimitExceeded: too many jobs at once.
+        """
+        self._forget()
+        job = self._jobs.get(req.job_id)
+        if job is None:
+            job = self._begin(req)
+        job.asked_at = time.monotonic()
+        await asyncio.wait({job.task}, timeout=min(max(0.0, req.wait_s), _MAX_WAIT_S))
+        return _told(job)
+
+    async def close(self) -> None:
+        tasks = [job.task for job in self._jobs.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, req: ImageJob) -> _Job:
+        if sum(not job.task.done() for job in self._jobs.values()) >= _MAX_JOBS:
+            raise LimitExceeded("the agent does too much with images already")
+        if req.action == "commit":
+            kernel = self._supervisor.get(req.kernel_id)
+            if kernel.status is not KernelStatus.RUNNING:
+                raise Conflict(f"the kernel {req.kernel_id} is {kernel.status}")
+        job: _Job
+
+        def tell(current: int, total: int) -> None:
+            job.current, job.total = current, total
+
+        job = _Job(asyncio.create_task(self._run(req, tell), name=f"image-job-{req.job_id}"))
+        job.task.add_done_callback(lambda _: setattr(job, "ended_at", time.monotonic()))
+        self._jobs[req.job_id] = job
+        return job
+
+    async def _run(self, req: ImageJob, tell: Any) -> dict[str, Any]:
+        access = req.access
+        image = ImageRequest(
+            name=req.image,
+            digest=req.digest,
+            config_digest=req.config_digest,
+            when="digest" if req.digest or req.config_digest else "tag",
+            username=access.username if access is not None else "",
+            password=access.password if access is not None else "",
+        )
+        match req.action:
+            case "pull":
+                if await self._runtime.lacks_image(image):
+                    await self._runtime.pull_image(image, tell)
+                return {}
+            case "remove":
+                await self._runtime.remove_image(req.image)
+                return {}
+            case "commit":
+                wanted = CommitRequest(
+                    folder=req.folder, filename=req.filename, labels=req.labels, push=image if req.image else None
+                )
+                made = await self._runtime.commit(self._supervisor.get(req.kernel_id).key, wanted, tell)
+                told = {"place": made.place, "size_bytes": made.size_bytes, "labels": dict(made.labels)}
+                return {**told, "digest": made.digest, "config_digest": made.config_digest}
+
+    def _forget(self) -> None:
+        before = time.monotonic() - self._kept_s
+        for job_id, job in list(self._jobs.items()):
+            if job.ended_at is not None and job.ended_at < before:
+                del self._jobs[job_id]
+            elif job.ended_at is None and job.asked_at < before:
+                job.task.cancel()  # nobody asks after it any more
+
+
+def _told(job: _Job) -> ImageJobState:
+    if not job.task.done():
+        return ImageJobState(state="running", current=job.current, total=job.total)
+    if job.task.cancelled():
+        return ImageJobState(state="failed", code=InternalError.code, message="it was cancelled")
+    error = job.task.exception()
+    if isinstance(error, BackendError):
+        return ImageJobState(state="failed", code=error.code, message=error.message)
+    if error is not None:
+        return ImageJobState(state="failed", code=InternalError.code, message=f"{type(error).__name__}: {error}"[:300])
+    return ImageJobState(state="done", current=job.total, total=job.total, result=job.task.result())

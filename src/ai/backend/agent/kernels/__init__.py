@@ -1,0 +1,1 @@
+"""A kernel's record and what is alive of it."""

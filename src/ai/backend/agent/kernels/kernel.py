@@ -1,0 +1,193 @@
+"""A kernel as the running agent knows it: its record, and what is alive of it."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from ai.backend.agent.channel.channel import KernelChannel
+from ai.backend.agent.channel.runs import RunBook
+from ai.backend.agent.channel.terminals import Terminals
+from ai.backend.agent.errors import WorkloadEnded
+from ai.backend.agent.kernels.model import KernelRecord
+from ai.backend.agent.kernels.store import KernelRecords, Leftovers
+from ai.backend.common.errors import Conflict, Unavailable
+from ai.backend.common.wire.agent import RegistryAccess
+from ai.backend.core.lifecycle.kernel_phase import TRANSITIONS, Operation, Phase, PhaseTrigger, step
+from ai.backend.core.lifecycle.transition import Path, extend_story
+from ai.backend.plugin.accelerator import AttachedDevice, WorkloadConfig
+from ai.backend.plugin.runtime import NetworkView, WorkloadExit, WorkloadKey
+
+_decode = msgspec.msgpack.Decoder(KernelRecord).decode
+
+
+class Kernel:
+    """One kernel. ``task`` is the one operation under way; whoever starts another ends it first.
+
+    The record of one that runs is kept encoded: there are many, and nobody looks at most of it (docs/decisions/0016).
+    ``id``, ``attempt``, ``key``, ``phase``, ``status`` and ``created_at`` are at hand.
+
+    ``deferral_ends`` is the record's ``deferred_until`` on the loop's clock, once this life of the agent has read it,
+    and ``owing_since`` likewise its ``owed_since``: a wall clock that is set meanwhile moves neither. ``registries``
+    opens those of images, and is never written down: the next life of the agent has to be told again.
+    """
+
+    __slots__ = (
+        "_record",
+        "_records",
+        "attached",
+        "changed",
+        "channel",
+        "configs",
+        "created_at",
+        "deferral_ends",
+        "exit",
+        "hurry",
+        "id",
+        "key",
+        "last_stat",
+        "log_tail",
+        "network",
+        "owing_since",
+        "phase",
+        "registries",
+        "runs",
+        "status",
+        "story",
+        "task",
+        "terminals",
+    )
+
+    def __init__(self, record: KernelRecord, records: KernelRecords | Leftovers) -> None:
+        self.id = record.spec.kernel_id
+        self.key: WorkloadKey = record.key
+        self.created_at = record.created_at
+        self.record = record
+        self._records = records
+        self.task: asyncio.Task[None] | None = None
+        self.configs: list[tuple[str, WorkloadConfig]] = []
+        self.attached: dict[str, list[AttachedDevice]] = {}
+        self.network: NetworkView | None = None
+        self.registries: Sequence[RegistryAccess] = ()
+        self.exit: WorkloadExit | None = None
+        self.channel: KernelChannel | None = None
+        self.runs: RunBook | None = None
+        self.terminals: Terminals | None = None
+        self.hurry = asyncio.Event()
+        self.deferral_ends: float | None = None
+        self.owing_since: float | None = None
+        self.last_stat: dict[str, Any] | None = None
+        self.log_tail: bytes | None = None
+        self.story: Path = ()
+        self.changed = asyncio.Event()
+
+    @property
+    def record(self) -> KernelRecord:
+        kept = self._record
+        return kept if isinstance(kept, KernelRecord) else _decode(zlib.decompress(kept))
+
+    @record.setter
+    def record(self, record: KernelRecord) -> None:
+        self.phase, self.status = record.phase, record.status
+        if self.key.attempt != record.spec.attempt:
+            self.key = record.key
+        is_quiet = record.phase is Phase.RUNNING
+        self._record = zlib.compress(msgspec.msgpack.encode(record), 1) if is_quiet else record
+
+    @property
+    def attempt(self) -> int:
+        """The present one."""
+        return self.key.attempt
+
+    @property
+    def is_live(self) -> bool:
+        return self.phase is not Phase.ENDED
+
+    def save(self, **changes: Any) -> None:
+        """Change the record, but for its phase, and write it before anything else happens.
+
+        Raises:
+            OSError: nothing has changed.
+            ValueError: the phase changes by :meth:`move` alone.
+        """
+        if "phase" in changes:
+            raise ValueError("the phase changes by a transition alone")
+        record = msgspec.structs.replace(self.record, **changes)
+        self._records.put(record)
+        self.become(record)
+
+    def admits(self, trigger: PhaseTrigger) -> bool:
+        """Whether the trigger has a row in the table of phases."""
+        return trigger in TRANSITIONS[self.phase]
+
+    def move(
+        self, trigger: PhaseTrigger, *, cause: str, base: KernelRecord | None = None, **changes: Any
+    ) -> tuple[Operation, ...]:
+        """Step the machine of phases and write the record before anything else happens.
+
+        A trigger that is out of date writes nothing.
+
+        Args:
+            trigger: what happens.
+            cause: names it in the story.
+            base: what is written instead of the present record.
+            changes: fields that change with the phase.
+
+        Returns:
+            The operations to start.
+
+        Raises:
+            InvalidTransition: the phase does not admit this request; nothing has changed.
+            OSError: nothing has changed.
+        """
+        phase, path, operations = step(
+            self.phase,
+            trigger,
+            subject=f"kernel {self.id}",
+            stimulus_id=cause,
+            story=self.story,
+            data={"attempt": self.attempt, "status": self.status.value},
+        )
+        if path or (changes and operations):
+            record = msgspec.structs.replace(base or self.record, phase=phase, **changes)
+            self._records.put(record)
+            self.become(record)
+        self.story = extend_story(self.story, path)
+        return operations
+
+    def become(self, record: KernelRecord) -> None:
+        """Take a record that is written already."""
+        self.record = record
+        self.changed.set()
+
+    async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunBook, Terminals]:
+        """As :meth:`running`, after waiting for a kernel that was found again but is not connected yet.
+
+        Raises:
+            Unavailable: it is not connected within the time.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.phase is Phase.RUNNING and self.terminals is None:
+                    self.changed.clear()
+                    await self.changed.wait()
+        except TimeoutError:
+            raise Unavailable(f"the kernel {self.id} runs, but its runner cannot be reached yet") from None
+        return self.running()
+
+    def running(self) -> tuple[KernelChannel, RunBook, Terminals]:
+        """What a user's request works on.
+
+        Raises:
+            Conflict: the kernel does not run (yet, or any more). WorkloadEnded: its workload has just ended.
+        """
+        is_up = self.phase is Phase.RUNNING
+        if not is_up or self.channel is None or self.runs is None or self.terminals is None:
+            raise Conflict(f"the kernel {self.id} is {self.status}", data={"status": self.status.value})
+        if self.channel.ended:
+            raise WorkloadEnded(f"the workload of the kernel {self.id} has ended")
+        return self.channel, self.runs, self.terminals

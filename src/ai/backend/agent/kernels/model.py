@@ -1,0 +1,155 @@
+"""The durable record of a kernel: all that the agent must know of it after it was killed."""
+
+from __future__ import annotations
+
+from sys import intern
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from ai.backend.agent.directory.record import RECORD_VERSION, Record
+from ai.backend.common.devices import DeviceAllocation
+from ai.backend.common.ids import DeviceId, KernelId, SessionId, SlotName
+from ai.backend.common.slots import format_quantity, parse_quantity
+from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.reports import UnhealthyDevice
+from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.plugin.runtime import WorkloadKey
+
+
+class Ending(Record, frozen=True, kw_only=True):
+    """Why and as what a kernel ends.
+
+    ``status`` is TERMINATED, ERROR, or PENDING for one that goes back to the scheduler. ``attempt`` is what the end is
+    reported under, where that is newer than the record's. ``retry_after_s``: how long it then waits at least.
+    """
+
+    status: KernelStatus
+    reason: KernelEventReason
+    message: str | None = None
+    exit_code: int | None = None
+    forced: bool = False
+    attempt: int | None = None
+    retry_after_s: float | None = None
+
+
+class PluginState(Record, frozen=True, kw_only=True):
+    """A plugin's managed state of one workload."""
+
+    version: int = 1
+    data: dict[str, Any] = {}
+
+
+class KernelRecord(Record, frozen=True, kw_only=True):
+    """Written before each step.
+
+    ``status`` is the last one reported. ``step`` is the one under way. ``allocation`` is slot -> device -> quantity. Of
+    the standing workload: ``hooked`` names the plugins whose ``pre_create`` may have happened, in order; ``begun`` is
+    plugin -> hook method -> the agent's epoch in which it was first called; ``hook_slots`` is plugin -> its slots of
+    the allocation; ``owed`` names those whose ``post_create`` has failed so far, since ``owed_since``;
+    ``deferred_until`` ends the deferrals of the termination under way. ``ready``: the runner of this attempt said so.
+    ``restarted_from`` is the attempt whose workload a restart is ending, ``restarted``: the attempt came by one.
+    ``unhealthy`` is what was reported last of its devices, ``services`` is what the workload declares
+    (:meth:`~ai.backend.common.service_ports.ServicePort.to_wire`).
+    """
+
+    version: int = RECORD_VERSION
+    spec: KernelSpec
+    phase: Phase
+    status: KernelStatus
+    step: str = ""
+    allocation: dict[str, dict[str, str]] = {}
+    hooked: list[str] = []
+    begun: dict[str, dict[str, int]] = {}
+    hook_slots: dict[str, list[str]] = {}
+    owed: list[str] = []
+    owed_since: float = 0.0
+    deferred_until: float | None = None
+    states: dict[str, PluginState] = {}
+    attached_devices: dict[str, list[dict[str, Any]]] = {}
+    unhealthy: list[UnhealthyDevice] = []
+    workload_id: str = ""
+    services: list[dict[str, Any]] = []
+    restarted_from: int | None = None
+    restarted: bool = False
+    ending: Ending | None = None
+    resumes: int = 0
+    ready: bool = False
+    bootstrapped: bool = False
+    note: str | None = None
+    batch_since: float | None = None
+    created_at: float = 0.0
+    ended_at: float = 0.0
+
+    @property
+    def kernel_id(self) -> KernelId:
+        return KernelId(UUID(self.spec.kernel_id))
+
+    @property
+    def session_id(self) -> SessionId:
+        return SessionId(UUID(self.spec.session_id))
+
+    @property
+    def key(self) -> WorkloadKey:
+        return WorkloadKey(kernel_id=self.kernel_id, attempt=self.spec.attempt)
+
+    @property
+    def standing_attempt(self) -> int:
+        """The attempt that the workload and the hooks belong to: the older one until a restart has ended it."""
+        return self.spec.attempt if self.restarted_from is None else self.restarted_from
+
+    def tombstone(self) -> KernelRecord:
+        """As ENDED, with what late commands need: who it was, and how it ended."""
+        spec = self.spec
+        return KernelRecord(
+            spec=KernelSpec(
+                kernel_id=spec.kernel_id,
+                session_id=spec.session_id,
+                attempt=spec.attempt,
+                session_name=spec.session_name,
+                session_type=spec.session_type,
+                image=spec.image,
+                architecture=spec.architecture,
+                access_key=spec.access_key,
+                user_id=spec.user_id,
+                user_email=spec.user_email,
+                slots={},
+            ),
+            phase=Phase.ENDED,
+            status=self.status,
+            workload_id=self.workload_id,
+            ending=self.ending,
+            created_at=self.created_at,
+            ended_at=self.ended_at,
+        )
+
+    @property
+    def device_allocation(self) -> DeviceAllocation:
+        return read_allocation(self.allocation)
+
+
+def with_shared_texts(spec: KernelSpec) -> KernelSpec:
+    """An equal spec whose texts are shared with those of other kernels, and with each other, where they are equal."""
+    texts = {name: intern(text) for name in spec.__struct_fields__ if type(text := getattr(spec, name)) is str}
+    environ = {intern(name): intern(value) for name, value in spec.environ.items()}
+    return msgspec.structs.replace(spec, **texts, environ=environ)
+
+
+def read_allocation(data: dict[str, dict[str, str]]) -> DeviceAllocation:
+    """From the wire form to exact quantities."""
+    return DeviceAllocation(
+        slots={
+            SlotName(slot): {DeviceId(device): parse_quantity(amount) for device, amount in devices.items()}
+            for slot, devices in data.items()
+        }
+    )
+
+
+def write_allocation(allocation: DeviceAllocation) -> dict[str, dict[str, str]]:
+    """The wire form of an allocation."""
+    return {
+        str(slot): {str(device): format_quantity(amount) for device, amount in devices.items()}
+        for slot, devices in allocation.slots.items()
+    }

@@ -1,0 +1,92 @@
+"""Facts about kernels on their way to the manager: written down first, sent until acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import msgspec
+
+from ai.backend.agent.kernels.store import Outbox
+from ai.backend.common.errors import BackendError
+from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.wire.link import ManagerReports
+from ai.backend.common.wire.reports import KernelObservation, ObservationReport
+
+log = logging.getLogger(__name__)
+_BATCH = 200
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Observer:
+    """Writes observations and delivers them in order."""
+
+    def __init__(self, outbox: Outbox, manager: ManagerReports, *, agent_id: str, epoch: int) -> None:
+        self._outbox = outbox
+        self._manager = manager
+        self._agent_id = agent_id
+        self._epoch = epoch
+        self._pending: list[KernelObservation] = []
+        self._wake = asyncio.Event()
+        self._seq = 0
+
+    def restore(self) -> None:
+        """Take over what an earlier life of the agent did not deliver, under numbers of this epoch."""
+        for observation in self._outbox.load():
+            self._seq += 1
+            self._pending.append(msgspec.structs.replace(observation, seq=self._seq))
+        self._outbox.rewrite(self._pending)
+        self._wake.set()
+
+    def report(
+        self, kernel_id: str, attempt: int, status: KernelStatus, reason: KernelEventReason, **details: Any
+    ) -> None:
+        """Note a fact durably; it is delivered in the background."""
+        self._seq += 1
+        observation = KernelObservation(
+            kernel_id=kernel_id,
+            attempt=attempt,
+            status=status,
+            reason=reason,
+            at=time.time(),
+            seq=self._seq,
+            **details,
+        )
+        self._outbox.append(observation)
+        self._pending.append(observation)
+        self._wake.set()
+
+    @property
+    def backlog(self) -> int:
+        return len(self._pending)
+
+    async def deliver(self) -> None:
+        """Run for ever: send in order, wait longer after each failure."""
+        failures = 0
+        while True:
+            await self._wake.wait()
+            batch = self._pending[:_BATCH]
+            if not batch:
+                self._wake.clear()
+                continue
+            try:
+                acknowledged = await self._manager.observe(
+                    ObservationReport(agent_id=self._agent_id, epoch=self._epoch, observations=batch)
+                )
+            except BackendError as e:
+                log.log(logging.INFO if failures else logging.WARNING, "observations wait for the manager: %s", e)
+            except Exception:
+                log.exception("observations cannot be delivered")
+            else:
+                if acknowledged >= batch[0].seq:
+                    failures = 0
+                    self._forget(acknowledged)
+                    continue
+            await asyncio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+            failures += 1
+
+    def _forget(self, seq: int) -> None:
+        self._pending = [observation for observation in self._pending if observation.seq > seq]
+        self._outbox.replace(self._pending)

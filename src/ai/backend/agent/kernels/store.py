@@ -1,0 +1,50 @@
+"""Durable facts of the agent.
+
+The methods are plain calls: each is one small write to the page cache, far below a millisecond. They survive the death
+of the agent, which is what they are for; no workload of a node outlives the node, so nothing is synced to the disk.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ai.backend.agent.channel.model import RunsRecord
+from ai.backend.agent.kernels.model import KernelRecord
+from ai.backend.common.wire.reports import KernelObservation
+
+
+class KernelRecords(Protocol):
+    """One record for each kernel, and one of its runs beside it."""
+
+    def load(self) -> list[KernelRecord]:
+        """Read every record. One that cannot be read is left out, and its workload is then a stranger."""
+        ...
+
+    def get(self, kernel_id: str) -> KernelRecord | None: ...
+    def put(self, record: KernelRecord) -> None: ...
+    def forget(self, kernel_id: str) -> None: ...
+    def forget_runs(self, kernel_id: str) -> None: ...
+    def load_runs(self, kernel_id: str) -> RunsRecord | None: ...
+    def put_runs(self, kernel_id: str, runs: RunsRecord) -> None: ...
+
+
+class Leftovers(Protocol):
+    """Records of workloads that are gone while plugins still owe them a call, one for each attempt of a kernel."""
+
+    def load(self) -> list[KernelRecord]: ...
+    def put(self, record: KernelRecord) -> None: ...
+    def forget(self, record: KernelRecord) -> None: ...
+
+
+class Outbox(Protocol):
+    """Observations that the manager has not acknowledged, in order."""
+
+    def load(self) -> list[KernelObservation]: ...
+    def append(self, observation: KernelObservation) -> None: ...
+    def replace(self, observations: list[KernelObservation]) -> None:
+        """Keep these; earlier ones may be forgotten, and are at the latest when these are none."""
+
+    def rewrite(self, observations: list[KernelObservation]) -> None:
+        """Keep exactly these."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""Creation, restart, end, recovery of kernels."""

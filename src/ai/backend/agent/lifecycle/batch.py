@@ -1,0 +1,66 @@
+"""Batch sessions: run the startup command once the kernel runs, and end the kernel with its result.
+
+The agent ends the workload itself, so that devices come free while the manager is away; the manager learns the result
+from the TERMINATING and TERMINATED observations (reason task-finished, task-failed or task-timeout, with the exit code)
+and ends the session's other kernels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from ai.backend.agent.kernels.kernel import Kernel
+from ai.backend.agent.kernels.model import Ending
+from ai.backend.common.errors import BackendError
+from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.core.lifecycle.kernel_phase import Phase
+
+log = logging.getLogger(__name__)
+RUN_ID = "startup"
+_NEWS_S = 2.0
+
+
+async def watch_batch(kernel: Kernel, end: Callable[[Kernel, Ending], None]) -> None:
+    """Start the command, or find it again after a restart of the agent; then end the kernel."""
+    spec = kernel.record.spec
+    assert spec.startup_command
+    if kernel.record.batch_since is None:
+        kernel.save(batch_since=time.time())
+    since = kernel.record.batch_since
+    left = spec.batch_timeout_s - (time.time() - since) if spec.batch_timeout_s and since is not None else None
+    message: str | None = None
+    exit_code: int | None = None
+    reason = KernelEventReason.TASK_FAILED
+    try:
+        _, runs, _ = kernel.running()
+        async with asyncio.timeout(max(0.0, left) if left is not None else None):
+            result = await runs.follow(RUN_ID, spec.startup_command)
+        exit_code, message = result.exit_code, result.reason
+        if exit_code == 0 and not result.reason:
+            reason = KernelEventReason.TASK_FINISHED
+    except TimeoutError:
+        reason = KernelEventReason.TASK_TIMEOUT
+        message = f"the program took longer than {spec.batch_timeout_s:g} s"
+    except BackendError as e:
+        message = str(e)
+    if kernel.channel is not None and kernel.channel.ended:
+        await _exit_news(kernel)
+    if kernel.phase is Phase.RUNNING:
+        end(
+            kernel,
+            Ending(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code),
+        )
+
+
+async def _exit_news(kernel: Kernel) -> None:
+    """The workload died under the program: let the runtime say why, which is better news than ours."""
+    try:
+        async with asyncio.timeout(_NEWS_S):
+            while kernel.phase is Phase.RUNNING:
+                kernel.changed.clear()
+                await kernel.changed.wait()
+    except TimeoutError:
+        pass  # it does not know

@@ -1,0 +1,95 @@
+"""What the manager is told of a kernel's life."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ai.backend.agent.kernels.kernel import Kernel
+from ai.backend.agent.kernels.model import Ending
+from ai.backend.agent.lifecycle.context import Surroundings
+from ai.backend.agent.lifecycle.termination import exit_code_of
+from ai.backend.common.errors import BackendError
+from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.wire.agent import DestroyKernel
+from ai.backend.common.wire.reports import UnhealthyDevice
+
+log = logging.getLogger(__name__)
+_LOG_TAIL = 65_536
+
+
+class Telling:
+    """Each fact goes to the outbox; whoever changes the record does so after it."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._observer = around.observer
+        self._runtime = around.runtime
+
+    def status(
+        self,
+        kernel: Kernel,
+        status: KernelStatus,
+        reason: KernelEventReason = KernelEventReason.UNKNOWN,
+        **details: Any,
+    ) -> None:
+        self._observer.report(kernel.id, kernel.attempt, status, reason, **details)
+
+    def running(self, kernel: Kernel, reason: KernelEventReason, unhealthy: list[UnhealthyDevice]) -> None:
+        record = kernel.record
+        self.status(
+            kernel,
+            KernelStatus.RUNNING,
+            reason,
+            message=record.note,
+            workload_id=record.workload_id,
+            devices=record.allocation,
+            attached_devices=record.attached_devices,
+            unhealthy_devices=unhealthy,
+            service_ports=record.services,
+        )
+
+    def adopted(self, kernel: Kernel) -> None:
+        """It ran on while the agent was away."""
+        self.status(
+            kernel,
+            KernelStatus.RUNNING,
+            KernelEventReason.RESUMING_AGENT_OPERATION,
+            workload_id=kernel.record.workload_id,
+            devices=kernel.record.allocation,
+            attached_devices=kernel.record.attached_devices,
+        )
+
+    def not_here(self, req: DestroyKernel) -> None:
+        self._observer.report(
+            req.kernel_id,
+            req.attempt,
+            KernelStatus.TERMINATED,
+            req.reason,
+            message="the agent holds no such kernel",
+        )
+
+    def end(self, kernel: Kernel, ending: Ending | None) -> None:
+        """Nothing is told of a kernel without an ending."""
+        if ending is None:
+            return
+        exit_code = ending.exit_code
+        self._observer.report(
+            kernel.id,
+            kernel.attempt if ending.attempt is None else ending.attempt,
+            ending.status,
+            ending.reason,
+            message=ending.message,
+            exit_code=exit_code if exit_code is not None else exit_code_of(kernel.exit),
+            workload_id=kernel.record.workload_id or None,
+            last_stat=kernel.last_stat,
+            log_tail=kernel.log_tail,
+            retry_after_s=ending.retry_after_s,
+        )
+
+    async def log_tail(self, kernel: Kernel) -> bytes | None:
+        """What the manager keeps of the log; the workload takes the rest with it."""
+        try:
+            return await self._runtime.read_logs(kernel.key, max_bytes=_LOG_TAIL)
+        except (BackendError, OSError) as e:
+            log.info("the log of kernel %s cannot be read at its end: %s", kernel.id, e)
+            return None

@@ -1,0 +1,1 @@
+"""Acquire and release, a file each."""

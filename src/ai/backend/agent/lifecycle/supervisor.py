@@ -1,0 +1,470 @@
+"""The kernels of this agent: accepted, created, restarted, ended, and gone on with after a crash.
+
+One operation at a time works on a kernel, as a task. A destruction ends a creation under way and releases whatever it
+had acquired. Everything is decided from the durable record, so that after a crash ``recovery`` goes on where the record
+stands. A fact is first written to the outbox and then to the record: a crash in between repeats a report, and loses
+none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from ai.backend.agent.images.pulls import KernelImages
+from ai.backend.agent.kernels.kernel import Kernel
+from ai.backend.agent.kernels.model import Ending, KernelRecord, with_shared_texts
+from ai.backend.agent.lifecycle.batch import watch_batch
+from ai.backend.agent.lifecycle.context import Circumstances, Surroundings, circumstances_of
+from ai.backend.agent.lifecycle.reporter import Telling
+from ai.backend.agent.lifecycle.step_runner import StepRunner
+from ai.backend.agent.lifecycle.termination import ending_of, exit_code_of
+from ai.backend.agent.lifecycle.tombstones import Tombstones
+from ai.backend.agent.metrics.statistics import Statistics
+from ai.backend.common.errors import (
+    BackendError,
+    Conflict,
+    CreationDeferred,
+    ImageMissing,
+    InvalidInput,
+    NotFound,
+    ResourceError,
+    Unavailable,
+)
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import KernelEventReason, KernelStatus, SessionType
+from ai.backend.common.wire.agent import CreateKernels, DestroyKernel, KernelSpec, RestartKernel
+from ai.backend.common.wire.reports import KernelPresence
+from ai.backend.core.lifecycle.kernel_phase import Operation, Phase, PhaseTrigger
+from ai.backend.plugin.accelerator import LifecycleCause
+from ai.backend.plugin.crash_points import crash_point
+from ai.backend.plugin.runtime import WorkloadExit, WorkloadKey, WorkloadState
+
+log = logging.getLogger(__name__)
+R = KernelEventReason
+_BEFORE_CREATING = (KernelStatus.PREPARING, KernelStatus.PULLING)
+_ADOPT_FIRST_S, _ADOPT_MAX_S = 0.5, 10.0
+_RESTART = Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
+
+
+class Supervisor:
+    """See the module. Methods that accept a command return at once; progress comes as observations."""
+
+    def __init__(self, around: Surroundings, statistics: Statistics) -> None:
+        self._around = around
+        self._statistics = statistics
+        self._runner = StepRunner(around)
+        self._telling = Telling(around)
+        self._images = KernelImages(around.runtime, timeout_s=around.settings.kernel_lifecycles.pull_timeout)
+        self._slots = asyncio.Semaphore(around.settings.agent.kernel_creation_concurrency)
+        self._batches: set[asyncio.Task[None]] = set()
+        self._operations: Mapping[Operation, Callable[[Kernel], Coroutine[Any, Any, None]]] = {
+            Operation.CREATE: self._create,
+            Operation.RESTART: self._restart,
+            Operation.TERMINATE: self._terminate,
+            Operation.ADOPT: self._adopt,
+        }
+        self.kernels: dict[str, Kernel] = {}
+        """Those that are live."""
+        self.ended = Tombstones()
+        """When others have ended, on the monotonic clock. There may be many: their records stay on the disk."""
+
+    # ---- commands
+    # -----------------------------------------------------------------------------------------------------
+
+    def create(self, req: CreateKernels) -> None:
+        """Accept all kernels or none.
+
+        Raises:
+            UnsupportedResource, InvalidAllocation, InsufficientResource, ...: nothing was taken.
+            Conflict: an attempt older than one that this agent knows.
+            Unavailable: the disk is full; what was accepted before goes on, and is known when this is asked again.
+        """
+        if not req.kernels:
+            raise InvalidInput("no kernels", data={"kernels": "empty"})
+        fresh = [spec for spec in req.kernels if not self._is_known(spec)]
+        kernels: list[Kernel] = []
+        try:
+            for spec in fresh:
+                self._around.inventory.check_supported(
+                    ResourceSlot.parse(dict(spec.slots)), self._around.settings.agent.id
+                )
+                record = KernelRecord(
+                    spec=with_shared_texts(spec),
+                    phase=Phase.CREATING,
+                    status=KernelStatus.PREPARING,
+                    created_at=time.time(),
+                )
+                kernel = Kernel(record, self._around.records)
+                kernel.registries = req.registries
+                self._runner.devices.bind(kernel)
+                kernels.append(kernel)
+        except (ResourceError, InvalidInput):
+            for kernel in kernels:
+                self._around.inventory.free(kernel.id)
+            raise
+        crash_point("create.accept.before")
+        for place, kernel in enumerate(kernels):
+            try:
+                kernel.save()
+                self._telling.status(kernel, KernelStatus.PREPARING)
+            except OSError as e:
+                for left in kernels[place:]:
+                    self._around.inventory.free(left.id)
+                raise Unavailable(f"the agent cannot write down what it takes on: {e}") from e
+            self.ended.discard(kernel.id)
+            self.kernels[kernel.id] = kernel
+            self._run(kernel, [Operation.CREATE])
+        crash_point("create.accept.after")
+
+    def _find(self, kernel_id: str) -> Kernel | None:
+        """A live kernel, or what the record tells of one that has ended."""
+        if (live := self.kernels.get(kernel_id)) is not None:
+            return live
+        record = self._around.records.get(kernel_id) if kernel_id in self.ended else None
+        return Kernel(record, self._around.records) if record is not None else None
+
+    def _is_known(self, spec: KernelSpec) -> bool:
+        """Raises Conflict for an old attempt, or for a new one while the older is still here."""
+        known = self._find(spec.kernel_id)
+        if known is None or (known.attempt < spec.attempt and not known.is_live):
+            return False
+        if known.attempt == spec.attempt:
+            return True
+        raise Conflict(
+            f"the agent holds attempt {known.attempt} of kernel {spec.kernel_id}, not {spec.attempt}",
+            data={"attempt": known.attempt, "status": known.status.value},
+        )
+
+    def destroy(self, req: DestroyKernel) -> None:
+        """Begin to end a kernel. What is gone already is reported again."""
+        kernel = self._find(req.kernel_id)
+        if kernel is None or (not kernel.is_live and kernel.attempt < req.attempt):
+            self._telling.not_here(req)
+            return
+        if kernel.attempt > req.attempt:
+            raise Conflict(
+                f"the agent holds attempt {kernel.attempt} of kernel {req.kernel_id}, not {req.attempt}",
+                data={"attempt": kernel.attempt},
+            )
+        if not kernel.is_live:
+            self._telling.end(kernel, kernel.record.ending)
+            return
+        attempt = req.attempt if req.attempt != kernel.attempt else None
+        self.end(
+            kernel,
+            Ending(status=KernelStatus.TERMINATED, reason=req.reason, forced=req.forced, attempt=attempt),
+        )
+
+    def restart(self, req: RestartKernel) -> None:
+        """Begin to restart in place.
+
+        Raises:
+            NotFound: no such kernel. Conflict: an older attempt. InvalidTransition: it does not run.
+        """
+        kernel = self.get(req.kernel_id)
+        if kernel.attempt == req.attempt:
+            return
+        if kernel.attempt > req.attempt:
+            raise Conflict(
+                f"kernel {req.kernel_id} is {kernel.status} in attempt {kernel.attempt}",
+                data={"attempt": kernel.attempt, "status": kernel.status.value},
+            )
+        old = kernel.record.spec
+        operations = kernel.move(
+            PhaseTrigger.RESTART_REQUESTED,
+            cause=f"restart as attempt {req.attempt}",
+            spec=msgspec.structs.replace(old, attempt=req.attempt, relocated_from=None),
+            status=KernelStatus.RESTARTING,
+            restarted_from=old.attempt,
+            restarted=True,
+            ready=False,
+            batch_since=None,
+        )
+        self._telling.status(kernel, KernelStatus.RESTARTING, R.RESTARTING)
+        crash_point("restart.accept.after")
+        self._run(kernel, operations)
+
+    def end(self, kernel: Kernel, ending: Ending) -> None:
+        """Begin to end a live kernel, or make an end under way hurry. Whatever else works on it is ended first."""
+        if ending.forced:
+            kernel.hurry.set()
+        if not kernel.admits(PhaseTrigger.END_REQUESTED):
+            return
+        crash_point("destroy.accept.before")
+        if kernel.status is not KernelStatus.TERMINATING:
+            self._telling.status(kernel, KernelStatus.TERMINATING, ending.reason, message=ending.message)
+        operations = kernel.move(
+            PhaseTrigger.END_REQUESTED, cause=ending.reason, status=KernelStatus.TERMINATING, ending=ending
+        )
+        crash_point("destroy.accept.after")
+        self._run(kernel, operations)
+
+    def workload_exited(self, key: WorkloadKey, ended: WorkloadExit) -> None:
+        """A workload is gone without being asked to. Creations notice by themselves, through their channel."""
+        kernel = self.kernels.get(str(key.kernel_id))
+        if kernel is None or kernel.key != key:
+            return
+        kernel.exit = ended
+        if kernel.channel is not None:
+            kernel.channel.workload_gone()
+        if kernel.phase is Phase.RUNNING:
+            reason = R.OUT_OF_MEMORY if ended.oom else R.SELF_TERMINATED
+            message = ended.reason or None
+            self.end(
+                kernel,
+                Ending(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code_of(ended)),
+            )
+
+    def get(self, kernel_id: str) -> Kernel:
+        """Raises NotFound unless this agent holds it."""
+        kernel = self.kernels.get(kernel_id)
+        if kernel is None:
+            raise NotFound(f"the agent holds no kernel {kernel_id}")
+        return kernel
+
+    def live(self) -> list[Kernel]:
+        return list(self.kernels.values())
+
+    def presence(self) -> list[KernelPresence]:
+        return [KernelPresence(kernel_id=k.id, attempt=k.attempt, status=k.status) for k in self.live()]
+
+    # ---- operations
+    # ---------------------------------------------------------------------------------------------------
+
+    def _run(self, kernel: Kernel, operations: Iterable[Operation]) -> None:
+        """Execute the effects of a transition."""
+        for operation in operations:
+            self._start(kernel, self._operations[operation])
+
+    def _start(self, kernel: Kernel, operation: Callable[[Kernel], Coroutine[Any, Any, None]]) -> None:
+        """Begin an operation once the one under way has been cancelled and has ended."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            if kernel.task is task:
+                kernel.task = None
+            _log_failure(task)
+
+        kernel.task = asyncio.create_task(self._carry_out(kernel, operation, kernel.task), name=f"kernel-{kernel.id}")
+        kernel.task.add_done_callback(done)
+
+    async def _carry_out(
+        self,
+        kernel: Kernel,
+        operation: Callable[[Kernel], Coroutine[Any, Any, None]],
+        previous: asyncio.Task[None] | None,
+    ) -> None:
+        """An operation, over what no step foresees, as a full disk: no kernel is left where nobody goes on with it.
+
+        What was to run is ended, and an end or an adoption is tried until it succeeds.
+        """
+        if previous is not None and not previous.done():
+            previous.cancel()
+            await asyncio.wait({previous})
+        delay_s, failure = _ADOPT_FIRST_S, None
+        while True:
+            try:
+                if failure is not None:
+                    kernel.move(PhaseTrigger.FAILED, cause=failure.reason, ending=failure)
+                if kernel.phase is Phase.TERMINATING:
+                    operation = self._terminate
+                await operation(kernel)
+                return
+            except Exception as e:
+                log.exception("kernel %s is %s and cannot go on; trying again", kernel.id, kernel.phase)
+                is_restart = kernel.phase is Phase.RESTARTING
+                failure = failure or ending_of(e, kernel.exit, restarting=is_restart)
+            if not kernel.is_live or (kernel.phase is Phase.RUNNING and operation != self._adopt):
+                return
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _ADOPT_MAX_S)
+
+    async def _create(self, kernel: Kernel) -> None:
+        if kernel.status in _BEFORE_CREATING:
+            try:
+                await self._images.provide(kernel, lambda: self._telling.status(kernel, KernelStatus.PULLING))
+            except Exception as e:  # noqa: BLE001  # logged and told there; a pull leaves nothing to take back
+                await self._give_up(kernel, e)
+                return
+        async with self._slots:
+            if kernel.status in _BEFORE_CREATING:
+                self._telling.status(kernel, KernelStatus.CREATING)
+                kernel.save(status=KernelStatus.CREATING)
+            await self._acquire(kernel, circumstances_of(kernel.record))
+
+    async def _restart(self, kernel: Kernel) -> None:
+        async with self._slots:
+            if kernel.record.restarted_from is not None:
+                await self._runner.release_all(kernel, _RESTART)
+                kernel.exit = None
+                kernel.save(restarted_from=None, workload_id="", deferred_until=None)
+            crash_point("restart.released")
+            await self._acquire(kernel, _RESTART)
+
+    async def _acquire(self, kernel: Kernel, why: Circumstances) -> None:
+        try:
+            await self._runner.acquire_all(kernel, why)
+        except Exception as e:  # noqa: BLE001  # logged and told there
+            await self._give_up(kernel, e, restarting=why.restarting)
+            return
+        if kernel.network is not None:
+            await self._open_to_the_cluster(kernel)
+        self._announce(kernel, R.RESTARTING if why.restarting else R.NEW_WORKLOAD_STARTED)
+
+    async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
+        """End what could not be created, with the reason."""
+        if isinstance(error, ImageMissing) and kernel.record.spec.auto_pull and not restarting:
+            error = CreationDeferred(f"{error.message} any more", retry_after=0.0)  # it was, a moment ago
+        failure = ending_of(error, kernel.exit, restarting=restarting)
+        level = logging.INFO if isinstance(error, BackendError) else logging.ERROR
+        log.log(level, "kernel %s could not be created: %s", kernel.id, error, exc_info=level == logging.ERROR)
+        kernel.hurry.set()
+        for operation in kernel.move(PhaseTrigger.FAILED, cause=failure.reason, ending=failure):
+            await self._operations[operation](kernel)
+
+    async def _open_to_the_cluster(self, kernel: Kernel) -> None:
+        """The session's other kernels log in by SSH as soon as it runs (spec 03-01)."""
+        problem = await self._around.desk.start_sshd(kernel)
+        if problem is not None:
+            log.warning("kernel %s: no SSH server: %s", kernel.id, problem)
+            notes = [text for text in (kernel.record.note, f"no SSH between its kernels: {problem}") if text]
+            kernel.save(note="; ".join(notes))
+
+    def _announce(self, kernel: Kernel, reason: KernelEventReason) -> None:
+        """The kernel runs: write it down, say so, and start what a batch session is for."""
+        crash_point("create.running.before")
+        failed = self._around.inventory.unhealthy(kernel.id)
+        self._telling.running(kernel, reason, failed)
+        kernel.move(
+            PhaseTrigger.STARTED,
+            cause=reason,
+            status=KernelStatus.RUNNING,
+            unhealthy=failed,
+            step="",
+            restarted_from=None,
+            resumes=0,
+        )
+        crash_point("create.running.after")
+        if kernel.channel is not None and kernel.channel.ended:
+            self.workload_exited(kernel.key, kernel.exit or WorkloadExit(reason="the workload ended at once"))
+            return
+        self._watch_batch(kernel)
+
+    def _watch_batch(self, kernel: Kernel) -> None:
+        spec = kernel.record.spec
+        if spec.session_type is SessionType.BATCH and spec.startup_command:
+            task = asyncio.create_task(watch_batch(kernel, self.end), name=f"batch-{kernel.id}")
+            self._batches.add(task)
+            task.add_done_callback(self._batches.discard)
+            task.add_done_callback(_log_failure)
+
+    async def _terminate(self, kernel: Kernel) -> None:
+        if kernel.record.workload_id:
+            kernel.last_stat = await self._statistics.final(kernel)
+        kernel.log_tail = await self._telling.log_tail(kernel) or kernel.log_tail
+        ending = kernel.record.ending
+        assert ending is not None
+        if ending.forced:
+            kernel.hurry.set()
+        record = msgspec.structs.replace(kernel.record, restarted_from=None)  # no restart follows
+        await self._runner.release_all(kernel, circumstances_of(record))
+        self._around.records.forget_runs(kernel.id)
+        crash_point("destroy.terminated.before")
+        self._telling.end(kernel, ending)
+        self._bury(kernel, ending)
+        crash_point("destroy.terminated.after")
+
+    def _bury(self, kernel: Kernel, ending: Ending) -> None:
+        """Write down the end, with only what late commands need."""
+        if ending.exit_code is None:
+            ending = msgspec.structs.replace(ending, exit_code=exit_code_of(kernel.exit))
+        kernel.move(
+            PhaseTrigger.RELEASED,
+            cause=ending.reason,
+            base=kernel.record.tombstone(),
+            status=ending.status,
+            ending=ending,
+            ended_at=time.time(),
+        )
+        self.ended.add(kernel.id, time.monotonic())
+        del self.kernels[kernel.id]
+
+    # ---- after a restart of the agent -------------------------------------------------------------------------------
+
+    def restore_leftovers(self) -> None:
+        """Go on with the hook calls that are owed for workloads that are gone."""
+        self._runner.aftercare.restore()
+
+    def resume(self, kernel: Kernel) -> None:
+        """Go on with a kernel of an earlier life where its record stands."""
+        record = kernel.record
+        log.info("kernel %s was %s when the agent ended; going on", kernel.id, record.phase)
+        changes: dict[str, Any] = {}
+        if record.phase in (Phase.CREATING, Phase.RESTARTING):
+            if record.resumes >= self._around.settings.kernel_lifecycles.max_resumes:
+                message = f"the agent ended {record.resumes + 1} times while it created this kernel"
+                self.end(kernel, Ending(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
+                return
+            changes["resumes"] = record.resumes + 1
+        self._run(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
+
+    async def _adopt(self, kernel: Kernel) -> None:
+        delay_s = _ADOPT_FIRST_S
+        while not await self._connect(kernel):
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, _ADOPT_MAX_S)
+        if kernel.phase is not Phase.RUNNING:
+            return
+        self._telling.adopted(kernel)
+        self._runner.aftercare.follow(kernel)
+        self._watch_batch(kernel)
+
+    async def _connect(self, kernel: Kernel) -> bool:
+        """Open the channel again; False to try later. A workload that has ended meanwhile is ended here as well."""
+        try:
+            await self._runner.channel.acquire(kernel, circumstances_of(kernel.record))
+            return True
+        except Exception as e:
+            log.warning("kernel %s cannot be adopted yet: %s", kernel.id, e, exc_info=not isinstance(e, BackendError))
+        try:
+            view = await self._around.runtime.inspect(kernel.key)
+        except BackendError as e:
+            log.warning("kernel %s cannot be inspected: %s", kernel.id, e)
+            return False
+        if view is not None and view.state is WorkloadState.RUNNING:
+            return False
+        self.lost(kernel, view.exit if view is not None else None)
+        return True
+
+    def lost(self, kernel: Kernel, ended: WorkloadExit | None) -> None:
+        """The workload of a running kernel is not there any more."""
+        if ended is not None:
+            self.workload_exited(kernel.key, ended)
+        else:
+            message = "the workload was not there any more"
+            self.end(kernel, Ending(status=KernelStatus.TERMINATED, reason=R.WORKLOAD_NOT_FOUND, message=message))
+
+    async def close(self) -> None:
+        """Let go of everything; the workloads run on."""
+        tasks = [kernel.task for kernel in self.kernels.values() if kernel.task is not None] + list(self._batches)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._runner.aftercare.close()
+        for kernel in self.live():
+            if kernel.runs is not None:
+                kernel.runs.close()
+            if kernel.terminals is not None:
+                kernel.terminals.close()
+            if kernel.channel is not None:
+                await kernel.channel.close()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("%s failed", task.get_name(), exc_info=error)

@@ -1,0 +1,37 @@
+"""As what a kernel ends."""
+
+from __future__ import annotations
+
+from ai.backend.agent.errors import StartFailed
+from ai.backend.agent.kernels.model import Ending
+from ai.backend.common.errors import CreationDeferred, CreationDenied, ImageNotFound
+from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.plugin.runtime import WorkloadExit
+
+
+def exit_code_of(ended: WorkloadExit | None) -> int | None:
+    """As a shell tells it: the code, or 128 and the signal."""
+    if ended is None:
+        return None
+    return 128 + ended.signal if ended.signal is not None else ended.code
+
+
+def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool = False) -> Ending:
+    """As what a failed creation ends. A restart in place has no scheduler to go back to: what it defers, it denies."""
+    message = str(error) or type(error).__name__
+    if isinstance(error, CreationDeferred):
+        return Ending(
+            status=KernelStatus.ERROR if restarting else KernelStatus.PENDING,
+            reason=KernelEventReason.CREATION_DEFERRED,
+            message=message,
+            retry_after_s=None if restarting else error.retry_after,
+        )
+    if isinstance(error, (CreationDenied, ImageNotFound)):
+        reason = KernelEventReason.CREATION_DENIED
+    elif ended is not None and ended.oom:
+        reason = KernelEventReason.OUT_OF_MEMORY
+    else:
+        reason = (
+            KernelEventReason.FAILED_TO_START if isinstance(error, StartFailed) else KernelEventReason.FAILED_TO_CREATE
+        )
+    return Ending(status=KernelStatus.ERROR, reason=reason, message=message)

@@ -1,0 +1,1 @@
+"""The agent's side of the link: commands, heartbeat, statistics."""

@@ -1,0 +1,55 @@
+"""Tells the manager what this node has and holds, and ends what the manager does not know."""
+
+from __future__ import annotations
+
+import logging
+
+from ai.backend.agent.kernels.model import Ending
+from ai.backend.agent.lifecycle.supervisor import Supervisor
+from ai.backend.agent.link.report import Reporting
+from ai.backend.common.errors import Unavailable
+from ai.backend.common.states import KernelEventReason, KernelStatus
+from ai.backend.common.wire.link import ManagerReports
+from ai.backend.infra.loop import PeriodicLoop
+
+log = logging.getLogger(__name__)
+
+_UNHEARD_S = 0.25
+"""A call waits for the connection by itself: a report that was lost with one is repeated once there is another."""
+
+
+class Heartbeat(PeriodicLoop):
+    """One report each interval; the manager's reply sets the next interval."""
+
+    def __init__(
+        self, reporting: Reporting, supervisor: Supervisor, manager: ManagerReports, *, interval_s: float
+    ) -> None:
+        super().__init__()
+        self.period_s = interval_s
+        self._reporting = reporting
+        self._supervisor = supervisor
+        self._manager = manager
+        self._silent = False
+
+    @property
+    def name(self) -> str:
+        return "heartbeat"
+
+    async def once(self) -> None:
+        try:
+            reply = await self._manager.heartbeat(self._reporting.report())
+        except Unavailable as e:
+            if not self._silent:
+                log.warning("the manager does not hear this agent: %s", e)
+            self._silent = True
+            self.period_s = min(_UNHEARD_S, self.period_s)
+            return
+        self._silent = False
+        self.period_s = min(60.0, max(0.05, reply.interval_s))
+        for stranger in reply.unknown_kernels:
+            kernel = self._supervisor.kernels.get(stranger.kernel_id)
+            if kernel is None or kernel.attempt != stranger.attempt:
+                continue
+            log.warning("the manager does not know kernel %s; it is ended", stranger.kernel_id)
+            reason = KernelEventReason.NOT_FOUND_IN_MANAGER
+            self._supervisor.end(kernel, Ending(status=KernelStatus.TERMINATED, reason=reason, forced=True))

@@ -1,0 +1,48 @@
+"""Measures the node and its kernels and tells the manager."""
+
+from __future__ import annotations
+
+import time
+
+from ai.backend.agent.lifecycle.supervisor import Supervisor
+from ai.backend.agent.metrics.statistics import Statistics
+from ai.backend.common.wire.link import ManagerReports
+from ai.backend.common.wire.reports import StatReport
+from ai.backend.core.lifecycle.kernel_phase import Phase
+from ai.backend.infra.loop import PeriodicLoop
+
+
+class StatisticsLoop(PeriodicLoop):
+    """One round each interval. A report that is lost is not repeated: the next one says more."""
+
+    def __init__(
+        self,
+        statistics: Statistics,
+        supervisor: Supervisor,
+        manager: ManagerReports,
+        *,
+        agent_id: str,
+        interval_s: float,
+    ) -> None:
+        super().__init__()
+        self.period_s = interval_s
+        self._statistics = statistics
+        self._supervisor = supervisor
+        self._manager = manager
+        self._agent_id = agent_id
+
+    @property
+    def name(self) -> str:
+        return "statistics"
+
+    async def once(self) -> None:
+        await self._statistics.gather([k for k in self._supervisor.live() if k.phase is Phase.RUNNING])
+        report = StatReport(
+            agent_id=self._agent_id,
+            at=time.time(),
+            node=self._statistics.node,
+            devices=self._statistics.devices,
+            kernels=self._statistics.kernels,
+            families=self._statistics.families,
+        )
+        await self._manager.report_stats(report)

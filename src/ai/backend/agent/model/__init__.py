@@ -1,1 +1,0 @@
-"""Frozen records of the agent."""

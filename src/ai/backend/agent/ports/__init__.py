@@ -1,1 +1,0 @@
-"""What the agent needs of its surroundings."""

@@ -1,0 +1,169 @@
+"""The services of kernels: what each declares, and starting, stopping and looking at them through its runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from ai.backend.agent.channel.channel import KernelChannel
+from ai.backend.agent.config.settings import RunSettings
+from ai.backend.agent.kernels.kernel import Kernel
+from ai.backend.agent.service_ports.forward import Ports
+from ai.backend.agent.service_ports.gateway import Kits
+from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, NotFound, RunError
+from ai.backend.common.service_ports import INTRINSIC, SSHD, ServicePort, kernel_services
+from ai.backend.common.wire.agent import KernelSpec
+from ai.backend.common.wire.execution import ServiceState, StartService
+from ai.backend.plugin.accelerator import Mount, WorkloadConfig
+from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
+
+KIT = "/opt/backend.ai/kit"
+"""Where every workload sees the kits."""
+START_TIMEOUT_S = 35.0
+"""As the published platform waits (peer facts 3.4)."""
+_STOP_TIMEOUT_S = 12.0
+_INTRINSIC = frozenset(service.name for service in INTRINSIC)
+
+
+class ServiceDesk:
+    """See the module."""
+
+    def __init__(self, runtime: AbstractRuntime, ports: Ports, kits: Kits, settings: RunSettings) -> None:
+        self._runtime = runtime
+        self._ports = ports
+        self._kits = kits
+        self._settings = settings
+        self._labels: dict[str, Mapping[str, str]] = {}
+
+    # ---- when a workload is made
+
+    @property
+    def has_sshd(self) -> bool:
+        return self._serves and SSHD in self._kits.services
+
+    @property
+    def _serves(self) -> bool:
+        return "ports" in self._runtime.info().capabilities
+
+    def mounts(self) -> WorkloadConfig:
+        """The kits, shown to every workload of a runtime that can mount."""
+        if not self._serves or "mounts" not in self._runtime.info().capabilities:
+            return WorkloadConfig()
+        return WorkloadConfig(mounts=(Mount(source=str(self._kits.directory), target=KIT, read_only=True),))
+
+    async def declare(self, spec: KernelSpec) -> list[dict[str, Any]]:
+        """What a kernel will offer, as it is reported and recorded.
+
+        Raises:
+            CreationDenied: a port that the user wants to preopen is a service's.
+        """
+        if not self._serves:
+            return []
+        known = self._kits.services
+        intrinsic = [service for service in INTRINSIC if service.name in known]
+        labels = await self._labels_of(spec.image)
+        try:
+            kernel_services(labels)
+        except InvalidInput:
+            labels = {}  # an image that nobody has judged: what it says of its services cannot be used
+        try:
+            services = kernel_services(labels, spec.preopen_ports, intrinsic=intrinsic)
+        except InvalidInput as e:
+            raise CreationDenied(e.message, data=e.data) from e
+        return [service.to_wire() for service in services]
+
+    async def _labels_of(self, name: str) -> Mapping[str, str]:
+        if name not in self._labels:
+            images = await self._runtime.list_images()
+            self._labels = {known: image.labels for image in images for known in (image.name, *image.aliases)}
+        return self._labels.get(name, {})
+
+    def forget_images(self) -> None:
+        """There are other images than before."""
+        self._labels = {}
+
+    # ---- what users ask for
+
+    async def start(self, kernel: Kernel, channel: KernelChannel, req: StartService) -> ServiceState:
+        """See :meth:`~ai.backend.common.wire.link.AgentCommands.start_service`."""
+        service = self._find(kernel, req.name)
+        if req.port is not None and req.port not in service.ports:
+            raise InvalidInput(f"the service {req.name} has no port {req.port}", data={"port": req.port})
+        exposure = await self._ports.require_consent(kernel)
+        labels = await self._labels_of(kernel.record.spec.image)
+        frame: dict[str, Any] = {
+            "t": "service-start",
+            **_declaration(service),
+            "runtime_path": labels.get("ai.backend.runtime-path", ""),
+            "service_path": labels.get(f"ai.backend.service-path.{service.name}", ""),
+            "host": "0.0.0.0" if service.name == SSHD and kernel.network is not None else "127.0.0.1",
+            "shared": exposure is PortExposure.HOST,
+            "envs": dict(req.envs),
+            "arguments": dict(req.arguments),
+        }
+        if service.name in _INTRINSIC:
+            frame["kit"] = f"{self._place()}/{await self._kits.ensure()}"
+        data, _ = await channel.request(frame, START_TIMEOUT_S)
+        return _state(data)
+
+    async def start_sshd(self, kernel: Kernel) -> str | None:
+        """For the other kernels of a cluster. Returns why it cannot be, None where it is or there is none to start."""
+        if kernel.channel is None or all(item["name"] != SSHD for item in kernel.record.services):
+            return None
+        try:
+            await self.start(kernel, kernel.channel, StartService(kernel_id=kernel.id, name=SSHD))
+        except BackendError as e:
+            return e.message
+        return None
+
+    async def stop(self, kernel: Kernel, channel: KernelChannel, name: str) -> None:
+        """Raises NotFound."""
+        self._find(kernel, name)
+        await channel.request({"t": "service-stop", "name": name}, _STOP_TIMEOUT_S)
+
+    async def list(self, kernel: Kernel, channel: KernelChannel) -> list[ServiceState]:
+        """All that the kernel declares, with what the runner knows of each."""
+        declared = [_declaration(service) for service in _services(kernel)]
+        if not declared:
+            return []
+        frame = {"t": "service-list", "services": declared}
+        data, _ = await channel.request(frame, self._settings.request_timeout)
+        found = data.get("services")
+        return [_state(item) for item in found] if isinstance(found, list) else []
+
+    def _place(self) -> str:
+        return KIT if "mounts" in self._runtime.info().capabilities else str(self._kits.directory)
+
+    @staticmethod
+    def _find(kernel: Kernel, name: str) -> ServicePort:
+        for service in _services(kernel):
+            if service.name == name:
+                return service
+        known = ", ".join(service.name for service in _services(kernel)) or "none"
+        raise NotFound(f"the session has no service {name[:64]!r}; it has: {known}", data={"app": name[:64]})
+
+
+def _services(kernel: Kernel) -> list[ServicePort]:
+    return [
+        ServicePort(
+            name=str(item["name"]),
+            protocol=str(item["protocol"]),
+            ports=tuple(item["container_ports"]),
+            is_endpoint=bool(item.get("is_inference")),
+        )
+        for item in kernel.record.services
+    ]
+
+
+def _declaration(service: ServicePort) -> dict[str, Any]:
+    return {"name": service.name, "protocol": service.protocol, "ports": list(service.ports)}
+
+
+def _state(data: object) -> ServiceState:
+    """What the runner tells, which belongs to the user. Raises RunError."""
+    try:
+        return msgspec.convert(data, ServiceState)
+    except msgspec.ValidationError as e:
+        raise RunError(f"the runner does not tell of a service what it should: {e}") from e

@@ -1,1 +1,0 @@
-"""Creation, restart, destruction and recovery of kernels."""

@@ -1,1 +1,0 @@
-"""Loops: one file each, level-triggered, each survives its own errors."""

@@ -1,1 +1,0 @@
-"""Runs of user code inside a kernel."""
