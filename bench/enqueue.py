@@ -31,12 +31,12 @@ from ai.backend.common.wire.reports import ImageReport, PluginReport
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.process.memory import collect_rarely
-from ai.backend.manager.adapters.db import tables as t
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.agents.model import Agent
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.model.cluster import Agent
-from ai.backend.manager.model.session import Kernel, Session
-from ai.backend.manager.ports.stores import UNLIMITED
+from ai.backend.manager.sessions import tables as sessions_tables
+from ai.backend.manager.sessions.model import Kernel, Session
+from ai.backend.manager.sessions.store import UNLIMITED
 from bench.figures import Figure, benchmark
 from tests.support.postgres import PostgresServer, why_not
 
@@ -140,9 +140,9 @@ async def _measure(database: Database, sessions: int) -> dict[str, float]:
 
 
 async def _count(database: Database, status: SessionStatus | None) -> int:
-    query = select(func.count()).select_from(t.sessions)
+    query = select(func.count()).select_from(sessions_tables.sessions)
     if status is not None:
-        query = query.where(t.sessions.c.status == status)
+        query = query.where(sessions_tables.sessions.c.status == status)
     return await database.run_read(lambda s: int(s.execute(query).scalar_one()))
 
 

@@ -19,7 +19,7 @@ import pytest
 from ai.backend.client.config import APIConfig
 from ai.backend.client.exceptions import BackendError
 from ai.backend.client.session import Session
-from ai.backend.manager.services.crash_points import SESSION_CRASH_POINTS as MANAGER_POINTS
+from ai.backend.manager.crash_points import SESSION_CRASH_POINTS as MANAGER_POINTS
 from tests.support import audit
 from tests.support.cluster import wait_until
 from tests.support.daemons import AGENT, MANAGER, SeparateCluster

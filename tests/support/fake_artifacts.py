@@ -18,7 +18,8 @@ from ai.backend.common.artifacts import ArtifactType, RevisionStatus
 from ai.backend.common.errors import ArtifactNotFound, BackendError, StaleAttempt, Unavailable
 from ai.backend.common.wire.artifacts import ImportPhase, ImportState, MountState
 from ai.backend.infra.http.errors import problem
-from ai.backend.manager.model.artifact import (
+from ai.backend.manager.artifacts.gateway import Pages, Progress, RemoteRevision, ScanRequest
+from ai.backend.manager.artifacts.model import (
     ArtifactFile,
     ArtifactRegistry,
     ArtifactStorage,
@@ -27,7 +28,6 @@ from ai.backend.manager.model.artifact import (
     RevisionRow,
     UploadFile,
 )
-from ai.backend.manager.ports.artifact_depot import Pages, Progress, RemoteRevision, ScanRequest
 
 CONTENT = b"weights of a small model\n"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -48,7 +48,7 @@ def model(name: str, *versions: str, digest: str = COMMIT) -> FoundArtifact:
 
 @dataclass
 class FakeDepot:
-    """Implements :class:`ai.backend.manager.ports.artifact_depot.ArtifactDepot` below ``root``."""
+    """Implements :class:`ai.backend.manager.artifacts.gateway.ArtifactDepot` below ``root``."""
 
     root: Path
     models: list[FoundArtifact] = field(default_factory=list)
@@ -167,7 +167,7 @@ class FakeDepot:
 
 @dataclass
 class FakeReservoirs:
-    """Implements :class:`ai.backend.manager.ports.artifact_depot.Reservoirs`."""
+    """Implements :class:`ai.backend.manager.artifacts.gateway.Reservoirs`."""
 
     status: RevisionStatus = RevisionStatus.AVAILABLE
     status_info: str | None = None

@@ -24,12 +24,13 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.folders import FolderKey
 from ai.backend.common.volume_paths import FolderPath, QuotaScopeId
-from ai.backend.manager.model.folder import FileInfo, FolderUsage, ScopeUsage, Ticket, Volume, VolumeHealth, VolumeMount
-from ai.backend.manager.ports.storage import Progress
+from ai.backend.manager.folders.gateway import Progress
+from ai.backend.manager.folders.model import FileInfo, FolderUsage, ScopeUsage, Ticket
+from ai.backend.manager.volumes.model import Volume, VolumeHealth, VolumeMount
 
 
 class FakeStorage:
-    """Implements :class:`ai.backend.manager.ports.storage.StorageGateway` with volumes below ``root``."""
+    """Implements :class:`ai.backend.manager.folders.gateway.StorageGateway` with volumes below ``root``."""
 
     def __init__(self, root: Path, *hosts: str) -> None:
         self.root = root

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.migrate import upgrade
-from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
+from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 
 
 async def _migrate(path: Path) -> None:

@@ -117,7 +117,7 @@ class PostgresServer:
 async def _migrate(url: str) -> None:
     from ai.backend.infra.database import Database
     from ai.backend.infra.database.migrate import upgrade
-    from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
+    from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
 
     database = Database(url)
     try:

@@ -19,8 +19,8 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.server import serve
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.api.app import build_app
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.composition.app import build_app
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy

@@ -14,9 +14,11 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock, SystemClock
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.composition import Manager
-from ai.backend.manager.config.settings import AgentSettings, ManagerSettings, SessionSettings
-from ai.backend.manager.model.identity import Caller
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.agents.settings import AgentSettings
+from ai.backend.manager.composition.manager import Manager
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.sessions.settings import SessionSettings
 from tests.component.manager.fakes import FakeAgent
 from tests.support.migrated import migrated
 

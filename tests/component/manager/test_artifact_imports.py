@@ -17,13 +17,13 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.artifacts.facade import Artifacts
+from ai.backend.manager.artifacts.gateway import ScanRequest
+from ai.backend.manager.artifacts.model import Revision, RevisionRow
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.model.artifact import Revision, RevisionRow
-from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.ports.artifact_depot import ScanRequest
-from ai.backend.manager.services.artifacts.bundle import Artifacts
-from ai.backend.manager.services.crash_points import ARTIFACT_CRASH_POINTS
+from ai.backend.manager.crash_points import ARTIFACT_CRASH_POINTS
 from tests.support.fake_hub import FakeHub, Model
 from tests.support.forked import ForkedPopen
 from tests.support.storage_proxy import MANAGER_SECRET, ProxyProcess

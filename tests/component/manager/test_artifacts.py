@@ -29,16 +29,18 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import SystemClock
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.composition import Manager
-from ai.backend.manager.config.settings import ArtifactSettings, ManagerSettings, SessionSettings
-from ai.backend.manager.model.artifact import ArtifactQuery, Revision, RevisionRow
-from ai.backend.manager.model.folder import CreateFolder
-from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.model.journal import Task, TaskStatus
-from ai.backend.manager.model.session import CreateSession
-from ai.backend.manager.ports.artifact_depot import ScanRequest
-from ai.backend.manager.services.artifacts.bundle import Artifacts
-from ai.backend.manager.services.artifacts.writer import RevisionWriter
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.artifacts.facade import Artifacts
+from ai.backend.manager.artifacts.gateway import ScanRequest
+from ai.backend.manager.artifacts.model import ArtifactQuery, Revision, RevisionRow
+from ai.backend.manager.artifacts.settings import ArtifactSettings
+from ai.backend.manager.artifacts.writer import RevisionWriter
+from ai.backend.manager.composition.manager import Manager
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.folders.model import CreateFolder
+from ai.backend.manager.sessions.model import CreateSession
+from ai.backend.manager.sessions.settings import SessionSettings
+from ai.backend.manager.tasks.model import Task, TaskStatus
 from tests.component.manager.fakes import FakeAgent
 from tests.support.fake_artifacts import COMMIT, CONTENT, FakeDepot, FakeReservoirs, model
 from tests.support.fake_storage import FakeStorage

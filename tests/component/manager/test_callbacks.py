@@ -16,14 +16,16 @@ from aiohttp import web
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.adapters.callbacks import HttpCallbackSender
-from ai.backend.manager.adapters.memory.session_store import MemorySessionStore
-from ai.backend.manager.composition import Manager
-from ai.backend.manager.config.settings import CallbackSettings, ManagerSettings, SessionSettings
-from ai.backend.manager.model.callback import Callback
-from ai.backend.manager.model.session import CreateSession
-from ai.backend.manager.ports.world import CallbackFailed
-from ai.backend.manager.services.loops.callbacks import CallbackLoop
+from ai.backend.manager.composition.manager import Manager
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.events.settings import CallbackSettings
+from ai.backend.manager.events.webhook_client import HttpCallbackSender
+from ai.backend.manager.events.webhook_gateway import CallbackFailed
+from ai.backend.manager.events.webhook_loop import CallbackLoop
+from ai.backend.manager.sessions.callbacks import Callback
+from ai.backend.manager.sessions.memory import MemorySessionStore
+from ai.backend.manager.sessions.model import CreateSession
+from ai.backend.manager.sessions.settings import SessionSettings
 from tests.component.manager.fakes import FakeAgent
 from tests.contract.store.builders import NOW, event, make_session
 

@@ -10,7 +10,7 @@ import pytest
 
 from ai.backend.common.errors import BackendError, CreationDeferred, CreationDenied
 from ai.backend.common.wire.agent import KernelSpec
-from ai.backend.manager.model.session import CreateSession
+from ai.backend.manager.sessions.model import CreateSession
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

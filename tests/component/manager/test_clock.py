@@ -6,7 +6,7 @@ import pytest
 
 from ai.backend.common.errors import CreationDeferred
 from ai.backend.common.states import SessionStatus
-from ai.backend.manager.model.session import CreateSession, Session
+from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

@@ -24,9 +24,9 @@ from ai.backend.common.errors import (
 from ai.backend.common.ids import AgentId
 from ai.backend.common.states import AgentStatus, ClusterMode, SessionStatus, SessionType
 from ai.backend.common.wire.reports import OverlayReport
-from ai.backend.manager.model.identity import ResourcePolicy
-from ai.backend.manager.model.session import CreateSession
-from ai.backend.manager.services.request_checks import parse_start
+from ai.backend.manager.identity.model import ResourcePolicy
+from ai.backend.manager.sessions.creation.request import parse_start
+from ai.backend.manager.sessions.model import CreateSession
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

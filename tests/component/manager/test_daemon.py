@@ -17,7 +17,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.commands.start_server import serve
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.main import main
 from tests.support.certificates import self_signed

@@ -11,8 +11,8 @@ from ai.backend.common.errors import InvalidAllocation
 from ai.backend.common.states import KernelStatus, SessionStatus
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import UnhealthyDevice
-from ai.backend.manager.model.journal import Event
-from ai.backend.manager.model.session import CreateSession, Session
+from ai.backend.manager.sessions.events import Event
+from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

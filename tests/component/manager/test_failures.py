@@ -19,7 +19,7 @@ from ai.backend.common.states import (
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import ObservationReport
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.model.session import CreateSession, Session
+from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import SETTINGS, Cluster, start_manager
 from tests.component.manager.fakes import FakeAgent, Held
 

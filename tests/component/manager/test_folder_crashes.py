@@ -15,12 +15,12 @@ from ai.backend.common.folders import FolderKey, FolderStatus
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.model.folder import CreateFolder, Folder
-from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.services.crash_points import FOLDER_CRASH_POINTS
-from ai.backend.manager.services.folders.bundle import Folders
+from ai.backend.manager.crash_points import FOLDER_CRASH_POINTS
+from ai.backend.manager.folders.facade import Folders
+from ai.backend.manager.folders.model import CreateFolder, Folder
 from tests.support.fake_storage import FakeStorage
 from tests.support.forked import ForkedPopen
 from tests.support.migrated import migrated

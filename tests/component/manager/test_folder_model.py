@@ -29,13 +29,13 @@ from ai.backend.common.folders import FolderPermission, FolderStatus
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.adapters.db.folder_store import SqlFolderStore
-from ai.backend.manager.adapters.db.folder_tables import folder_invitations
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.model.folder import CreateFolder, InvitationState
-from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.services.folders.bundle import Folders
+from ai.backend.manager.folders.facade import Folders
+from ai.backend.manager.folders.model import CreateFolder, InvitationState
+from ai.backend.manager.folders.sql import SqlFolderStore
+from ai.backend.manager.folders.tables import folder_invitations
 from tests.support.fake_storage import FakeStorage
 from tests.support.migrated import migrated
 

@@ -10,7 +10,7 @@ import pytest
 
 from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
 from ai.backend.common.wire.reports import HookTrouble
-from ai.backend.manager.model.session import CreateSession, Session
+from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

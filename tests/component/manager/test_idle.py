@@ -9,8 +9,8 @@ import msgspec
 
 from ai.backend.common.states import RunMode, SessionStatus
 from ai.backend.common.wire.reports import StatReport
-from ai.backend.manager.model.session import CreateSession, Session
-from ai.backend.manager.services.execution import RunRequest
+from ai.backend.manager.execution.service import RunRequest
+from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import SETTINGS, Cluster, start_manager
 from tests.component.manager.fakes import FakeAgent
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from ai.backend.manager.crash_points import IMAGE_CRASH_POINTS
 from ai.backend.manager.main import main
-from ai.backend.manager.services.crash_points import IMAGE_CRASH_POINTS
 from tests.support.docker_registry import DockerRegistry, running_registry
 from tests.support.forked import ForkedPopen
 from tests.support.migrated import migrated

@@ -16,12 +16,14 @@ from ai.backend.common.ids import TaskId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import RunMode, UserRole
 from ai.backend.common.wire.execution import FileBlob
-from ai.backend.manager.model.cluster import ResourcePreset
-from ai.backend.manager.model.journal import Event, TaskStatus
-from ai.backend.manager.model.query import ListQuery
-from ai.backend.manager.model.session import CreateSession
-from ai.backend.manager.services.execution import RunRequest
-from ai.backend.manager.services.journal import EventFilter, TaskProgress
+from ai.backend.manager.events.service import EventFilter
+from ai.backend.manager.execution.service import RunRequest
+from ai.backend.manager.query.model import ListQuery
+from ai.backend.manager.resources.model import ResourcePreset
+from ai.backend.manager.sessions.events import Event
+from ai.backend.manager.sessions.model import CreateSession
+from ai.backend.manager.tasks.model import TaskStatus
+from ai.backend.manager.tasks.service import TaskProgress
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, insert, select
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.clock import SystemClock
 from ai.backend.infra.database import Database
-from ai.backend.manager.adapters.db import tables as t
-from ai.backend.manager.adapters.db.lease_store import SqlLeaseStore
-from ai.backend.manager.services.leadership import Leadership
+from ai.backend.manager.agents import tables as agents_tables
+from ai.backend.manager.leadership.service import Leadership
+from ai.backend.manager.leadership.sql import SqlLeaseStore
 from tests.support.postgres import emptied, migrated_template, shared_server
 
 pytestmark = pytest.mark.needs("postgres")
@@ -30,7 +30,7 @@ async def databases() -> AsyncIterator[tuple[Database, Database]]:
 
 
 def _note(s: Connection) -> None:
-    s.execute(insert(t.slot_types), {"slot_name": "written", "slot_type": "count", "display": {}})
+    s.execute(insert(agents_tables.slot_types), {"slot_name": "written", "slot_type": "count", "display": {}})
 
 
 async def test_a_lease_has_one_holder_and_a_fence(databases: tuple[Database, Database]) -> None:
@@ -50,7 +50,7 @@ async def test_a_lease_has_one_holder_and_a_fence(databases: tuple[Database, Dat
         with pytest.raises(Conflict):
             await asyncio.create_task(databases[0].run_write(_note))
     assert await one.acquire("leader", "a", ttl_s=60) is None
-    assert await databases[1].run_read(lambda s: s.execute(select(t.slot_types)).all()) == []
+    assert await databases[1].run_read(lambda s: s.execute(select(agents_tables.slot_types)).all()) == []
     await two.release(second)
     third = await one.acquire("leader", "a", ttl_s=60)
     assert third is not None

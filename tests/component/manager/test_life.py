@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ai.backend.common.states import RunMode, SessionStatus
-from ai.backend.manager.model.session import CreateSession
-from ai.backend.manager.services.execution import RunRequest
+from ai.backend.manager.execution.service import RunRequest
+from ai.backend.manager.sessions.model import CreateSession
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

@@ -10,8 +10,8 @@ import pytest
 from ai.backend.common.errors import LimitExceeded
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
-from ai.backend.manager.model.cluster import ResourcePreset
-from ai.backend.manager.model.session import CreateSession, Session
+from ai.backend.manager.resources.model import ResourcePreset
+from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

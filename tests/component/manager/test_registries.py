@@ -14,10 +14,10 @@ import pytest
 from aiohttp import web
 
 from ai.backend.common.errors import AddressRefused, BackendError, NotFound, RegistryRefused, RegistryUnavailable
-from ai.backend.manager.adapters.registries import http
-from ai.backend.manager.adapters.registries.manifests import MAX_MANIFEST
-from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
-from ai.backend.manager.model.image import ContainerRegistry, ContainerRegistryType, FoundImage, ScanStep
+from ai.backend.manager.images.client import http
+from ai.backend.manager.images.client.manifests import MAX_MANIFEST
+from ai.backend.manager.images.client.scanner import HttpRegistryScanner
+from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, FoundImage, ScanStep
 from tests.support.docker_registry import CONFIG, INDEX, MANIFEST, PASSWORD, USER, DockerRegistry, running_registry
 from tests.support.fake_harbor import FakeHarbor, artifact, serving, told
 

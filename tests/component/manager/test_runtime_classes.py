@@ -10,7 +10,7 @@ from ai.backend.common.errors import InvalidInput, UnsupportedResource
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import Enforcement, SessionStatus
 from ai.backend.common.wire.reports import AgentReport, RuntimeClassReport
-from ai.backend.manager.model.session import CreateSession
+from ai.backend.manager.sessions.model import CreateSession
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

@@ -20,11 +20,11 @@ from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.main import main
-from ai.backend.manager.model.changes import Change
-from ai.backend.manager.model.session import CreateSession, Session
-from ai.backend.manager.services.loops.schedule import group_policy
-from ai.backend.manager.services.shares import ShareBook
-from ai.backend.manager.services.snapshots import scope_of
+from ai.backend.manager.scheduling.fair_share import ShareBook
+from ai.backend.manager.scheduling.loop import group_policy
+from ai.backend.manager.scheduling.snapshot import scope_of
+from ai.backend.manager.sessions.changes import Change
+from ai.backend.manager.sessions.model import CreateSession, Session
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 

@@ -18,14 +18,14 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.client_tokens import Answer
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.adapters.backing import sealer_of, secrets_file
-from ai.backend.manager.adapters.db.artifact_store import SqlArtifactStore
-from ai.backend.manager.adapters.db.sealing import Sealer, new_key
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.artifacts.model import ArtifactRegistry
+from ai.backend.manager.artifacts.sql import SqlArtifactStore
+from ai.backend.manager.composition.backing_services import sealer_of, secrets_file
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.idempotency.store import AnswerStore
 from ai.backend.manager.main import main
-from ai.backend.manager.model.artifact import ArtifactRegistry
-from ai.backend.manager.ports.stores import AnswerStore
+from ai.backend.manager.secrets.sealer import Sealer, new_key
 from tests.support.migrated import migrated
 
 HUB = "config/docker/registry/hub"

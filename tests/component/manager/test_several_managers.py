@@ -17,11 +17,11 @@ from ai.backend.common.states import SessionStatus
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.composition import Manager
-from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.model.journal import TaskStatus
-from ai.backend.manager.model.session import CreateSession
-from ai.backend.manager.services.journal import TaskProgress
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.composition.manager import Manager
+from ai.backend.manager.sessions.model import CreateSession
+from ai.backend.manager.tasks.model import TaskStatus
+from ai.backend.manager.tasks.service import TaskProgress
 from tests.component.manager.conftest import SETTINGS
 from tests.component.manager.fakes import FakeAgent
 from tests.support.postgres import emptied, migrated_template, shared_server

@@ -14,9 +14,9 @@ from ai.backend.common.states import SessionStatus, SlotType
 from ai.backend.common.wire.agent import KernelSpec
 from ai.backend.common.wire.reports import AgentReport, PluginReport, SlotReport
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.model.cluster import SlotTypeInfo
-from ai.backend.manager.model.identity import ResourceGroup
-from ai.backend.manager.model.session import CreateSession
+from ai.backend.manager.agents.model import SlotTypeInfo
+from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.sessions.model import CreateSession
 from tests.component.manager.conftest import SETTINGS, Cluster, start_manager
 from tests.component.manager.fakes import FakeAgent
 

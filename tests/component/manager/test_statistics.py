@@ -6,7 +6,7 @@ import msgspec
 
 from ai.backend.common.wire.reports import StatReport
 from ai.backend.infra.bus import Bus
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.composition.manager import Manager
 from tests.component.manager.conftest import SETTINGS, Cluster
 from tests.component.manager.fakes import FakeAgent
 from tests.component.manager.test_creation import request

@@ -16,10 +16,11 @@ from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import CreationDeferred, CreationDenied
 from ai.backend.common.states import KernelStatus, SessionStatus
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.composition import Manager
-from ai.backend.manager.config.settings import ManagerSettings, SessionSettings
-from ai.backend.manager.model.identity import Caller
-from ai.backend.manager.model.session import CreateSession, Session
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.composition.manager import Manager
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.sessions.model import CreateSession, Session
+from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.plugin.accelerator import TerminationDeferred
 from ai.backend.plugin.discovery import PluginSource
 from tests.component.manager.conftest import start_manager

@@ -23,7 +23,7 @@ from ai.backend.infra.config_store import (
 )
 from ai.backend.infra.config_store.etcd import EtcdConfigStore
 from ai.backend.infra.database import Database
-from ai.backend.manager.adapters.backing import stay_listed
+from ai.backend.manager.composition.backing_services import stay_listed
 from tests.support.etcd_server import EtcdServer
 
 GROUP = ConfigScope(ScopeKind.RESOURCE_GROUP, "gpu")

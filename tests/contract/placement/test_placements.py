@@ -12,7 +12,7 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
-from ai.backend.manager.services.placements import adapt
+from ai.backend.manager.resource_groups.placement_plugins import adapt
 from ai.backend.plugin.placement import Candidate, Dice, PlacementPlugin
 from ai.backend.plugin.testing.placement import PlacementContract
 from tests.unit.core.scheduling.builders import NOW, agent, session, slots

@@ -19,10 +19,10 @@ from ai.backend.common.errors import AddressRefused, ArtifactIncomplete, Artifac
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
 from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.infra.config_store import MemoryConfigStore
-from ai.backend.manager.adapters.artifact_depot import ProxyArtifactDepot
-from ai.backend.manager.adapters.storage_proxy import StorageProxies
-from ai.backend.manager.config.settings import ArtifactSettings
-from ai.backend.manager.model.artifact import (
+from ai.backend.manager.artifacts.client import ProxyArtifactDepot
+from ai.backend.manager.artifacts.gateway import ArtifactDepot, ScanRequest
+from ai.backend.manager.artifacts.loop import problem_of
+from ai.backend.manager.artifacts.model import (
     Artifact,
     ArtifactRegistry,
     FoundArtifact,
@@ -31,8 +31,8 @@ from ai.backend.manager.model.artifact import (
     Stages,
     UploadFile,
 )
-from ai.backend.manager.ports.artifact_depot import ArtifactDepot, ScanRequest
-from ai.backend.manager.services.loops.artifacts import problem_of
+from ai.backend.manager.artifacts.settings import ArtifactSettings
+from ai.backend.manager.folders.client import StorageProxies
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
 from tests.support.fake_artifacts import CONTENT, FakeDepot, model

@@ -22,8 +22,8 @@ from ai.backend.common.folders import FolderKey
 from ai.backend.common.ids import FolderId
 from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.infra.config_store import MemoryConfigStore
-from ai.backend.manager.adapters.storage_proxy import StorageProxies
-from ai.backend.manager.ports.storage import StorageGateway
+from ai.backend.manager.folders.client import StorageProxies
+from ai.backend.manager.folders.gateway import StorageGateway
 from ai.backend.storage.config.settings import StorageSettings
 from ai.backend.storage.main import StorageProxy
 from tests.support.fake_storage import FakeStorage

@@ -10,9 +10,9 @@ import pytest
 
 from ai.backend.common.errors import Conflict
 from ai.backend.infra.database import Database
-from ai.backend.manager.adapters.db.image_store import SqlImageStore
-from ai.backend.manager.model.image import FoundImage, ImageAlias
-from ai.backend.manager.ports.images import ImageStore
+from ai.backend.manager.images.model import FoundImage, ImageAlias
+from ai.backend.manager.images.sql import SqlImageStore
+from ai.backend.manager.images.store import ImageStore
 from tests.contract.store.builders import NOW
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server

@@ -13,10 +13,12 @@ import pytest
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import TaskId, UserId
 from ai.backend.infra.database import Database
-from ai.backend.manager.adapters.db.cluster_store import SqlJournalStore
-from ai.backend.manager.adapters.memory.cluster_store import MemoryJournalStore
-from ai.backend.manager.model.journal import AuditRecord, Task, TaskStatus
-from ai.backend.manager.ports.stores import AuditStore, TaskStore
+from ai.backend.manager.logs.model import AuditRecord
+from ai.backend.manager.logs.store import AuditStore
+from ai.backend.manager.tasks.memory import MemoryJournalStore
+from ai.backend.manager.tasks.model import Task, TaskStatus
+from ai.backend.manager.tasks.sql import SqlJournalStore
+from ai.backend.manager.tasks.store import TaskStore
 from tests.contract.store.builders import NOW
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server

@@ -15,27 +15,28 @@ from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
 from ai.backend.common.ids import DomainName, GroupId, SessionId, TemplateId, UserId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import Database
-from ai.backend.manager.adapters.db.activity_store import SqlActivityStore, SqlErrorLogStore
-from ai.backend.manager.adapters.db.session_default_store import SqlDotfileStore, SqlTemplateStore
-from ai.backend.manager.adapters.db.session_store import SqlSessionStore
-from ai.backend.manager.adapters.db.share_store import SqlShareStore
-from ai.backend.manager.adapters.memory.session_default_store import (
-    MemoryActivityStore,
-    MemoryDotfileStore,
-    MemoryErrorLogStore,
-    MemoryTemplateStore,
-)
-from ai.backend.manager.adapters.memory.session_store import Memory, MemorySessionStore
-from ai.backend.manager.adapters.memory.share_store import MemoryShareStore
-from ai.backend.manager.model.dotfile import MAX_DOTFILE_BYTES, MAX_DOTFILES, Dotfile, DotfileOwner, DotfileScope
-from ai.backend.manager.model.error_log import ErrorReport
-from ai.backend.manager.model.share_history import ShareHistory
-from ai.backend.manager.model.template import Template, TemplateKind
-from ai.backend.manager.ports.activity_store import ActivityStore
-from ai.backend.manager.ports.error_log_store import ErrorLogStore
-from ai.backend.manager.ports.session_defaults import DotfileStore, TemplateStore
-from ai.backend.manager.ports.share_store import ShareStore
-from ai.backend.manager.ports.stores import SessionStore
+from ai.backend.manager.dotfiles.memory import MemoryDotfileStore
+from ai.backend.manager.dotfiles.model import MAX_DOTFILE_BYTES, MAX_DOTFILES, Dotfile, DotfileOwner, DotfileScope
+from ai.backend.manager.dotfiles.sql import SqlDotfileStore
+from ai.backend.manager.dotfiles.store import DotfileStore
+from ai.backend.manager.idle.memory import MemoryActivityStore
+from ai.backend.manager.idle.sql import SqlActivityStore
+from ai.backend.manager.idle.store import ActivityStore
+from ai.backend.manager.logs.memory import MemoryErrorLogStore
+from ai.backend.manager.logs.model import ErrorReport
+from ai.backend.manager.logs.sql import SqlErrorLogStore
+from ai.backend.manager.logs.store import ErrorLogStore
+from ai.backend.manager.scheduling.memory import MemoryShareStore
+from ai.backend.manager.scheduling.model import ShareHistory
+from ai.backend.manager.scheduling.sql import SqlShareStore
+from ai.backend.manager.scheduling.store import ShareStore
+from ai.backend.manager.sessions.memory import Memory, MemorySessionStore
+from ai.backend.manager.sessions.sql import SqlSessionStore
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.templates.memory import MemoryTemplateStore
+from ai.backend.manager.templates.model import Template, TemplateKind
+from ai.backend.manager.templates.sql import SqlTemplateStore
+from ai.backend.manager.templates.store import TemplateStore
 from tests.contract.store.builders import KEY, NOW, make_session
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server

@@ -35,25 +35,19 @@ from ai.backend.common.states import AgentStatus, GroupType, SessionStatus, Slot
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.client_tokens import Answer, KnownCall
-from ai.backend.manager.adapters.memory.cluster_store import MemoryAgentStore, MemoryJournalStore
-from ai.backend.manager.adapters.memory.identity_store import MemoryIdentityStore
-from ai.backend.manager.adapters.memory.session_store import Memory, MemorySessionStore
-from ai.backend.manager.adapters.stores import Stores
-from ai.backend.manager.model.changes import Change, ObservationAck
-from ai.backend.manager.model.cluster import ResourcePreset, SlotTypeInfo
-from ai.backend.manager.model.identity import (
-    Domain,
-    Group,
-    GroupRef,
-    Keypair,
-    ResourceGroup,
-    ResourcePolicy,
-    StoragePolicy,
-    User,
-)
-from ai.backend.manager.model.query import Condition, Junction, ListQuery, OrderBy, SessionQuery
-from ai.backend.manager.model.session import OwnerLimits
-from ai.backend.manager.ports.identity_store import KeypairSecret, Surroundings
+from ai.backend.manager.agents.memory import MemoryAgentStore
+from ai.backend.manager.agents.model import SlotTypeInfo
+from ai.backend.manager.composition.stores import Stores
+from ai.backend.manager.identity.memory import MemoryIdentityStore
+from ai.backend.manager.identity.model import Domain, Group, GroupRef, Keypair, ResourcePolicy, StoragePolicy, User
+from ai.backend.manager.identity.store import KeypairSecret, Surroundings
+from ai.backend.manager.query.model import Condition, Junction, ListQuery, OrderBy
+from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resources.model import ResourcePreset
+from ai.backend.manager.sessions.changes import Change, ObservationAck
+from ai.backend.manager.sessions.memory import Memory, MemorySessionStore
+from ai.backend.manager.sessions.model import OwnerLimits, SessionQuery
+from ai.backend.manager.tasks.memory import MemoryJournalStore
 from tests.contract.store.builders import (
     AGENT,
     KEY,

@@ -14,12 +14,12 @@ import pytest
 from ai.backend.common.ids import DomainName, GroupId, UserId
 from ai.backend.common.states import KernelStatus
 from ai.backend.infra.database import Database
-from ai.backend.manager.adapters.db.session_store import SqlSessionStore
-from ai.backend.manager.adapters.db.usage_store import SqlUsageStore
-from ai.backend.manager.model.session import Session
-from ai.backend.manager.model.usage import Cursor, UsageQuery, UsedKernel
-from ai.backend.manager.ports.stores import SessionStore
-from ai.backend.manager.ports.usage_store import UsageStore
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.sql import SqlSessionStore
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.usage.model import Cursor, UsageQuery, UsedKernel
+from ai.backend.manager.usage.sql import SqlUsageStore
+from ai.backend.manager.usage.store import UsageStore
 from tests.contract.store.builders import NOW, SLOTS, make_session
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server

@@ -13,7 +13,7 @@ import pytest
 
 import ai.backend.plugin.crash_points
 from ai.backend.agent.crash_points import CRASH_POINTS as AGENT
-from ai.backend.manager.services.crash_points import CRASH_POINTS as MANAGER
+from ai.backend.manager.crash_points import CRASH_POINTS as MANAGER
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.runtime.docker.crash_points import CRASH_POINTS as DOCKER
 from ai.backend.runtime.process.crash_points import CRASH_POINTS as PROCESS

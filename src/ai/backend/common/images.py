@@ -148,3 +148,19 @@ def _minimum_problem(name: str, text: str) -> str | None:
     if any(value < 0 or value.is_infinite() for value in quantity.values()):
         return f"{name[:64]} is {text[:32]!r}, which no session can have"
     return None
+
+
+def split_image(canonical: str) -> tuple[str, str, str]:
+    """Registry, name and tag of an image's full name; the registry is empty for the images of a node.
+
+    >>> split_image("cr.example.org:5000/stable/python:3.11")
+    ('cr.example.org:5000', 'stable/python', '3.11')
+    >>> split_image("python:3.11")
+    ('', 'python', '3.11')
+    """
+    registry, slash, rest = canonical.partition("/")
+    if not slash or not ("." in registry or ":" in registry or registry == "localhost"):
+        registry, rest = "", canonical
+    head, _, last = rest.rpartition("/")
+    name, _, tag = last.partition(":")
+    return registry, f"{head}/{name}" if head else name, tag

@@ -12,9 +12,9 @@ from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.server import make_runner, serve_on
 from ai.backend.infra.rpc.endpoints import ManagerEndpoint
-from ai.backend.manager.adapters.backing import sealer_of
-from ai.backend.manager.api.app import build_app
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.composition.app import build_app
+from ai.backend.manager.composition.backing_services import sealer_of
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.standalone.credentials import Keys, read_env_file, write_env_file
 from ai.backend.standalone.instance import ClusterFile

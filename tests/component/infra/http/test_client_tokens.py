@@ -18,7 +18,7 @@ from ai.backend.infra.http.routes import Call, Reply, Schema, endpoints_of, rout
 from ai.backend.infra.http.server import HttpServer, serve
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
-from ai.backend.manager.adapters.memory.answer_store import MemoryAnswerStore
+from ai.backend.manager.idempotency.memory import MemoryAnswerStore
 from tests.component.infra.http.conftest import ACCESS, SECRET, Keys, Trail
 from tests.support.signed_http import RawClient, RawReply
 

@@ -32,9 +32,10 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.server import serve
 from ai.backend.infra.rpc.memory import MemoryLink
-from ai.backend.manager.api.app import build_app
-from ai.backend.manager.composition import Manager
-from ai.backend.manager.config.settings import ManagerSettings, SessionSettings
+from ai.backend.manager.composition.app import build_app
+from ai.backend.manager.composition.manager import Manager
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.sessions.settings import SessionSettings
 from tests.component.manager.conftest import Cluster
 from tests.component.manager.fakes import FakeAgent
 from tests.support.fake_artifacts import FakeDepot, FakeReservoirs

@@ -16,7 +16,7 @@ from ai.backend.client.session import Session
 from ai.backend.common.errors import ArtifactIncomplete
 from ai.backend.common.ids import TaskId
 from ai.backend.common.states import UserRole
-from ai.backend.manager.api.reference import document
+from ai.backend.manager.composition.api_reference import document
 from tests.component.manager.api.conftest import Api
 from tests.support.fake_artifacts import CONTENT, FakeDepot, model
 from tests.support.signed_http import RawClient

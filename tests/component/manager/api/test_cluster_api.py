@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from ai.backend.manager.model.identity import Group
+from ai.backend.manager.identity.model import Group
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.test_slots import Machine
 from tests.component.manager.test_variants import GpuAgent

@@ -12,7 +12,7 @@ import pytest
 
 from ai.backend.common.folders import FolderStatus
 from ai.backend.common.volume_paths import QuotaScopeId
-from ai.backend.manager.services.folders.bundle import Folders
+from ai.backend.manager.folders.facade import Folders
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.api.test_folders_api import call, create, directories, make, names
 

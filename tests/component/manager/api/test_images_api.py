@@ -14,7 +14,7 @@ from ai.backend.common.errors import StorageFull
 from ai.backend.common.ids import TaskId
 from ai.backend.common.wire.agent import ImageJobState
 from ai.backend.common.wire.reports import ImageReport
-from ai.backend.manager.model.journal import Task
+from ai.backend.manager.tasks.model import Task
 from tests.component.manager.api.conftest import Api
 from tests.component.manager.fakes import FakeAgent
 from tests.support.fake_harbor import FakeHarbor, artifact, serving

@@ -12,9 +12,9 @@ import pytest
 from ai.backend.common.artifacts import RegistryType, RevisionStatus
 from ai.backend.common.errors import ArtifactNotFound, Conflict, RegistryRefused, RegistryUnavailable
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
-from ai.backend.manager.adapters.reservoirs import SdkReservoirs
-from ai.backend.manager.model.artifact import Artifact, ArtifactRegistry, FoundArtifact, Revision, RevisionRow
-from ai.backend.manager.ports.artifact_depot import ScanRequest
+from ai.backend.manager.artifacts.gateway import ScanRequest
+from ai.backend.manager.artifacts.model import Artifact, ArtifactRegistry, FoundArtifact, Revision, RevisionRow
+from ai.backend.manager.artifacts.reservoir_client import SdkReservoirs
 from tests.component.manager.api.conftest import Api
 from tests.support.cluster import free_port
 from tests.support.fake_artifacts import FakeDepot, model

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from ai.backend.common.states import UserRole
-from ai.backend.manager.model.dotfile import MAX_DOTFILE_BYTES
+from ai.backend.manager.dotfiles.model import MAX_DOTFILE_BYTES
 from tests.component.manager.api.conftest import Api
 from tests.support.signed_http import RawClient
 

@@ -9,7 +9,7 @@ import pytest
 from ai.backend.agent.config.settings import AgentSettings
 from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.settings import load_settings
-from ai.backend.manager.adapters.backing import of_process
+from ai.backend.manager.composition.backing_services import of_process
 from ai.backend.manager.config.settings import ManagerSettings
 
 MANAGER = """

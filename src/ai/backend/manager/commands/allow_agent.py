@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ai.backend.common.errors import BackendError
-from ai.backend.manager.adapters.backing import agent_keys_folder, link_key_file
+from ai.backend.manager.composition.backing_services import agent_keys_folder, link_key_file
 from ai.backend.manager.config.settings import ManagerSettings
 
 

@@ -27,7 +27,7 @@ def api() -> None:
 @_output
 def dump_openapi(output: Path | None) -> None:
     """Print the OpenAPI document of the REST API."""
-    from ai.backend.manager.api.reference import openapi_json
+    from ai.backend.manager.composition.api_reference import openapi_json
 
     _put(openapi_json(), output)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from ai.backend.infra.bus import Bus
-from ai.backend.manager.adapters.backing import default_database, sealer_of
 from ai.backend.manager.commands.running import NoAgents, run
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.composition.backing_services import default_database, sealer_of
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 
 

@@ -14,7 +14,7 @@ import click
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ConfigStore, ScopeKind
 from ai.backend.manager.commands.running import on_config
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.services.config import flattened, planted
+from ai.backend.manager.system.configuration import flattened, planted
 
 _KINDS = {"global": ScopeKind.GLOBAL, "sgroup": ScopeKind.RESOURCE_GROUP, "node": ScopeKind.NODE}
 

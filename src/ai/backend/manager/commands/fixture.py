@@ -17,11 +17,11 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.infra.database import GUID, Database, JSONText, QuantityMap, UTCDateTime
 from ai.backend.infra.database.columns import EnumText, JSONTuple
-from ai.backend.manager.adapters.backing import sealer_of
-from ai.backend.manager.adapters.db import tables as t
-from ai.backend.manager.adapters.db.people import sealed
 from ai.backend.manager.commands.running import on_database
+from ai.backend.manager.composition.backing_services import sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.db import metadata as t
+from ai.backend.manager.secrets.columns import sealed
 
 _LINKS = {
     "sgroups_for_domains": ("domain", "domain"),

@@ -12,15 +12,15 @@ from ai.backend.common.images import architecture_name, check_alias
 from ai.backend.infra.clock import SystemClock
 from ai.backend.infra.config_store import SQLiteConfigStore
 from ai.backend.infra.database import Database
-from ai.backend.manager.adapters.backing import config_store, sealer_of
-from ai.backend.manager.adapters.db.image_store import SqlImageStore
-from ai.backend.manager.adapters.registries.scanner import HttpRegistryScanner
-from ai.backend.manager.adapters.sealed_config import SealedConfigStore
 from ai.backend.manager.commands.running import on_database
+from ai.backend.manager.composition.backing_services import config_store, sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.model.image import ImageAlias, ScanStep
-from ai.backend.manager.services.images.registries import RegistryBook
-from ai.backend.manager.services.images.rescan import Rescan
+from ai.backend.manager.images.client.scanner import HttpRegistryScanner
+from ai.backend.manager.images.model import ImageAlias, ScanStep
+from ai.backend.manager.images.registries import RegistryBook
+from ai.backend.manager.images.rescan import Rescan
+from ai.backend.manager.images.sql import SqlImageStore
+from ai.backend.manager.secrets.config import SealedConfigStore
 
 T = TypeVar("T")
 

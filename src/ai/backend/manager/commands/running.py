@@ -13,9 +13,9 @@ from ai.backend.common.errors import BackendError, NotFound, Unavailable
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.infra.config_store import ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database, current_revision
-from ai.backend.manager.adapters.backing import config_store, default_database, sealer_of
-from ai.backend.manager.adapters.sealed_config import SealedConfigStore
+from ai.backend.manager.composition.backing_services import config_store, default_database, sealer_of
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.secrets.config import SealedConfigStore
 
 T = TypeVar("T")
 

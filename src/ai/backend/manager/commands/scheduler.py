@@ -18,10 +18,10 @@ from ai.backend.core.scheduling.snapshot import Snapshot, dump_json, load_json
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.database import Database
 from ai.backend.manager.commands.running import NoAgents, on_database
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.model.session import Session
-from ai.backend.manager.services.placements import plugged
+from ai.backend.manager.resource_groups.placement_plugins import plugged
+from ai.backend.manager.sessions.model import Session
 
 
 @click.group("scheduler")

@@ -18,11 +18,13 @@ from sqlalchemy.engine import URL, make_url
 from ai.backend.common.states import FINAL_SESSION_STATUSES
 from ai.backend.infra.database import Database, current_revision, upgrade
 from ai.backend.infra.database.migrate import history
-from ai.backend.manager.adapters.backing import default_database
-from ai.backend.manager.adapters.db import MIGRATIONS, SCHEMA_HEAD
-from ai.backend.manager.adapters.db import tables as t
 from ai.backend.manager.commands.running import existing, on_database, run
+from ai.backend.manager.composition.backing_services import default_database
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
+from ai.backend.manager.logs import tables as logs_tables
+from ai.backend.manager.sessions import tables as sessions_tables
+from ai.backend.manager.tasks import tables as tasks_tables
 
 _UNITS = {"d": 1.0, "h": 1 / 24, "w": 7.0, "m": 30.0, "y": 365.0}
 
@@ -134,15 +136,21 @@ def clear_history(settings: ManagerSettings, retention: float, vacuum_full: bool
     before = datetime.now(UTC) - timedelta(days=retention)
 
     def clear(s: Connection) -> dict[str, int]:
-        ended = t.sessions.c.status.in_(FINAL_SESSION_STATUSES) & (
-            func.coalesce(t.sessions.c.terminated_at, t.sessions.c.created_at) < before
+        ended = sessions_tables.sessions.c.status.in_(FINAL_SESSION_STATUSES) & (
+            func.coalesce(sessions_tables.sessions.c.terminated_at, sessions_tables.sessions.c.created_at) < before
         )
-        old = select(t.sessions.c.id).where(ended).scalar_subquery()
-        gone = {"events": s.execute(delete(t.session_events).where(t.session_events.c.session_id.in_(old))).rowcount}
-        gone["sessions"] = s.execute(delete(t.sessions).where(ended)).rowcount
-        gone["records"] = s.execute(delete(t.audit_logs).where(t.audit_logs.c.at < before)).rowcount
-        done = t.tasks.c.status.in_(["bgtask_done", "bgtask_failed", "bgtask_cancelled"])
-        gone["tasks"] = s.execute(delete(t.tasks).where(done, t.tasks.c.updated_at < before)).rowcount
+        old = select(sessions_tables.sessions.c.id).where(ended).scalar_subquery()
+        gone = {
+            "events": s.execute(
+                delete(sessions_tables.session_events).where(sessions_tables.session_events.c.session_id.in_(old))
+            ).rowcount
+        }
+        gone["sessions"] = s.execute(delete(sessions_tables.sessions).where(ended)).rowcount
+        gone["records"] = s.execute(delete(logs_tables.audit_logs).where(logs_tables.audit_logs.c.at < before)).rowcount
+        done = tasks_tables.tasks.c.status.in_(["bgtask_done", "bgtask_failed", "bgtask_cancelled"])
+        gone["tasks"] = s.execute(
+            delete(tasks_tables.tasks).where(done, tasks_tables.tasks.c.updated_at < before)
+        ).rowcount
         return gone
 
     async def work(database: Database) -> dict[str, int]:

@@ -7,12 +7,12 @@ import click
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.clock import RandomIds, SystemClock
 from ai.backend.infra.database import Database
-from ai.backend.manager.adapters.backing import sealer_of, secrets_file
-from ai.backend.manager.adapters.db import sealed_rows
-from ai.backend.manager.adapters.db.sealing import add_key, keep_first_key
-from ai.backend.manager.adapters.sealed_config import forget_lost, seal_config
 from ai.backend.manager.commands.running import on_config, on_database
+from ai.backend.manager.composition.backing_services import sealer_of, secrets_file
 from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.maintenance import sql
+from ai.backend.manager.secrets.config import forget_lost, seal_config
+from ai.backend.manager.secrets.sealer import add_key, keep_first_key
 
 
 @click.group("secrets")
@@ -33,7 +33,7 @@ def new_key(settings: ManagerSettings) -> None:
 
 def _seal(settings: ManagerSettings) -> int:
     sealer = sealer_of(settings)
-    rows = on_database(settings, lambda database: sealed_rows.seal_rows(database, sealer))
+    rows = on_database(settings, lambda database: sql.seal_rows(database, sealer))
     return rows + on_config(settings, lambda config: seal_config(config, sealer), is_raw=True)
 
 
@@ -64,7 +64,7 @@ def reissue(settings: ManagerSettings) -> None:
 
     async def work(database: Database) -> list[tuple[str, str, str]]:
         sealer, now = sealer_of(settings), SystemClock().now()
-        made = await sealed_rows.reissue(database, sealer, lambda: id_generator.token(48), at=now)
+        made = await sql.reissue(database, sealer, lambda: id_generator.token(48), at=now)
         return [(email, str(access_key), secret) for email, access_key, secret in made]
 
     for email, access_key, secret in on_database(settings, work):

@@ -16,7 +16,7 @@ from ai.backend.infra.process.memory import collect_rarely, share_one_heap, tidi
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import Workers, first_has_ended
 from ai.backend.infra.telemetry import count_together, log_as_configured
-from ai.backend.manager.adapters.backing import (
+from ai.backend.manager.composition.backing_services import (
     Backing,
     advertised,
     agent_keys_folder,
@@ -24,7 +24,7 @@ from ai.backend.manager.adapters.backing import (
     of_process,
     sealer_of,
 )
-from ai.backend.manager.composition import Manager
+from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ async def serve(
     from ai.backend.infra.rpc.data.server import DataServer
     from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_or_generate_keypair
     from ai.backend.infra.rpc.zmq.manager import ZmqManagerEndpoint
-    from ai.backend.manager.api.app import build_app
+    from ai.backend.manager.composition.app import build_app
 
     own = settings.manager
     tls = tls_of(own.ssl_cert, own.ssl_privkey) if own.ssl_enabled and own.ssl_cert and own.ssl_privkey else None

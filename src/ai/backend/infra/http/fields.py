@@ -1,0 +1,66 @@
+"""Types and formats of fields that requests and replies share."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from msgspec import Meta
+
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+Word = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+ShortText = Annotated[str, Meta(max_length=1_024)]
+
+
+LongText = Annotated[str, Meta(max_length=262_144)]
+
+
+Path = Annotated[str, Meta(min_length=1, max_length=4_096, pattern="^[^\\x00]*$")]
+
+
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+
+
+PortText = Annotated[str, Meta(pattern="^[0-9]{1,5}$")]
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def iso(moment: datetime | None) -> str | None:
+    """ISO 8601 with its zone, as the spec's ``datetime``."""
+    return moment.isoformat() if moment is not None else None
+
+
+def duration_s(value: float | str | None) -> float | None:
+    """Seconds of a number or of text such as ``90``, ``30s``, ``5m``, ``1h``, ``2d``.
+
+    Raises:
+        InvalidInput: neither.
+    """
+    from ai.backend.infra.http.decode import refuse
+
+    if value is None or isinstance(value, float):
+        return value
+    number, unit = (value[:-1], _UNITS[value[-1]]) if value and value[-1] in _UNITS else (value, 1)
+    try:
+        seconds = float(number) * unit
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < float("inf"):
+        raise refuse({"batchTimeout": "not a duration; write seconds, or as 30s, 5m, 1h"})
+    return seconds
+
+
+def port_number(port: int | str) -> int:
+    """The number of a port that came as a number or as text. Raises InvalidInput."""
+    from ai.backend.infra.http.decode import refuse
+
+    number = int(port)
+    if not 0 < number < 65_536:
+        raise refuse({"config.preopen_ports": f"{number} is not a port"})
+    return number

@@ -1,0 +1,46 @@
+"""Caller of access."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ai.backend.common.ids import AccessKey, DomainName, UserId
+from ai.backend.common.states import UserRole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """An authenticated requester: a keypair and the user who owns it.
+
+    ``role`` is the user's; ``is_admin`` of the keypair is what the published client calls so. ``allowed_client_ip`` as
+    in :class:`User`.
+    """
+
+    user_id: UserId
+    email: str
+    username: str
+    role: UserRole
+    domain_name: DomainName
+    access_key: AccessKey
+    is_admin: bool
+    resource_policy: str
+    rate_limit: int
+    allowed_client_ip: tuple[str, ...] = ()
+
+    @property
+    def stimulus_id(self) -> str:
+        """Names the caller as the cause of a transition."""
+        return f"request of {self.access_key}"
+
+    @property
+    def is_superadmin(self) -> bool:
+        return self.role is UserRole.SUPERADMIN
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether objects of every domain are visible."""
+        return self.role in (UserRole.SUPERADMIN, UserRole.MONITOR)
+
+    @property
+    def is_any_admin(self) -> bool:
+        return self.role in (UserRole.SUPERADMIN, UserRole.ADMIN)

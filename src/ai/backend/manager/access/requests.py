@@ -1,0 +1,16 @@
+"""Requests of access."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ai.backend.common.errors import AuthenticationFailed
+from ai.backend.infra.http.routes import Call
+from ai.backend.manager.access.caller import Caller
+
+
+def caller_of(call: Call[Any, Any]) -> Caller:
+    """The caller of a signed request."""
+    if not isinstance(call.identity, Caller):
+        raise AuthenticationFailed("Sign this request.")
+    return call.identity

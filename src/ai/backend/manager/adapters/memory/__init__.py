@@ -1,1 +1,0 @@
-"""In-memory store with the semantics of the SQL one; used by simulations and tests."""

@@ -1,0 +1,1 @@
+"""Agents, their capabilities, devices and slots; watcher."""

@@ -1,0 +1,137 @@
+"""Agents and what they offer, as the manager knows them.
+
+Source: spec 03-09 (Agent, Image, ResourcePreset), client wire contract 3.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ai.backend.common.devices import DeviceHealth
+from ai.backend.common.errors import InvalidQuantity
+from ai.backend.common.ids import AccessKey, AgentId, KernelId, ResourceGroupName, SessionId, SlotName
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import AgentStatus, KernelStatus, SlotType
+from ai.backend.common.wire.reports import ImageReport, OverlayReport, PluginReport, RuntimeClassReport
+
+PULLING_RUNTIMES = frozenset({"docker"})
+
+
+def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
+    """What the failed ones of these devices would offer; a device that cannot be read has nothing."""
+    total = ResourceSlot()
+    for device in devices:
+        if device.get("health") == DeviceHealth.UNHEALTHY.value:
+            with suppress(KeyError, TypeError, AttributeError, InvalidQuantity):
+                total += ResourceSlot.parse({slot["slot_name"]: str(slot["amount"]) for slot in device["slots"]})
+    return total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """An agent as its last heartbeat described it.
+
+    Attributes:
+        epoch: grows with each start of the agent.
+        generation: of the device inventory.
+        devices: :class:`ai.backend.common.devices.ComputeDevice` as builtins, as they came.
+        enforcement: limit or isolation -> what the runtime really does about it.
+        location: the places that it is in, the widest first.
+        kernel_limit: how many kernels it takes at once; None for any number.
+        overlay: how it takes part in networks over several agents; None: it says nothing of them.
+        live_stat: ``{"node": {...}, "devices": {...}}``, latest in memory, filled at reads only.
+    """
+
+    id: AgentId
+    status: AgentStatus
+    status_changed: datetime
+    epoch: int = 0
+    region: str = "local"
+    architecture: str
+    scaling_group: ResourceGroupName
+    schedulable: bool = True
+    available_slots: ResourceSlot
+    occupied_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    addr: str = ""
+    first_contact: datetime
+    last_heartbeat: datetime
+    lost_at: datetime | None = None
+    version: str = ""
+    runtime: str = ""
+    tier: str = ""
+    enforcement: Mapping[str, str] = field(default_factory=dict)
+    generation: int = 0
+    devices: tuple[Mapping[str, Any], ...] = ()
+    plugins: tuple[PluginReport, ...] = ()
+    images: tuple[ImageReport, ...] = ()
+    runtime_classes: tuple[RuntimeClassReport, ...] = ()
+    overlay: OverlayReport | None = None
+    location: tuple[str, ...] = ()
+    kernel_limit: int | None = None
+    live_stat: Mapping[str, Any] | None = None
+    version_id: int = 1
+
+    @property
+    def can_pull(self) -> bool:
+        """Whether its runtime fetches images from registries."""
+        return self.runtime in PULLING_RUNTIMES
+
+    @property
+    def capacity(self) -> ResourceSlot:
+        """What it offers, and what it would offer if no device had failed: kernels may still hold that."""
+        return self.available_slots + withheld_slots(self.devices)
+
+    @property
+    def compute_plugins(self) -> Mapping[str, Mapping[str, Any]]:
+        """Plugin name -> its version, health and whatever it tells about itself."""
+        return {
+            p.name: {**p.info, "version": p.version, "healthy": p.healthy, **({"reason": p.reason} if p.reason else {})}
+            for p in self.plugins
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotTypeInfo:
+    """A slot that an agent has reported at any time; ``display`` is a
+    :class:`~ai.backend.common.devices.SlotDisplay` as builtins, or empty."""
+
+    slot_name: SlotName
+    slot_type: SlotType
+    display: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """What user interfaces show (peer facts 1.1), with something to show where the plugin says nothing."""
+        shown = self.display
+        is_bytes = self.slot_type is SlotType.BYTES
+        return {
+            "slot_name": self.slot_name,
+            "slot_type": self.slot_type.value,
+            "description": shown.get("description") or "",
+            "human_readable_name": shown.get("human_readable_name") or self.slot_name,
+            "display_unit": shown.get("display_unit") or ("GiB" if is_bytes else ""),
+            "number_format": {
+                "binary": shown.get("number_binary", is_bytes),
+                "round_length": shown.get("number_round_length", 0),
+            },
+            "display_icon": shown.get("display_icon") or "",
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """A kernel that occupies an agent, in short; the fields are those of :class:`Kernel`."""
+
+    kernel_id: KernelId
+    session_id: SessionId
+    agent: AgentId
+    access_key: AccessKey
+    status: KernelStatus
+    status_changed: datetime
+    attempt: int
+    slots: ResourceSlot
+    devices: Mapping[str, Mapping[str, str]]

@@ -1,0 +1,25 @@
+"""Settings of agents."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ai.backend.infra.settings import Settings
+
+
+class AgentSettings(Settings):
+    """How agents are watched."""
+
+    heartbeat_interval_s: float = Field(3.0, gt=0, description="How often agents report, in seconds.")
+    heartbeat_timeout_s: float = Field(
+        15.0, gt=0, description="An agent that is silent for longer is LOST, in seconds."
+    )
+    abandon_s: float = Field(
+        600.0, gt=0, description="After this silence, in seconds, the sessions on a LOST agent are given up."
+    )
+    abandon_terminating_s: float = Field(
+        30.0, gt=0, description="As abandon-s, for sessions that somebody wants to end."
+    )
+    presence_grace_s: float = Field(
+        10.0, gt=0, description="How long, in seconds, an agent may not list a kernel that it was asked for."
+    )

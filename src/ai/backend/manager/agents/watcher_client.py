@@ -1,0 +1,47 @@
+"""Asks watchers over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+from yarl import URL
+
+from ai.backend.common.errors import InvalidInput, Unavailable
+
+TOKEN_HEADER = "X-BackendAI-Watcher-Token"
+_TIMEOUT = aiohttp.ClientTimeout(total=75.0, connect=5.0)
+"""A watcher itself waits for a minute."""
+_MAX_ANSWER = 65_536
+
+
+class HttpWatcherGateway:
+    """Implements :class:`ai.backend.manager.agents.gateway.WatcherGateway`; ``https://`` before the host asks by TLS."""
+
+    async def ask(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
+        scheme, _, name = host.rpartition("://")
+        try:
+            url = URL.build(scheme=scheme or "http", host=name, port=int(port), path=path)
+            if url.scheme not in ("http", "https"):
+                raise ValueError(scheme)
+        except ValueError:
+            raise InvalidInput(f"{host[:64]}:{port[:8]} is no address of a watcher.") from None
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=_TIMEOUT, headers={TOKEN_HEADER: token}) as http,
+                http.request(method, url, allow_redirects=False) as reply,
+            ):
+                text = b""
+                while piece := await reply.content.read(_MAX_ANSWER):
+                    text += piece
+                    if len(text) > _MAX_ANSWER:
+                        raise ValueError("the answer is too long")
+                told = json.loads(text)
+                if reply.status != 200 or not isinstance(told, dict):
+                    said = (told.get("msg") or told.get("title")) if isinstance(told, dict) else None
+                    raise Unavailable(f"The watcher at {url.host} refused ({reply.status}): {str(said or '')[:500]}")
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
+            raise Unavailable(f"The watcher at {url.host} does not answer: {type(e).__name__}.") from e
+        return told

@@ -1,0 +1,202 @@
+"""The storage proxies as they fetch and keep artifacts, over HTTP (docs/reference/artifact-proxy-api.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from ai.backend.common.artifacts import ArtifactType, RegistryType
+from ai.backend.common.errors import ArtifactNotFound, BackendError, Unavailable
+from ai.backend.common.wire import artifacts as wire
+from ai.backend.manager.artifacts.gateway import Pages, ScanRequest
+from ai.backend.manager.artifacts.model import (
+    ArtifactFile,
+    ArtifactRegistry,
+    ArtifactStorage,
+    FoundArtifact,
+    FoundRevision,
+    RevisionRow,
+    Stages,
+    UploadFile,
+)
+from ai.backend.manager.artifacts.settings import ArtifactSettings
+from ai.backend.manager.folders.client import StorageProxies
+
+log = logging.getLogger(__name__)
+
+A = TypeVar("A", bound=wire.Answer)
+_SCAN_TIMEOUT = aiohttp.ClientTimeout(total=600.0, sock_connect=5.0)
+"""A hub is asked several times for every artifact that is looked at closely."""
+
+
+class ProxyArtifactDepot:
+    """Implements :class:`ai.backend.manager.artifacts.gateway.ArtifactDepot`."""
+
+    def __init__(self, proxies: StorageProxies, settings: ArtifactSettings) -> None:
+        self._proxies = proxies
+        self._url_s = settings.url_s
+
+    async def _ask(self, proxy: str, path: str, body: Any, kind: type[A], **how: Any) -> A:
+        answer = await self._proxies.ask(proxy, "POST", f"/artifacts/{path}", body, **how)
+        try:
+            return msgspec.convert(answer, kind)
+        except msgspec.ValidationError as e:
+            raise Unavailable(f"The storage proxy {proxy} answers what cannot be understood: {e}") from e
+
+    async def storages(self) -> Mapping[str, ArtifactStorage]:
+        names = await self._proxies.names()
+        told = await asyncio.gather(*(self._storages_of(name) for name in names))
+        return {storage.host: storage for storages in told for storage in storages}
+
+    async def _storages_of(self, proxy: str) -> list[ArtifactStorage]:
+        try:
+            answer = msgspec.convert(await self._proxies.ask(proxy, "GET", "/artifacts/storages"), wire.StoragesAnswer)
+        except (BackendError, msgspec.ValidationError) as e:
+            log.warning("the storage proxy %s does not tell its storages for artifacts: %s", proxy, e)
+            return []
+        return [
+            ArtifactStorage(host=f"{proxy}:{s.name}", backend=s.backend, capabilities=s.capabilities, stages=s.stages)
+            for s in answer.storages
+        ]
+
+    # ---- scanning ----
+
+    async def scan(self, proxy: str, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
+        if request.type not in (None, ArtifactType.MODEL):
+            return  # a hub has models alone
+        names = list(request.names)
+        if not names:
+            listed = await self._scan(
+                proxy,
+                registry,
+                search=request.search,
+                author=request.author,
+                limit=min(request.limit, wire.MAX_SCAN),
+            )
+            yield [_found(artifact) for artifact in listed.artifacts]
+            names = [artifact.name for artifact in listed.artifacts] if request.closely else []
+        for some in _batches(names, wire.MAX_NAMED):
+            answer = await self._scan(proxy, registry, names=tuple(some))
+            if answer.missing and request.names:
+                missing = ", ".join(answer.missing)
+                raise ArtifactNotFound(f"{registry.name} has no {missing}.", data={"names": list(answer.missing)})
+            yield [_found(artifact) for artifact in answer.artifacts]
+
+    async def _scan(self, proxy: str, registry: ArtifactRegistry, **what: Any) -> wire.ScanAnswer:
+        body = wire.ScanRequest(url=registry.url, token=registry.credentials.get("token"), **what)
+        return await self._ask(proxy, "scan", body, wire.ScanAnswer, timeout=_SCAN_TIMEOUT)
+
+    # ---- importing ----
+
+    async def begin_import(self, row: RevisionRow, *, ticket: str | None = None) -> wire.ImportState:
+        revision, stages = row.revision, _stages(row)
+        source: wire.HubSource | wire.ReservoirSource | wire.UploadSource
+        if ticket is not None:
+            source = wire.ReservoirSource(ticket=ticket)
+        elif row.registry.type is RegistryType.LOCAL:
+            source = wire.UploadSource()
+        else:
+            source = wire.HubSource(
+                url=row.registry.url,
+                token=row.registry.credentials.get("token"),
+                name=row.artifact.name,
+                version=revision.version,
+                digest=revision.digest,
+                size=revision.size,
+            )
+        body = wire.ImportRequest(
+            revision_id=revision.id,
+            attempt=revision.attempt,
+            type=row.artifact.type,
+            name=row.artifact.name,
+            version=revision.version,
+            source=source,
+            stages=_wire_stages(stages),
+            verify=stages.check,
+        )
+        return await self._ask(stages.proxy, "import", body, wire.ImportState)
+
+    async def upload(self, row: RevisionRow, files: Sequence[UploadFile]) -> Sequence[tuple[str, str]]:
+        stages = _stages(row)
+        body = wire.UploadRequest(
+            revision_id=row.revision.id,
+            attempt=row.revision.attempt,
+            files=tuple(wire.UploadFile(path=f.path, size=f.size, sha256=f.sha256) for f in files),
+            stages=_wire_stages(stages),
+            expires_s=self._url_s,
+        )
+        answer = await self._ask(stages.proxy, "upload", body, wire.UploadAnswer)
+        return [(file.path, file.url) for file in answer.files]
+
+    async def import_state(self, row: RevisionRow) -> wire.ImportState | None:
+        body = wire.ImportKey(revision_id=row.revision.id, attempt=row.revision.attempt)
+        try:
+            return await self._ask(_stages(row).proxy, "import/status", body, wire.ImportState)
+        except ArtifactNotFound:
+            return None
+
+    async def remove(self, row: RevisionRow) -> None:
+        if row.revision.stages is not None:
+            body = wire.RevisionKey(revision_id=row.revision.id)
+            await self._proxies.ask(row.revision.stages.proxy, "POST", "/artifacts/delete", body)
+
+    # ---- what is archived ----
+
+    async def files(self, row: RevisionRow) -> Sequence[ArtifactFile]:
+        found: list[ArtifactFile] = []
+        cursor: str | None = None
+        while True:
+            body = wire.FilesRequest(**_place(row), limit=10_000, cursor=cursor)
+            answer = await self._ask(_stages(row).proxy, "files", body, wire.FilesAnswer)
+            found += [ArtifactFile(path=f.path, size=f.size, sha256=f.sha256) for f in answer.files]
+            cursor = answer.cursor
+            if cursor is None:
+                return found
+
+    async def presign(self, row: RevisionRow, path: str) -> str:
+        body = wire.PresignRequest(**_place(row), path=path, expires_s=self._url_s)
+        return (await self._ask(_stages(row).proxy, "presign", body, wire.PresignedFile)).url
+
+    async def ticket(self, row: RevisionRow) -> str:
+        answer = await self._ask(_stages(row).proxy, "ticket", wire.Place(**_place(row)), wire.Ticket)
+        return f"{answer.url}?token={answer.token}"
+
+    async def mount(self, row: RevisionRow) -> wire.MountState:
+        return await self._ask(_stages(row).proxy, "mount", wire.Place(**_place(row)), wire.MountState)
+
+
+def _stages(row: RevisionRow) -> Stages:
+    if row.revision.stages is None:
+        raise ArtifactNotFound(f"No files of {row.ref} are here.")
+    return row.revision.stages
+
+
+def _wire_stages(stages: Stages) -> wire.Stages:
+    return wire.Stages(download=stages.download, verify=stages.verify, archive=stages.archive)
+
+
+def _place(row: RevisionRow) -> dict[str, Any]:
+    return {"revision_id": row.revision.id, "storage": _stages(row).archive}
+
+
+def _batches(names: Sequence[str], size: int) -> list[Sequence[str]]:
+    return [names[start : start + size] for start in range(0, len(names), size)]
+
+
+def _found(artifact: wire.ScannedArtifact) -> FoundArtifact:
+    return FoundArtifact(
+        type=artifact.type,
+        name=artifact.name,
+        description=artifact.description,
+        readme=artifact.readme,
+        extra=artifact.extra,
+        revisions=[
+            FoundRevision(version=r.version, size=r.size, file_count=r.file_count, digest=r.digest)
+            for r in artifact.revisions
+        ],
+    )

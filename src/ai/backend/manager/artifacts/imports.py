@@ -1,0 +1,127 @@
+"""Imports: asked for, cancelled and cleaned up here; the loop does the work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ai.backend.common.artifacts import RegistryType
+from ai.backend.common.errors import Conflict, InvalidInput
+from ai.backend.core.lifecycle.artifact import RevisionTrigger
+from ai.backend.core.lifecycle.transition import InvalidTransition
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.artifacts.loop import ArtifactLoop
+from ai.backend.manager.artifacts.model import ImportProgress, Revision, RevisionRow
+from ai.backend.manager.artifacts.permissions import Operation, require
+from ai.backend.manager.artifacts.registries import RegistryService
+from ai.backend.manager.artifacts.service import Catalogue
+from ai.backend.manager.artifacts.store import ArtifactStore
+from ai.backend.manager.artifacts.writer import RevisionWriter
+
+log = logging.getLogger(__name__)
+_TRIES = 10
+
+
+class ImportService:
+    """``refs`` as :meth:`Catalogue.revision` takes them. Of several, all are found before the first is changed."""
+
+    def __init__(
+        self,
+        *,
+        store: ArtifactStore,
+        catalogue: Catalogue,
+        registries: RegistryService,
+        writer: RevisionWriter,
+        loop: ArtifactLoop,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._registries = registries
+        self._writer = writer
+        self._loop = loop
+        self._clock = clock
+
+    def progress(self, revision: Revision) -> ImportProgress | None:
+        """How far its import is; None if nothing is known."""
+        return self._loop.progress(revision)
+
+    async def begin(self, caller: Caller, refs: Sequence[str], *, delegate: bool = False) -> list[RevisionRow]:
+        """Have revisions imported; what is being imported or is available stays as it is.
+
+        Args:
+            delegate: another installation is to import first what it has not (spec 03-17, "Delegate Import").
+        """
+        require(caller, Operation.IMPORT)
+        rows = await self._found(caller, refs)
+        stages = {}
+        for row in rows:
+            if delegate and row.registry.type is not RegistryType.RESERVOIR:
+                raise InvalidInput(
+                    f"Only another installation can import for us, and {row.ref} comes from {row.registry.name!r}.",
+                    data={"delegate": "no reservoir"},
+                )
+            if row.registry.id not in stages:
+                stages[row.registry.id] = await self._registries.stages(row.registry)
+
+        def values(row: RevisionRow) -> dict[str, Any]:
+            # What is still to be removed lies where the old stages say; the loop settles the new ones after that.
+            settled = row.revision.stages if row.revision.residue else stages[row.registry.id]
+            attempt = row.revision.attempt + 1
+            return {"stages": settled, "delegated": delegate, "began_at": self._clock.now(), "attempt": attempt}
+
+        cause = caller.stimulus_id
+        return [
+            await self._apply(row, RevisionTrigger.IMPORT_REQUESTED, "imported", values=values, cause=cause)
+            for row in rows
+        ]
+
+    async def cancel(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
+        """End imports. Raises Conflict where none is under way."""
+        require(caller, Operation.IMPORT)
+        rows = await self._found(caller, refs)
+        trigger, cause = RevisionTrigger.CANCEL_REQUESTED, caller.stimulus_id
+        return [await self._apply(row, trigger, "cancelled", info="cancelled", cause=cause) for row in rows]
+
+    async def clean_up(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
+        """Remove the files and keep what is known. Raises Conflict where a session mounts them."""
+        require(caller, Operation.REMOVE)
+        rows = await self._found(caller, refs)
+        trigger, cause = RevisionTrigger.CLEANUP_REQUESTED, caller.stimulus_id
+        return [await self._apply(row, trigger, "cleaned up", unless_mounted=True, cause=cause) for row in rows]
+
+    async def delete(self, caller: Caller, ref: str) -> None:
+        """Forget an artifact until the next scan. Raises Conflict while files of it are here."""
+        require(caller, Operation.REMOVE)
+        await self._store.remove_artifact((await self._catalogue.artifact(caller, ref)).artifact.id)
+
+    async def _found(self, caller: Caller, refs: Sequence[str]) -> list[RevisionRow]:
+        rows = [await self._catalogue.revision(caller, ref) for ref in refs]
+        return list({row.revision.id: row for row in rows}.values())
+
+    async def _apply(
+        self,
+        row: RevisionRow,
+        trigger: RevisionTrigger,
+        done: str,
+        *,
+        cause: str,
+        values: Callable[[RevisionRow], dict[str, Any]] = lambda _: {},
+        **how: Any,
+    ) -> RevisionRow:
+        """Step one revision, however it moves meanwhile."""
+        for _ in range(_TRIES):
+            try:
+                moved = await self._writer.apply(row.revision, trigger, cause=cause, **how, **values(row))
+            except Conflict as e:
+                if isinstance(e, InvalidTransition):
+                    log.info("%s", e.explain())
+                raise Conflict(f"{row.ref} cannot be {done}: {e.message}.", data=e.data) from None
+            if moved is not None:
+                if moved is not row.revision:
+                    self._loop.disturb(moved.id)
+                return RevisionRow(revision=moved, artifact=row.artifact, registry=row.registry)
+            row = await self._catalogue.reload(row)
+        raise Conflict(f"{row.ref} changes all the time; try again.")

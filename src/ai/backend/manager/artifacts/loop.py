@@ -1,0 +1,268 @@
+"""Brings revisions of artifacts to where their status says that they go: imports, and removal of what is left over.
+
+Level-triggered: a round looks at every revision that is on its way, asks the storage proxy how far it is, and writes
+that down. The proxy joins what runs and goes on with what was cut off, so nothing depends on who asked first: a manager
+or a proxy that is killed costs the time until the next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from ai.backend.common.artifacts import RegistryType, RevisionStatus
+from ai.backend.common.errors import (
+    ArtifactIncomplete,
+    ArtifactNotFound,
+    BackendError,
+    InternalError,
+    RegistryRefused,
+    Unavailable,
+    from_wire,
+)
+from ai.backend.common.ids import RevisionId
+from ai.backend.common.wire.artifacts import ImportPhase, ImportState
+from ai.backend.core.lifecycle.artifact import RevisionTrigger
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.retry import Backoff
+from ai.backend.manager.artifacts.gateway import ArtifactDepot, Reservoirs
+from ai.backend.manager.artifacts.model import ImportProgress, Revision, RevisionRow, Stages
+from ai.backend.manager.artifacts.registries import RegistryService
+from ai.backend.manager.artifacts.settings import ArtifactSettings
+from ai.backend.manager.artifacts.store import ArtifactStore
+from ai.backend.manager.artifacts.writer import RevisionWriter
+from ai.backend.plugin.crash_points import crash_point
+
+log = logging.getLogger(__name__)
+
+_FIRST_POLL_S, _LAST_POLL_S = 0.05, 2.0
+_DAMAGED_TRIES = 3
+_AGAIN = " (It is tried again.)"
+
+
+def problem_of(state: ImportState) -> BackendError:
+    """What a failed import says of itself."""
+    document = state.error or {}
+    code = str(document.get("type", "")).rpartition("/")[2]
+    message = str(document.get("detail") or document.get("title") or f"the import is {state.phase.value}")
+    data = document.get("data")
+    return from_wire(code or InternalError.code, message, data if isinstance(data, dict) else None)
+
+
+def _archived(stages: Stages, storage: str) -> Stages:
+    return replace(stages, archive=storage or stages.archive)
+
+
+class ArtifactLoop(PeriodicLoop):
+    """``registries`` settles where an import goes that had to wait for the removal of an older one."""
+
+    period_s = 5.0
+
+    def __init__(
+        self,
+        *,
+        store: ArtifactStore,
+        writer: RevisionWriter,
+        depot: ArtifactDepot,
+        reservoirs: Reservoirs,
+        registries: RegistryService,
+        settings: ArtifactSettings,
+        clock: Clock,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._writer = writer
+        self._depot = depot
+        self._reservoirs = reservoirs
+        self._registries = registries
+        self._give_up = timedelta(hours=settings.give_up_hours)
+        self._clock = clock
+        self._slots = asyncio.Semaphore(settings.parallel)
+        self._drivers: dict[RevisionId, asyncio.Task[None]] = {}
+        self._progress: dict[RevisionId, tuple[int, ImportProgress]] = {}
+        self._delegated: set[tuple[RevisionId, int]] = set()
+        self._failures: dict[tuple[RevisionId, int], int] = {}
+
+    def progress(self, revision: Revision) -> ImportProgress | None:
+        """How far the import of this attempt is, if it is under way."""
+        attempt, found = self._progress.get(revision.id, (-1, None))
+        return found if attempt == revision.attempt else None
+
+    def disturb(self, revision_id: RevisionId) -> None:
+        """Somebody has changed this revision: whoever works on it begins anew with what is stored."""
+        driver = self._drivers.get(revision_id)
+        if driver is not None:
+            driver.cancel()
+        self.wake()
+
+    async def stop(self) -> None:
+        """Leave what is under way to the next life."""
+        drivers = list(self._drivers.values())
+        for driver in drivers:
+            driver.cancel()
+        await asyncio.gather(*drivers, return_exceptions=True)
+
+    async def once(self) -> None:
+        rows = await self._store.under_way()
+        self._forget({row.revision.id for row in rows})
+        for row in rows:
+            key = row.revision.id
+            if key not in self._drivers:
+                self._drivers[key] = asyncio.create_task(self._drive(row), name=f"artifact {key}")
+                self._drivers[key].add_done_callback(partial(self._left, key))
+
+    def _left(self, key: RevisionId, driver: asyncio.Task[None]) -> None:
+        del self._drivers[key]
+        if driver.cancelled():
+            self.wake()  # it was disturbed: the revision is to be looked at anew
+
+    def _forget(self, moving: set[RevisionId]) -> None:
+        """Notes on revisions that are not on their way any more."""
+        self._progress = {key: told for key, told in self._progress.items() if key in moving}
+        self._delegated = {key for key in self._delegated if key[0] in moving}
+        self._failures = {key: count for key, count in self._failures.items() if key[0] in moving}
+
+    async def _drive(self, row: RevisionRow) -> None:
+        """Take one revision as far as it goes, always from what is stored."""
+        try:
+            while found := await self._store.revisions([row.revision.id]):
+                [row] = found
+                if not await self._advance(row):
+                    return
+        except BackendError as error:
+            await self._failed(row, error)
+        except Exception:  # the next round starts from what is stored
+            log.exception("the revision %s of an artifact stays %s for now", row.ref, row.revision.status)
+
+    async def _advance(self, row: RevisionRow) -> bool:
+        """One step; whether there is another."""
+        revision = row.revision
+        if revision.residue:
+            await self._depot.remove(row)
+            crash_point("after-artifact-remove")
+            return await self._writer.note(revision, residue=False, stages=None) is not None
+        if revision.status not in (RevisionStatus.PULLING, RevisionStatus.PULLED):
+            return False
+        if revision.stages is None:
+            return await self._writer.note(revision, stages=await self._registries.stages(row.registry)) is not None
+        async with self._slots:
+            found = await self._store.revisions([revision.id])  # it may have waited for long
+            if found and found[0].revision == revision:
+                await self._import(row)
+        return False
+
+    # ---- importing ----
+
+    async def _import(self, row: RevisionRow) -> None:
+        state = await self._begin(row)
+        poll = Backoff(_FIRST_POLL_S, _LAST_POLL_S, factor=1.5)
+        while state is not None:
+            followed = await self._follow(row, state)
+            if followed is None:
+                return
+            row = followed
+            await poll.wait()
+            state = await self._depot.import_state(row) or await self._begin(row)
+
+    async def _begin(self, row: RevisionRow) -> ImportState | None:
+        """Ask for the import, or join it; None while another installation is not done with its own."""
+        ticket = None
+        if row.registry.type is RegistryType.RESERVOIR:
+            if not await self._is_there(row):
+                return None
+            ticket = await self._reservoirs.ticket(row)
+        state = await self._depot.begin_import(row, ticket=ticket)
+        crash_point("after-artifact-begin")
+        return state
+
+    async def _is_there(self, row: RevisionRow) -> bool:
+        """Whether the other installation can give the files; has it import them if that was asked for.
+
+        Raises:
+            ArtifactNotFound: it does not have them, and is not to import them, or could not.
+        """
+        told = await self._reservoirs.revision(row)
+        if told.status is RevisionStatus.AVAILABLE:
+            return True
+        asked = row.revision.id, row.revision.attempt
+        if told.status is RevisionStatus.SCANNED:
+            if not row.revision.delegated:
+                raise ArtifactNotFound(
+                    f"{row.registry.name} has not imported {row.ref} itself; import it with delegation."
+                )
+            if asked in self._delegated:
+                raise ArtifactNotFound(
+                    f"{row.registry.name} could not import {row.ref}: {told.status_info or 'no reason is known'}"
+                )
+            await self._reservoirs.delegate_import(row)
+        self._delegated.add(asked)
+        await self._changed(row, status_info=f"waiting for {row.registry.name} to import it")
+        return False
+
+    async def _follow(self, row: RevisionRow, state: ImportState) -> RevisionRow | None:
+        """Write down how far an import is; None when there is nothing more to follow.
+
+        Raises:
+            BackendError: it failed.
+        """
+        phase, revision = state.phase, row.revision
+        told = ImportProgress(phase=phase.value, current=state.current, total=state.total)
+        self._progress[revision.id] = revision.attempt, told
+        if phase is ImportPhase.FAILED:
+            raise problem_of(state)
+        if phase is ImportPhase.CANCELLED:
+            raise Unavailable("The storage proxy has stopped the import.")  # it is shutting down
+        moved: Revision | None = revision
+        if phase is not ImportPhase.DOWNLOADING:
+            moved = await self._writer.apply(revision, RevisionTrigger.DOWNLOADED)
+        if phase is ImportPhase.DONE and moved is not None:
+            stages = moved.stages
+            place: dict[str, Any] = {"file_count": state.files, "imported_digest": state.digest}
+            await self._writer.apply(
+                moved,
+                RevisionTrigger.ARCHIVED,
+                info=" ".join(state.notes) or None,
+                size=state.size if state.size is not None else moved.size,
+                stages=stages and _archived(stages, state.storage),
+                **place,
+            )
+            return None
+        if moved is None:
+            return None
+        return RevisionRow(revision=moved, artifact=row.artifact, registry=row.registry)
+
+    async def _changed(self, row: RevisionRow, **values: Any) -> Revision | None:
+        """Write what differs."""
+        if all(getattr(row.revision, name) == value for name, value in values.items()):
+            return row.revision
+        return await self._writer.note(row.revision, **values)
+
+    # ---- failing ----
+
+    async def _failed(self, row: RevisionRow, error: BackendError) -> None:
+        """Try again later, or end the import with the reason; what cannot be removed is tried for ever."""
+        for now in await self._store.revisions([row.revision.id]):
+            revision, told = now.revision, error.message + _AGAIN
+            if revision.status_info != told:
+                log.warning("the revision %s of an artifact is still %s: %s", row.ref, revision.status, error)
+            if revision.status is RevisionStatus.SCANNED or revision.attempt != row.revision.attempt:
+                continue  # why it was given up is worth more than that its files cannot be removed yet
+            if self._may_pass(now, error):
+                await self._changed(now, status_info=told)
+            else:
+                await self._writer.apply(revision, RevisionTrigger.FAILED, info=error.message)
+                self.wake()
+
+    def _may_pass(self, row: RevisionRow, error: BackendError) -> bool:
+        key = row.revision.id, row.revision.attempt
+        self._failures[key] = self._failures.get(key, 0) + 1
+        if isinstance(error, Unavailable | ArtifactIncomplete):
+            began = row.revision.began_at or row.revision.status_changed
+            return self._clock.now() - began < self._give_up
+        is_ticket = isinstance(error, RegistryRefused) and row.registry.type is RegistryType.RESERVOIR
+        return (error.retryable or is_ticket) and self._failures[key] < _DAMAGED_TRIES

@@ -1,0 +1,94 @@
+"""Which artifacts a session mounts: ``artifact:NAME[@VERSION]``, read-only, settled at its creation (ADR 0087)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ai.backend.common.artifacts import REFERENCE
+from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, Unavailable
+from ai.backend.common.ids import FolderId
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.artifacts.gateway import ArtifactDepot
+from ai.backend.manager.artifacts.model import RevisionRow
+from ai.backend.manager.artifacts.permissions import Operation, require
+from ai.backend.manager.artifacts.service import Catalogue
+from ai.backend.manager.folders.model import FolderMount, MountKind
+from ai.backend.manager.folders.mounts import check_target
+
+_PAUSE_S = 0.2
+
+
+def is_artifact(mount: str) -> bool:
+    return mount.startswith(REFERENCE)
+
+
+@contextmanager
+def _naming(ref: str) -> Iterator[None]:
+    """Let every error name the artifact; what is not there or not available is a fault of the request."""
+    try:
+        yield
+    except BackendError as e:
+        kind = InvalidInput if isinstance(e, NotFound | Conflict | InvalidInput) else type(e)
+        message = f"The artifact {ref[:256]!r} cannot be mounted: {e.message}"
+        raise kind(message, data={"config.mounts": f"{REFERENCE}{ref[:256]}: {e.code}"}) from None
+
+
+class ArtifactMounts:
+    """Finds revisions and their directories on the nodes.
+
+    Args:
+        wait_s: how long the creation of a session waits for a copy that can be mounted.
+    """
+
+    def __init__(self, depot: ArtifactDepot, catalogue: Catalogue, *, wait_s: float) -> None:
+        self._depot = depot
+        self._catalogue = catalogue
+        self._wait_s = wait_s
+
+    async def resolve(
+        self, owner: Caller, mounts: Sequence[str], mount_map: Mapping[str, str], options: Mapping[str, Any]
+    ) -> list[FolderMount]:
+        """``mounts`` are ``artifact:NAME[@VERSION][:TARGET]``; a target may also be in ``mount_map``, under what stands
+        before the last colon. Without one it is the last part of the name, in the session's home.
+
+        Raises:
+            InvalidInput, Forbidden, Unavailable: the message names the artifact.
+        """
+        found: dict[str, FolderMount] = {}
+        for mount in mounts:
+            ref, _, alias = mount.removeprefix(REFERENCE).partition(":")
+            what = REFERENCE + ref
+            target = mount_map.get(mount) or mount_map.get(what) or alias
+            asked = (options.get(what) or options.get(mount) or {}).get("permission")
+            with _naming(ref):
+                require(owner, Operation.MOUNT)
+                if what in found:
+                    raise InvalidInput("it is named twice")
+                if asked not in (None, "ro"):
+                    raise InvalidInput("artifacts are for reading only, so mount it with permission ro")
+                row = await self._catalogue.revision(owner, ref, usable=True)
+                default = row.artifact.name.rpartition("/")[2]
+                found[what] = FolderMount(
+                    folder_id=FolderId(row.revision.id),
+                    name=REFERENCE + row.ref,
+                    source=await self._directory(row),
+                    target=check_target(ref, target or default),
+                    read_only=True,
+                    kind=MountKind.ARTIFACT,
+                )
+        return list(found.values())
+
+    async def _directory(self, row: RevisionRow) -> str:
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            state = await self._depot.mount(row)
+            if state.path is not None:
+                return state.path
+            if time.monotonic() > deadline:
+                share = f", {state.current / state.total:.0%} of it" if state.total else ""
+                raise Unavailable(f"it is still being brought to where nodes can mount it{share}; try again.")
+            await asyncio.sleep(_PAUSE_S)

@@ -1,0 +1,205 @@
+"""The registries that artifacts come from, and where the files of their artifacts lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+from ai.backend.common.artifacts import RegistryType
+from ai.backend.common.errors import InvalidInput, InvalidName, NotFound, Unavailable
+from ai.backend.common.folders import parse_host
+from ai.backend.common.ids import RegistryId
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.artifacts.gateway import ArtifactDepot
+from ai.backend.manager.artifacts.model import ArtifactRegistry, ArtifactStorage, Stages
+from ai.backend.manager.artifacts.permissions import Operation, require
+from ai.backend.manager.artifacts.settings import ArtifactSettings
+from ai.backend.manager.artifacts.store import ArtifactStore
+
+STAGES = ("download", "verify", "archive")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
+_CREDENTIALS: Mapping[RegistryType, tuple[frozenset[str], frozenset[str]]] = {
+    RegistryType.HUGGINGFACE: (frozenset(), frozenset({"token"})),
+    RegistryType.RESERVOIR: (frozenset({"access_key", "secret_key"}),) * 2,
+    RegistryType.LOCAL: (frozenset(), frozenset()),
+}
+"""What there must be, and what there may be."""
+
+
+def check_url(kind: RegistryType, url: str) -> str:
+    """An http(s) URL without credentials, query and fragment; none for what is local. Raises InvalidInput."""
+    if kind is RegistryType.LOCAL:
+        if url:
+            raise InvalidInput("A local registry has no URL.", data={"url": "not for type local"})
+        return ""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not url.isprintable() or " " in url or len(url) > 2048 or set(url) & {"@", "?", "#", "\\"}:
+        raise InvalidInput(
+            "The URL of a registry is http://HOST[:PORT][/PATH] or https://..., without credentials.",
+            data={"url": "malformed"},
+        )
+    return url.rstrip("/")
+
+
+def check_credentials(kind: RegistryType, given: Mapping[str, str]) -> dict[str, str]:
+    """Raises InvalidInput; the message names fields, never values."""
+    needed, known = _CREDENTIALS[kind]
+    filled = {name: value for name, value in given.items() if value}
+    problems = dict.fromkeys(needed - filled.keys(), "required")
+    problems |= dict.fromkeys(given.keys() - known, f"unknown for {kind.value}")
+    problems |= {name: "malformed" for name, value in filled.items() if not value.isprintable() or not value.isascii()}
+    if problems:
+        told = ", ".join(f"{name}: {problem}" for name, problem in sorted(problems.items()))
+        raise InvalidInput(
+            f"These credentials do not suit a registry of type {kind.value} ({told}).",
+            data={f"credentials.{name}": problem for name, problem in problems.items()},
+        )
+    return filled
+
+
+def check_storages(storages: Mapping[str, str]) -> dict[str, str]:
+    """Raises InvalidInput."""
+    for stage, host in storages.items():
+        if stage not in STAGES:
+            raise InvalidInput(
+                f"There is no stage {stage[:32]!r} that a storage could be set for; there are {', '.join(STAGES)}.",
+                data={"storages": "unknown stage"},
+            )
+        parse_host(host)
+    return dict(storages)
+
+
+class RegistryService:
+    """``ref`` is a name or an id."""
+
+    def __init__(
+        self,
+        store: ArtifactStore,
+        depot: ArtifactDepot,
+        settings: ArtifactSettings,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> None:
+        self._store = store
+        self._depot = depot
+        self._settings = settings
+        self._clock = clock
+        self._id_generator = id_generator
+
+    async def list(self, caller: Caller) -> Sequence[ArtifactRegistry]:
+        require(caller, Operation.SEE_ALL)
+        return await self._store.registries()
+
+    async def find(self, ref: str) -> ArtifactRegistry:
+        """Raises NotFound."""
+        for registry in await self._store.registries():
+            if ref in (registry.name, str(registry.id), registry.id.hex):
+                return registry
+        raise NotFound(f"There is no artifact registry {ref[:64]!r}.", data={"registry": "unknown"})
+
+    async def get(self, caller: Caller, ref: str) -> ArtifactRegistry:
+        require(caller, Operation.SEE_ALL)
+        return await self.find(ref)
+
+    async def add(
+        self,
+        caller: Caller,
+        *,
+        name: str,
+        kind: RegistryType,
+        url: str,
+        credentials: Mapping[str, str],
+        storages: Mapping[str, str],
+    ) -> ArtifactRegistry:
+        """Raises InvalidName, InvalidInput, Conflict for a name that is taken, NotFound for an unknown storage."""
+        require(caller, Operation.MANAGE_REGISTRIES)
+        if not _NAME.fullmatch(name):
+            raise InvalidName(
+                "A registry's name is 1 to 64 ASCII letters, digits and . _ - with a letter or digit at either end.",
+                data={"name": "malformed"},
+            )
+        now = self._clock.now()
+        registry = ArtifactRegistry(
+            id=RegistryId(self._id_generator.uuid()),
+            name=name,
+            type=kind,
+            url=check_url(kind, url),
+            credentials=check_credentials(kind, credentials),
+            storages=check_storages(storages),
+            created_at=now,
+            modified_at=now,
+        )
+        if storages:
+            await self.stages(registry)
+        await self._store.add_registry(registry)
+        return registry
+
+    async def change(
+        self,
+        caller: Caller,
+        ref: str,
+        *,
+        url: str | None = None,
+        credentials: Mapping[str, str] | None = None,
+        storages: Mapping[str, str] | None = None,
+    ) -> ArtifactRegistry:
+        """Change what is not None. Imports that are under way stay where they began."""
+        require(caller, Operation.MANAGE_REGISTRIES)
+        registry = await self.find(ref)
+        values: dict[str, object] = {}
+        if url is not None:
+            values["url"] = check_url(registry.type, url)
+        if credentials is not None:
+            values["credentials"] = check_credentials(registry.type, credentials)
+        if storages is not None:
+            values["storages"] = check_storages(storages)
+        if values:
+            await self._store.change_registry(registry.id, modified_at=self._clock.now(), **values)
+        return await self.find(str(registry.id))
+
+    async def remove(self, caller: Caller, ref: str) -> None:
+        """With all that was found in it. Raises Conflict while files of its artifacts are here."""
+        require(caller, Operation.MANAGE_REGISTRIES)
+        await self._store.remove_registry((await self.find(ref)).id)
+
+    async def storages(self, caller: Caller) -> Sequence[ArtifactStorage]:
+        """What can be named for a stage."""
+        require(caller, Operation.SEE_ALL)
+        return [storage for _, storage in sorted((await self._depot.storages()).items())]
+
+    async def stages(self, registry: ArtifactRegistry) -> Stages:
+        """Where an import of the registry's artifacts would take its files now: what the registry says, else the
+        manager's settings, else those of the first storage proxy.
+
+        Raises:
+            NotFound: there is no such storage, or none at all.
+            InvalidInput: the stages are on different storage proxies.
+            Unavailable: the proxy of a storage does not answer.
+        """
+        ours = {stage: getattr(self._settings, f"{stage}_storage") for stage in STAGES}
+        named = {stage: registry.storages.get(stage) or ours[stage] for stage in STAGES}
+        hosts = {stage: host for stage, host in named.items() if host}
+        known = await self._depot.storages()
+        answering = list(dict.fromkeys(host.partition(":")[0] for host in known))
+        for stage, host in hosts.items():
+            if host not in known:
+                if host.partition(":")[0] not in answering:
+                    raise Unavailable(f"The storage proxy of {host[:64]!r} does not answer.")
+                raise NotFound(
+                    f"There is no storage {host[:64]!r} for artifacts.", data={f"storages.{stage}": "unknown"}
+                )
+        proxies = sorted({host.partition(":")[0] for host in hosts.values()}) or answering[:1]
+        if not proxies:
+            raise Unavailable("No storage proxy with room for artifacts answers.", data={"storages": "none"})
+        if len(proxies) > 1:
+            raise InvalidInput(
+                "All stages of an import are on one storage proxy.", data={"storages": f"on {' and '.join(proxies)}"}
+            )
+        names = {stage: host.partition(":")[2] for stage, host in hosts.items()}
+        return Stages(proxy=proxies[0], check=self._settings.verify, **names)

@@ -1,0 +1,192 @@
+"""Other installations of this platform, over the API that they offer to everybody: the SDK is the client.
+
+The credentials of a registry are a keypair of the other installation. Any user's sees and fetches what is available
+there; to have it scan and import takes a superadmin's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ai.backend.common.artifacts import ArtifactType, RevisionStatus
+from ai.backend.common.errors import (
+    ArtifactNotFound,
+    BackendError,
+    Conflict,
+    RegistryRefused,
+    RegistryUnavailable,
+)
+from ai.backend.manager.artifacts.gateway import Pages, Progress, RemoteRevision, ScanRequest
+from ai.backend.manager.artifacts.model import ArtifactRegistry, FoundArtifact, FoundRevision, RevisionRow
+
+if TYPE_CHECKING:
+    from ai.backend.client.session import AsyncSession
+
+_PAGE = 100
+_TIMEOUT_S = 30.0
+
+
+class _Revision(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of a revision: the rest of the answer is the other side's own business."""
+
+    id: str
+    version: str
+    status: RevisionStatus
+    status_info: str | None = None
+    size: int | None = None
+    file_count: int | None = None
+    digest: str | None = None
+
+
+class _Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    type: ArtifactType
+    name: str
+    description: str = ""
+    readme: str | None = None
+    registry: str = ""
+    extra: dict[str, Any] = {}
+    revisions: list[_Revision] = []
+
+
+class SdkReservoirs:
+    """Implements :class:`ai.backend.manager.artifacts.gateway.Reservoirs`."""
+
+    @asynccontextmanager
+    async def _session(self, registry: ArtifactRegistry) -> AsyncIterator[AsyncSession]:
+        from ai.backend.client import exceptions
+        from ai.backend.client.config import APIConfig
+        from ai.backend.client.session import AsyncSession
+
+        config = APIConfig(
+            endpoint=registry.url,
+            endpoint_type="api",
+            access_key=registry.credentials["access_key"],
+            secret_key=registry.credentials["secret_key"],
+            domain="default",
+            group="default",
+            hash_type="sha256",
+            vfolder_mounts=(),
+            skip_sslcert_validation=False,
+            connection_timeout=10.0,
+            read_timeout=_TIMEOUT_S,
+        )
+        try:
+            async with AsyncSession(config=config) as api:
+                yield api
+        except exceptions.BackendAPIError as e:
+            raise _refusal(registry, e.status, str(e)) from e
+        except exceptions.BackendClientError as e:
+            raise RegistryUnavailable(f"{registry.name} does not answer: {e}") from e
+        except (msgspec.ValidationError, KeyError, TypeError) as e:
+            raise RegistryUnavailable(f"{registry.name} answers what cannot be understood: {e}") from e
+
+    # ---- scanning ----
+
+    async def scan(self, registry: ArtifactRegistry, request: ScanRequest) -> Pages:
+        seen: set[tuple[ArtifactType, str]] = set()
+        async with self._session(registry) as api:
+            async for page in self._pages(api, request):
+                new = [one for one in page if (one.type, one.name) not in seen]
+                if not new:
+                    continue
+                # The other installation may have one name from several registries; here it is one artifact.
+                seen |= {(one.type, one.name) for one in new}
+                yield [_found(one) for one in new]
+                if len(seen) >= request.limit and not request.names:
+                    return
+
+    async def _pages(self, api: AsyncSession, request: ScanRequest) -> AsyncIterator[list[_Artifact]]:
+        if request.names:
+            for start in range(0, len(request.names), _PAGE):
+                names = request.names[start : start + _PAGE]
+                yield [msgspec.convert(await api.Artifact.info(name), _Artifact) for name in names]
+            return
+        offset = 0
+        while True:
+            size = min(_PAGE, request.limit)
+            page = await api.Artifact.list(
+                artifact_type=request.type and request.type.value, search=request.search, limit=size, offset=offset
+            )
+            yield msgspec.convert(page["items"], list[_Artifact])
+            offset += size
+            if offset >= min(int(page["total_count"]), request.limit):
+                return
+
+    async def delegate_scan(
+        self, registry: ArtifactRegistry, remote_registry: str, request: ScanRequest, progress: Progress
+    ) -> None:
+        async with self._session(registry) as api:
+            task_id = await api.Artifact.scan(
+                remote_registry,
+                artifact_type=request.type and request.type.value,
+                search=request.search,
+                author=request.author,
+                names=request.names,
+                limit=request.limit,
+                closely=request.closely,
+            )
+            async for step in api.BackgroundTask(task_id).progress():
+                if step.is_final:
+                    if step.state != "done":
+                        raise Conflict(f"The scan of {remote_registry} by {registry.name} {step.state}: {step.message}")
+                    return
+                await progress(step.current, step.total)
+
+    # ---- revisions ----
+
+    async def revision(self, row: RevisionRow) -> RemoteRevision:
+        async with self._session(row.registry) as api:
+            told = msgspec.convert(await api.Artifact.revision(_remote_id(row)), _Revision)
+            return RemoteRevision(status=told.status, status_info=told.status_info)
+
+    async def delegate_import(self, row: RevisionRow) -> None:
+        async with self._session(row.registry) as api:
+            await api.Artifact.import_revisions([_remote_id(row)])
+
+    async def ticket(self, row: RevisionRow) -> str:
+        async with self._session(row.registry) as api:
+            return await api.Artifact.ticket(_remote_id(row))
+
+
+def _remote_id(row: RevisionRow) -> str:
+    known: Mapping[str, Any] = row.revision.source
+    if not isinstance(known.get("revision_id"), str):
+        raise ArtifactNotFound(f"It is not known what {row.registry.name} calls {row.ref}: scan it again.")
+    return str(known["revision_id"])
+
+
+def _found(artifact: _Artifact) -> FoundArtifact:
+    revisions: Sequence[_Revision] = artifact.revisions
+    return FoundArtifact(
+        type=artifact.type,
+        name=artifact.name,
+        description=artifact.description,
+        readme=artifact.readme,
+        extra={**artifact.extra, "origin": artifact.registry},
+        revisions=[
+            FoundRevision(
+                version=r.version,
+                size=r.size,
+                file_count=r.file_count,
+                digest=r.digest,
+                source={"revision_id": r.id},
+                remote_status=r.status,
+            )
+            for r in revisions
+        ],
+    )
+
+
+def _refusal(registry: ArtifactRegistry, status: int, text: str) -> BackendError:
+    if status in (401, 403):
+        return RegistryRefused(f"{registry.name} does not let our keypair do this: {text}")
+    if status == 404:
+        return ArtifactNotFound(f"{registry.name} does not have it, or does not show it to our keypair: {text}")
+    if status >= 500 or status == 429:
+        return RegistryUnavailable(f"{registry.name} cannot do it now: {text}")
+    return Conflict(f"{registry.name} refuses: {text}")

@@ -1,0 +1,112 @@
+"""Scanning registries: what they have becomes rows. Idempotent: a scan that was cut off is simply done again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from ai.backend.common.artifacts import ArtifactType, RegistryType
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.ids import TaskId
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.artifacts.gateway import ArtifactDepot, Reservoirs, ScanRequest
+from ai.backend.manager.artifacts.model import MAX_WORD, ArtifactRegistry, FoundArtifact
+from ai.backend.manager.artifacts.permissions import Operation, require
+from ai.backend.manager.artifacts.registries import RegistryService
+from ai.backend.manager.artifacts.store import ArtifactStore
+from ai.backend.manager.tasks.service import TaskProgress, TaskService
+from ai.backend.plugin.crash_points import crash_point
+
+_AT_ONCE = 100
+"""Artifacts that are written in one transaction: others write, too."""
+
+
+def _fits(word: str) -> bool:
+    """Whether a name or version can be kept and shown."""
+    return 1 <= len(word) <= MAX_WORD and word.isprintable()
+
+
+def _fitting(artifact: FoundArtifact) -> FoundArtifact:
+    return replace(artifact, revisions=[r for r in artifact.revisions if _fits(r.version)])
+
+
+class ScanService:
+    def __init__(
+        self,
+        store: ArtifactStore,
+        depot: ArtifactDepot,
+        reservoirs: Reservoirs,
+        registries: RegistryService,
+        tasks: TaskService,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> None:
+        self._store = store
+        self._depot = depot
+        self._reservoirs = reservoirs
+        self._registries = registries
+        self._tasks = tasks
+        self._clock = clock
+        self._id_generator = id_generator
+
+    async def scan(self, caller: Caller, ref: str, request: ScanRequest, *, delegate_to: str | None = None) -> TaskId:
+        """Begin a scan; the background task counts artifacts.
+
+        Args:
+            delegate_to: a registry of the other installation, which it is to scan first (spec 03-17, "Delegate Scan").
+
+        Raises:
+            InvalidInput: a hub cannot be asked to scan for us.
+        """
+        require(caller, Operation.SCAN)
+        registry = await self._registries.find(ref)
+        if delegate_to is not None and registry.type is not RegistryType.RESERVOIR:
+            raise InvalidInput(
+                f"Only another installation can scan for us, and {registry.name!r} is of type {registry.type.value}.",
+                data={"registry": "no reservoir"},
+            )
+        if registry.type is RegistryType.LOCAL:
+            raise InvalidInput(f"{registry.name!r} has what was uploaded; there is nothing to scan.")
+        if registry.type is RegistryType.HUGGINGFACE:
+            await self._registries.stages(registry)  # what cannot work fails now and not in the background
+
+        async def work(progress: TaskProgress) -> str:
+            if delegate_to is not None:
+
+                async def tell(done: float, total: float) -> None:
+                    await progress.update(done, total, f"{registry.name} scans {delegate_to}")
+
+                await self._reservoirs.delegate_scan(registry, delegate_to, request, tell)
+            return await self._record(registry, request, progress)
+
+        return await self._tasks.start(caller, f"scan the artifact registry {registry.name}", work)
+
+    async def _pages(self, registry: ArtifactRegistry, request: ScanRequest) -> AsyncIterator[Sequence[FoundArtifact]]:
+        if registry.type is RegistryType.RESERVOIR:
+            source = self._reservoirs.scan(registry, request)
+        else:
+            proxy = (await self._registries.stages(registry)).proxy
+            source = self._depot.scan(proxy, registry, request)
+        async for page in source:
+            yield page
+
+    async def _record(self, registry: ArtifactRegistry, request: ScanRequest, progress: TaskProgress) -> str:
+        seen: set[tuple[ArtifactType, str, str | None]] = set()
+        new_artifacts = new_revisions = 0
+        async for told in self._pages(registry, request):
+            page = [_fitting(artifact) for artifact in told if _fits(artifact.name)]
+            for start in range(0, len(page), _AT_ONCE):
+                some = page[start : start + _AT_ONCE]
+                found = await self._store.record(registry.id, some, at=self._clock.now(), mint=self._id_generator.uuid)
+                crash_point("after-artifact-scan-page")
+                new_artifacts, new_revisions = new_artifacts + found.artifacts, new_revisions + found.revisions
+            # A hub is listed first and looked at closely then: what comes twice counts once.
+            seen |= {(a.type, a.name, version) for a in page for version in (None, *(r.version for r in a.revisions))}
+            artifacts = sum(version is None for _, _, version in seen)
+            await progress.update(artifacts, 0, f"scanning {registry.name}")
+        artifacts = sum(version is None for _, _, version in seen)
+        return (
+            f"{registry.name} has {artifacts} artifacts with {len(seen) - artifacts} revisions; "
+            f"{new_artifacts} artifacts and {new_revisions} revisions are new"
+        )

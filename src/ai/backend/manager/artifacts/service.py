@@ -1,0 +1,145 @@
+"""Looking artifacts up: lists, names, revisions, files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from ai.backend.common.artifacts import RevisionStatus
+from ai.backend.common.errors import Conflict, InvalidInput, NoSuchFile, NotFound
+from ai.backend.common.ids import RevisionId
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.artifacts.gateway import ArtifactDepot
+from ai.backend.manager.artifacts.model import ArtifactFile, ArtifactQuery, ArtifactRow, RevisionRow
+from ai.backend.manager.artifacts.permissions import Operation, may, require
+from ai.backend.manager.artifacts.store import ArtifactStore
+from ai.backend.manager.query.model import Page
+
+MAX_PRESIGNED = 1_000
+_USUAL = ("main", "latest")
+
+
+def split_reference(ref: str) -> tuple[str, str | None]:
+    """``NAME[@VERSION]``; an at sign at the very beginning belongs to the name."""
+    name, at, version = ref.rpartition("@")
+    return (name, version) if at and name and version else (ref, None)
+
+
+class Catalogue:
+    """What a caller may not see is not found: most see what is available only."""
+
+    def __init__(self, store: ArtifactStore, depot: ArtifactDepot) -> None:
+        self._store = store
+        self._depot = depot
+
+    async def page(self, caller: Caller, query: ArtifactQuery) -> Page[ArtifactRow]:
+        require(caller, Operation.SEE_AVAILABLE)
+        return await self._store.page(replace(query, available_only=not may(caller, Operation.SEE_ALL)))
+
+    async def artifact(self, caller: Caller, ref: str) -> ArtifactRow:
+        """By id or name.
+
+        Raises:
+            NotFound
+            Conflict: several registries or types have one of that name; ``data.matches`` has their ids.
+        """
+        require(caller, Operation.SEE_AVAILABLE)
+        return await self._one(ref, available_only=not may(caller, Operation.SEE_ALL))
+
+    async def _one(self, ref: str, *, available_only: bool) -> ArtifactRow:
+        found = await self._store.find(ref, available_only=available_only)
+        if not found:
+            raise NotFound(f"There is no artifact {ref[:256]!r}.", data={"artifact": "unknown"})
+        if len(found) > 1:
+            matches = [
+                {"id": str(row.artifact.id), "registry": row.registry.name, "type": row.artifact.type.value}
+                for row in found
+            ]
+            raise Conflict(f"Several artifacts are called {ref[:256]!r}: use an id.", data={"matches": matches})
+        return found[0]
+
+    async def revision(self, caller: Caller, ref: str, *, usable: bool = False) -> RevisionRow:
+        """By its id, or as ``ARTIFACT[@VERSION]``. Without a version it is the only one there is, else ``main``, else
+        ``latest``.
+
+        Args:
+            usable: it must be available.
+
+        Raises:
+            NotFound
+            Conflict: the reference means several, or the revision is not available.
+        """
+        require(caller, Operation.SEE_AVAILABLE)
+        only = not may(caller, Operation.SEE_ALL)
+        row = await self._by_id(ref, available_only=only)
+        row = row or await self._by_name(ref, available_only=only, usable=usable)
+        if usable and row.revision.status is not RevisionStatus.AVAILABLE:
+            status = row.revision.status.value
+            raise Conflict(f"{row.ref} is {status}, and not AVAILABLE.", data={"status": status})
+        return row
+
+    async def reload(self, row: RevisionRow) -> RevisionRow:
+        """As it is now. Raises NotFound."""
+        found = await self._store.revisions([row.revision.id])
+        if not found:
+            raise NotFound(f"{row.ref} is gone.", data={"revision": "gone"})
+        return found[0]
+
+    async def _by_id(self, ref: str, *, available_only: bool) -> RevisionRow | None:
+        try:
+            found = await self._store.revisions([RevisionId(UUID(ref))])
+        except ValueError:
+            return None
+        visible = [r for r in found if not available_only or r.revision.status is RevisionStatus.AVAILABLE]
+        return visible[0] if visible else None
+
+    async def _by_name(self, ref: str, *, available_only: bool, usable: bool) -> RevisionRow:
+        name, version = split_reference(ref)
+        row = await self._one(name, available_only=available_only)
+        revisions = row.revisions
+        if version is not None:
+            revisions = [r for r in revisions if r.version == version]
+        else:
+            here = [r for r in revisions if r.status is RevisionStatus.AVAILABLE]
+            revisions = here if usable and here else revisions  # means the same to whoever sees more
+        if len(revisions) > 1:
+            usual = [r for v in _USUAL for r in revisions if r.version == v]
+            revisions = usual[:1] or revisions
+        if not revisions:
+            raise NotFound(f"The artifact {name[:256]!r} has no revision {version!r}.", data={"revision": "unknown"})
+        if len(revisions) > 1:
+            versions = [r.version for r in revisions[:20]]
+            raise Conflict(f"Say which revision of {name[:256]!r}: {', '.join(versions)}.", data={"matches": versions})
+        return RevisionRow(revision=revisions[0], artifact=row.artifact, registry=row.registry)
+
+    async def files(self, caller: Caller, ref: str) -> tuple[RevisionRow, Sequence[ArtifactFile]]:
+        """What an available revision consists of."""
+        require(caller, Operation.DOWNLOAD)
+        row = await self.revision(caller, ref, usable=True)
+        return row, await self._depot.files(row)
+
+    async def ticket(self, caller: Caller, ref: str) -> str:
+        """A URL by which another installation can fetch an available revision as a whole, for a while."""
+        require(caller, Operation.DOWNLOAD)
+        return await self._depot.ticket(await self.revision(caller, ref, usable=True))
+
+    async def presign(
+        self, caller: Caller, ref: str, paths: Sequence[str]
+    ) -> tuple[RevisionRow, Sequence[ArtifactFile]]:
+        """Files of an available revision, with URLs by which anybody can fetch them for a while; no paths mean all.
+
+        Raises:
+            NoSuchFile
+        """
+        row, files = await self.files(caller, ref)
+        known = {file.path: file for file in files}
+        for path in paths:
+            if path not in known:
+                raise NoSuchFile(f"{row.ref} has no file {path[:256]!r}.", data={"paths": path[:256]})
+        wanted = [known[path] for path in dict.fromkeys(paths)] if paths else list(files)
+        if len(wanted) > MAX_PRESIGNED:
+            raise InvalidInput(
+                f"At most {MAX_PRESIGNED} files in one request; {row.ref} has {len(files)}.", data={"paths": "too many"}
+            )
+        return row, [replace(file, url=await self._depot.presign(row, file.path)) for file in wanted]

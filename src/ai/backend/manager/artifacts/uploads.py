@@ -1,0 +1,121 @@
+"""Artifacts that are uploaded here: the files are put to the storage proxy, and the rest is an import like any other.
+
+The revision is PULLING from the moment that its files are announced; the import waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from ai.backend.common.artifacts import ArtifactType, RegistryType, RevisionStatus
+from ai.backend.common.errors import Conflict, InvalidInput, InvalidName
+from ai.backend.common.volume_paths import FolderPath
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.artifacts.gateway import ArtifactDepot
+from ai.backend.manager.artifacts.imports import ImportService
+from ai.backend.manager.artifacts.model import (
+    MAX_WORD,
+    ArtifactRegistry,
+    FoundArtifact,
+    FoundRevision,
+    RevisionRow,
+    UploadFile,
+)
+from ai.backend.manager.artifacts.permissions import Operation, require
+from ai.backend.manager.artifacts.registries import RegistryService
+from ai.backend.manager.artifacts.service import Catalogue
+from ai.backend.manager.artifacts.store import ArtifactStore
+
+
+def _is_id(word: str) -> bool:
+    try:
+        UUID(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_word(word: str, what: str) -> None:
+    """Raises InvalidName."""
+    if _is_id(word):
+        raise InvalidName(f"The {what} of an artifact is no id.", data={what: "reserved"})
+    dots = {"", ".", ".."} & set(word.split("/"))
+    if not 1 <= len(word) <= MAX_WORD or not word.isprintable() or "@" in word or word != word.strip() or dots:
+        raise InvalidName(
+            f"The {what} of an artifact is 1 to {MAX_WORD} characters, without @, without a blank at either end, "
+            "and not a path with empty parts or dots.",
+            data={what: "malformed"},
+        )
+
+
+class UploadService:
+    def __init__(
+        self,
+        *,
+        store: ArtifactStore,
+        depot: ArtifactDepot,
+        catalogue: Catalogue,
+        registries: RegistryService,
+        imports: ImportService,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> None:
+        self._store = store
+        self._depot = depot
+        self._catalogue = catalogue
+        self._registries = registries
+        self._imports = imports
+        self._clock = clock
+        self._id_generator = id_generator
+
+    async def begin(
+        self,
+        caller: Caller,
+        registry_ref: str,
+        *,
+        kind: ArtifactType,
+        name: str,
+        version: str,
+        description: str,
+        files: Sequence[UploadFile],
+    ) -> tuple[RevisionRow, Sequence[tuple[str, str]]]:
+        """Announce all files of a revision in a local registry: where each is to be put. May be repeated.
+
+        Raises:
+            InvalidInput: the registry is no local one. InvalidName. InvalidPath: of a file.
+            Conflict: the revision is available already.
+        """
+        require(caller, Operation.IMPORT)
+        registry = await self._registries.find(registry_ref)
+        if registry.type is not RegistryType.LOCAL:
+            raise InvalidInput(
+                f"Only a local registry takes uploads, and {registry.name!r} is of type {registry.type.value}.",
+                data={"registry": "not local"},
+            )
+        _check_word(name, "name")
+        _check_word(version, "version")
+        for file in files:
+            FolderPath.parse(file.path)
+        ref = await self._record(registry, kind, name, version, description)
+        [row] = await self._imports.begin(caller, [ref])
+        if row.revision.status is not RevisionStatus.PULLING:
+            raise Conflict(f"{row.ref} is {row.revision.status} already.", data={"status": row.revision.status.value})
+        if row.revision.stages is None or row.revision.residue:
+            raise Conflict(f"Old files of {row.ref} are still being removed; try again soon.")
+        return row, await self._depot.upload(row, files)
+
+    async def _record(
+        self, registry: ArtifactRegistry, kind: ArtifactType, name: str, version: str, description: str
+    ) -> str:
+        """The id of the revision."""
+        found = FoundArtifact(type=kind, name=name, description=description, revisions=[FoundRevision(version=version)])
+        await self._store.record(registry.id, [found], at=self._clock.now(), mint=self._id_generator.uuid)
+        return next(
+            str(revision.id)
+            for row in await self._store.find(name)
+            if (row.registry.id, row.artifact.type) == (registry.id, kind)
+            for revision in row.revisions
+            if revision.version == version
+        )

@@ -1,0 +1,1 @@
+"""The wiring: class Manager, HTTP application, stores, what it stands on."""

@@ -1,0 +1,76 @@
+"""The generated references of the API: a page for people, a document for tools (`python -m tools.docs`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from ai.backend.infra.http.openapi import openapi_document, reference_page
+from ai.backend.infra.telemetry import Metrics
+from ai.backend.manager.composition.app import ApiOptions, api_endpoints
+from ai.backend.manager.composition.services import Services
+
+_GRAPHQL = """<!-- generated from schema.graphql by ai.backend.manager.composition.api_reference; do not edit -->
+
+# GraphQL reference of the manager
+
+`POST /admin/gql` (or `/admin/graphql`) with `{"query", "variables", "operationName"}`, signed as every request. The
+reply has status 200, `data`, and `errors` if there are any; `errors[].extensions` has the `code`, `type`, `status` and
+`data` of the problem. The keys of an object come in the order of the selection.
+
+A list takes `limit` (1 to MAX_PAGE) and `offset`, and replies `items` and `total_count`. `filter` is an expression:
+
+    status == "RUNNING" & (name ilike "%test%" | tag in ["a", "b"]) & terminated_at is null
+
+with the operators `==`, `!=`, `<`, `<=`, `>`, `>=`, `is`, `isnot`, `like`, `ilike`, `in` and `contains`; `&` binds
+tighter than `|`, `%` is the wildcard. `order` is a list such as `name,-created_at`.
+
+A query may have at most MAX_TOKENS tokens. Unless the settings say otherwise, it may be MAX_DEPTH levels deep and cost
+MAX_COST: one for each field, times the pages around it. The schema itself is told to those whom
+`graphql.introspection` names.
+
+"""
+_HEAD = (
+    "<!-- generated from the route declarations by ai.backend.manager.composition.api_reference; do not edit -->\n\n"
+)
+
+
+class _Unbound:
+    """Stands for a service: endpoints are bound to it and never called."""
+
+    def __getattr__(self, name: str) -> _Unbound:
+        return self
+
+    def __call__(self, *args: object, **kwargs: object) -> None:
+        raise RuntimeError("a reference calls nothing")
+
+
+def document() -> dict[str, Any]:
+    """The OpenAPI document of the manager, without a version of the software, so that releases do not change it."""
+    services = cast(Services, _Unbound())
+    endpoints = api_endpoints(services, Metrics("manager"), ApiOptions())
+    return openapi_document(endpoints, title="Manager API", version="v7.20230615")
+
+
+def openapi_json() -> str:
+    return msgspec.json.format(msgspec.json.encode(document(), order="deterministic"), indent=1).decode() + "\n"
+
+
+def rest_page() -> str:
+    return _HEAD + reference_page(document(), title="REST reference of the manager")
+
+
+def graphql_page() -> str:
+    from ai.backend.manager.graphql import limits
+
+    head = _GRAPHQL
+    usual = limits.QueryLimits()
+    told = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS, "DEPTH": usual.depth, "COST": usual.cost}
+    for name, value in told.items():
+        head = head.replace(f"MAX_{name}", f"{value:,}")
+    folder = Path(__file__).with_name("graphql")
+    files = (folder / "schema.graphql", folder / "images.graphql")
+    schema = "\n\n".join(file.read_text(encoding="utf-8").strip() for file in files)
+    return f"{head}```graphql\n{schema}\n```\n"

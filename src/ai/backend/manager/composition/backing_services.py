@@ -1,0 +1,208 @@
+"""The services behind a manager, as its settings name them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ai.backend.common.errors import BackendError, InvalidInput
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.config_store import MANAGERS, ConfigStore, RememberingConfigStore, SQLiteConfigStore
+from ai.backend.infra.database import Database
+from ai.backend.infra.http.ratelimit import Limiter
+from ai.backend.infra.retry import Backoff
+from ai.backend.infra.telemetry import Metrics
+from ai.backend.manager.config.settings import ManagerSettings
+from ai.backend.manager.secrets.sealer import Sealer, load_or_make_keys, read_keys
+
+if TYPE_CHECKING:
+    from ai.backend.infra.config_store.etcd import EtcdConfigStore
+
+log = logging.getLogger(__name__)
+_LISTED_S = 60
+"""For so long a manager that is gone stays listed."""
+_RETRY_S, _RETRY_MAX_S, _RETRY_JITTER = 0.5, 5.0, 0.5
+
+
+def default_database(settings: ManagerSettings) -> Database:
+    """The database that the settings name; SQLite in the data directory without a name."""
+    pool_size = settings.db.pool_size if settings.db is not None else 5
+    if settings.database_url is not None:
+        return Database(settings.database_url, pool_size=pool_size)
+    directory = settings.data_dir.expanduser().absolute()
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Database(f"sqlite+aiosqlite:///{directory / 'manager.db'}")
+
+
+def secrets_file(settings: ManagerSettings) -> Path:
+    """The keys that seal secrets in the database."""
+    return (settings.secrets.key_file or settings.data_dir / "secrets.key").expanduser()
+
+
+def sealer_of(settings: ManagerSettings) -> Sealer:
+    """With the keys of the key file, which is made if it is not there.
+
+    Raises:
+        InvalidInput: the file is no key file, or open to others.
+        OSError: it can be neither read nor made.
+    """
+    path = secrets_file(settings)
+    return Sealer(load_or_make_keys(path), reload=lambda: read_keys(path))
+
+
+def of_process(settings: ManagerSettings, number: int) -> ManagerSettings:
+    """The settings of one of several processes on one file: each has ports of its own for agents, one after the other.
+
+    Raises:
+        InvalidInput: the link's port cannot be counted on from, or there is none left.
+    """
+    link = settings.agent_link
+    update: dict[str, object] = {"data_port": link.data_port and _port_after(link.data_port, number)}
+    for key in ("bind", "advertise"):
+        address = getattr(link, key)
+        head, _, port = (address or "").rpartition(":")
+        if port.isdecimal() and port != "0":
+            update[key] = f"{head}:{_port_after(int(port), number)}"
+        elif address and port != "0" and number:
+            raise InvalidInput(f"With num-proc above 1, agent-link.{key} needs a port.", data={key: "no port"})
+    return settings.model_copy(update={"agent_link": link.model_copy(update=update)})
+
+
+def _port_after(port: int, number: int) -> int:
+    if port + number > 65_535:
+        raise InvalidInput(f"Too few ports are left after {port} for manager.num-proc.", data={"num-proc": "too large"})
+    return port + number
+
+
+def link_key_file(settings: ManagerSettings) -> Path:
+    """The CURVE key of managers; its directory is there."""
+    path = (settings.agent_link.key_file or settings.data_dir / "manager.key").expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def agent_keys_folder(settings: ManagerSettings) -> Path:
+    """The public keys of the agents that may connect."""
+    path = (settings.agent_link.agent_keys or settings.data_dir / "agent-keys").expanduser()
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def etcd_store(settings: ManagerSettings) -> EtcdConfigStore | None:
+    """None where the settings name no etcd."""
+    if settings.etcd is None:
+        return None
+    from ai.backend.infra.config_store.etcd import EtcdConfigStore
+
+    etcd = settings.etcd
+    return EtcdConfigStore(
+        etcd.endpoints, namespace=etcd.namespace, user=etcd.user or None, password=etcd.password.get_secret_value()
+    )
+
+
+def config_store(settings: ManagerSettings, database: Database) -> ConfigStore:
+    """Where the shared configuration is: etcd if the settings name one."""
+    return etcd_store(settings) or SQLiteConfigStore(database)
+
+
+async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None:
+    """Keep these keys until cancelled, whether the server of the store is there now or comes later."""
+    backoff, is_listed = Backoff(_RETRY_S, _RETRY_MAX_S, jitter=_RETRY_JITTER), False
+    while True:
+        try:
+            await store.keep(values, ttl_s=_LISTED_S)
+            if not is_listed:
+                log.info("agents are told of this manager")
+            backoff.reset()
+            is_listed = True
+            await asyncio.sleep(_LISTED_S / 4)
+        except Exception as e:  # noqa: BLE001  # whatever etcd says, it is to be asked again
+            if is_listed or backoff.failures == 0:
+                log.warning("agents are not told of this manager until the shared configuration is back: %s", e)
+            is_listed = False
+            await backoff.wait()
+
+
+@dataclass(slots=True)
+class Backing:
+    """What a manager stands on. ``stop`` lets go of everything; safe without ``start``."""
+
+    database: Database
+    config: ConfigStore
+    bus: Bus
+    limiter: Limiter | None
+    etcd: EtcdConfigStore | None = None
+    _listing: asyncio.Task[None] | None = field(default=None, init=False)
+    _listed: str | None = field(default=None, init=False)
+
+    @classmethod
+    def of(cls, settings: ManagerSettings) -> Backing:
+        """Raises InvalidInput for what cannot be connected to at all."""
+        database = default_database(settings)
+        bus, limiter = Bus(), None
+        if settings.redis is not None:
+            from ai.backend.infra.redis.bus import RedisBus
+            from ai.backend.infra.redis.ratelimit import RedisRateLimiter
+
+            bus, limiter = RedisBus(settings.redis.url), RedisRateLimiter(settings.redis.url)
+        etcd = etcd_store(settings)
+        config = SQLiteConfigStore(database) if etcd is None else RememberingConfigStore(etcd)
+        return cls(database, config, bus, limiter, etcd)
+
+    async def start(self) -> None:
+        for part in (self.bus, self.config):
+            start = getattr(part, "start", None)
+            if start is not None:
+                await start()
+
+    def measure(self, metrics: Metrics) -> None:
+        """Show how old what is known of the shared configuration is."""
+        if isinstance(self.config, RememberingConfigStore):
+            told = "Seconds for which the shared configuration has been read from memory, its server being away."
+            store = self.config
+            metrics.watch("shared_configuration_stale_seconds", told, lambda: store.stale_s)
+
+    async def stop(self) -> None:
+        await self._leave_list()
+        for part, method in ((self.bus, "stop"), (self.limiter, "close"), (self.config, "close")):
+            end = getattr(part, method, None)
+            if end is not None:
+                await end()
+        await self.database.close()
+
+    def tell_agents(self, name: str, address: str, public_key: str) -> None:
+        """From now on say in the shared configuration how agents reach this manager; it ends with this process.
+
+        Where it lies in the database there is nobody to read it.
+        """
+        if self.etcd is not None:
+            self._listed = f"{MANAGERS}/{name}"
+            told = {self._listed: json.dumps({"addr": address, "key": public_key})}
+            self._listing = asyncio.create_task(stay_listed(self.etcd, told))
+
+    async def _leave_list(self) -> None:
+        if self._listing is None or self._listed is None:
+            return
+        self._listing.cancel()
+        await asyncio.gather(self._listing, return_exceptions=True)
+        self._listing = None
+        try:
+            async with asyncio.timeout(1):
+                await self.config.delete(self._listed)
+        except (BackendError, TimeoutError) as e:
+            log.info("this manager stays listed for up to %d s: %s", _LISTED_S, e)
+
+
+def advertised(settings: ManagerSettings, bound: str) -> str:
+    """What agents are told: an address of all interfaces becomes the name of this host."""
+    if settings.agent_link.advertise is not None:
+        return settings.agent_link.advertise
+    scheme, _, rest = bound.partition("://")
+    host, _, port = rest.rpartition(":")
+    return f"{scheme}://{socket.getfqdn() if host in ('0.0.0.0', '*', '[::]') else host}:{port}"

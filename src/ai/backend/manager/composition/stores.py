@@ -1,0 +1,92 @@
+"""Where the manager keeps things."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ai.backend.infra.config_store import ConfigStore, MemoryConfigStore, SQLiteConfigStore
+from ai.backend.infra.database import Database
+from ai.backend.manager.agents.sql import SqlAgentStore
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.artifacts.sql import SqlArtifactStore
+from ai.backend.manager.artifacts.store import ArtifactStore
+from ai.backend.manager.dotfiles.memory import MemoryDotfileStore
+from ai.backend.manager.dotfiles.sql import SqlDotfileStore
+from ai.backend.manager.dotfiles.store import DotfileStore
+from ai.backend.manager.folders.sql import SqlFolderStore
+from ai.backend.manager.folders.store import FolderStore
+from ai.backend.manager.idempotency.memory import MemoryAnswerStore
+from ai.backend.manager.idempotency.sql import SqlAnswerStore
+from ai.backend.manager.idempotency.store import AnswerStore
+from ai.backend.manager.identity.sql import SqlIdentityStore
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.idle.memory import MemoryActivityStore
+from ai.backend.manager.idle.sql import SqlActivityStore
+from ai.backend.manager.idle.store import ActivityStore
+from ai.backend.manager.images.sql import SqlImageStore
+from ai.backend.manager.images.store import ImageStore
+from ai.backend.manager.leadership.sql import SqlLeaseStore
+from ai.backend.manager.leadership.store import LeaseStore
+from ai.backend.manager.logs.memory import MemoryErrorLogStore
+from ai.backend.manager.logs.sql import SqlErrorLogStore
+from ai.backend.manager.logs.store import AuditStore, ErrorLogStore
+from ai.backend.manager.scheduling.memory import MemoryShareStore
+from ai.backend.manager.scheduling.sql import SqlShareStore
+from ai.backend.manager.scheduling.store import ShareStore
+from ai.backend.manager.secrets.sealer import Sealer
+from ai.backend.manager.sessions.sql import SqlSessionStore
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.tasks.sql import SqlJournalStore
+from ai.backend.manager.tasks.store import TaskStore
+from ai.backend.manager.templates.memory import MemoryTemplateStore
+from ai.backend.manager.templates.sql import SqlTemplateStore
+from ai.backend.manager.templates.store import TemplateStore
+from ai.backend.manager.usage.sql import SqlUsageStore
+from ai.backend.manager.usage.store import UsageStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """Where the manager keeps things; one database in production, memory in simulations."""
+
+    sessions: SessionStore
+    agents: AgentStore
+    identities: IdentityStore
+    tasks: TaskStore
+    audit: AuditStore
+    config: ConfigStore = field(default_factory=MemoryConfigStore)
+    answers: AnswerStore = field(default_factory=MemoryAnswerStore)
+    templates: TemplateStore = field(default_factory=MemoryTemplateStore)
+    dotfiles: DotfileStore = field(default_factory=MemoryDotfileStore)
+    activities: ActivityStore = field(default_factory=MemoryActivityStore)
+    errors: ErrorLogStore = field(default_factory=MemoryErrorLogStore)
+    shares: ShareStore = field(default_factory=MemoryShareStore)
+    folders: FolderStore | None = None
+    artifacts: ArtifactStore | None = None
+    images: ImageStore | None = None
+    usage: UsageStore | None = None
+    leases: LeaseStore | None = None
+    """Where several managers share the stores, and one of them runs the loops."""
+
+    @classmethod
+    def sql(cls, database: Database, sealer: Sealer | None = None, config: ConfigStore | None = None) -> Stores:
+        journal = SqlJournalStore(database)
+        return cls(
+            leases=SqlLeaseStore(database) if database.is_shared else None,
+            sessions=SqlSessionStore(database),
+            agents=SqlAgentStore(database),
+            identities=SqlIdentityStore(database, sealer),
+            tasks=journal,
+            audit=journal,
+            config=config or SQLiteConfigStore(database),
+            answers=SqlAnswerStore(database, sealer),
+            templates=SqlTemplateStore(database),
+            dotfiles=SqlDotfileStore(database),
+            activities=SqlActivityStore(database),
+            errors=SqlErrorLogStore(database),
+            shares=SqlShareStore(database),
+            folders=SqlFolderStore(database),
+            artifacts=SqlArtifactStore(database, sealer),
+            images=SqlImageStore(database),
+            usage=SqlUsageStore(database),
+        )

@@ -1,0 +1,1 @@
+"""One line of revisions for all features."""

@@ -1,0 +1,1 @@
+"""Dotfiles and bootstrap scripts."""

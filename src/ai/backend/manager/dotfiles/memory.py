@@ -1,0 +1,37 @@
+"""Templates, dotfiles, the use of sessions and reported errors, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ai.backend.common.ids import AccessKey
+from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, with_dotfile
+
+
+class MemoryDotfileStore:
+    """Implements :class:`ai.backend.manager.dotfiles.store.DotfileStore`."""
+
+    def __init__(self) -> None:
+        self._dotfiles: dict[DotfileOwner, list[Dotfile]] = {}
+        self._scripts: dict[AccessKey, str] = {}
+
+    async def dotfiles(self, owner: DotfileOwner) -> list[Dotfile]:
+        return list(self._dotfiles.get(owner, ()))
+
+    async def put_dotfile(self, owner: DotfileOwner, dotfile: Dotfile, *, is_new: bool) -> None:
+        self._dotfiles[owner] = with_dotfile(self._dotfiles.get(owner, ()), dotfile, is_new=is_new)
+
+    async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool:
+        kept = self._dotfiles.get(owner, [])
+        self._dotfiles[owner] = [one for one in kept if one.path != path]
+        return len(self._dotfiles[owner]) < len(kept)
+
+    async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
+        ordered = sorted(owners, key=lambda owner: owner.scope)
+        return [(owner.scope, one) for owner in ordered for one in self._dotfiles.get(owner, ())]
+
+    async def bootstrap_script(self, access_key: AccessKey) -> str:
+        return self._scripts.get(access_key, "")
+
+    async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None:
+        self._scripts[access_key] = script

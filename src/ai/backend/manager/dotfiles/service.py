@@ -1,0 +1,197 @@
+"""Dotfiles and bootstrap scripts: what every new session of somebody gets (spec 03-11)."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Sequence
+
+from ai.backend.common.errors import Forbidden, InvalidInput, LimitExceeded, NotFound
+from ai.backend.common.ids import AccessKey, DomainName, GroupId
+from ai.backend.common.states import UserRole
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, GivenFiles, merged
+from ai.backend.manager.dotfiles.store import DotfileStore
+from ai.backend.manager.folders.model import FolderMount
+from ai.backend.manager.identity.model import Group
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.sessions.model import CreateSession, Session
+
+_HOME = "/home/work"
+_MAX_PATH = 255
+_MAX_DEPTH = 16
+_PERMISSION = re.compile(r"[0-7]{3}")
+_PLATFORMS = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf")
+"""Names that the platform keeps for files of its own, and what is below them."""
+
+
+def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
+    """A dotfile that may be kept: its path begins with a dot, stays in the home directory and is plain.
+
+    Raises:
+        InvalidInput: ``data`` names the field.
+    """
+    clean = posixpath.normpath(path)
+    parts = clean.split("/")
+    is_plain = path.isprintable() and "\0" not in path and ".." not in path.split("/")
+    if not is_plain or not clean.startswith(".") or clean in (".", "..") or len(parts) > _MAX_DEPTH:
+        raise InvalidInput(
+            "The path of a dotfile begins with a dot and stays in the home directory.", data={"path": "malformed"}
+        )
+    if len(clean.encode()) > _MAX_PATH:
+        raise InvalidInput(f"The path of a dotfile has {_MAX_PATH} bytes at most.", data={"path": "too long"})
+    if any(clean == kept or clean.startswith(kept + "/") for kept in _PLATFORMS):
+        raise InvalidInput(f"{clean!r} is the platform's own.", data={"path": "reserved"})
+    if not _PERMISSION.fullmatch(permission) or int(permission[0]) & 4 == 0:
+        raise InvalidInput(
+            "The permission is three octal digits, and its owner may read it.", data={"permission": "malformed"}
+        )
+    if "\0" in data:
+        raise InvalidInput("A dotfile is text without NUL.", data={"data": "malformed"})
+    return Dotfile(path=clean, permission=permission, data=data)
+
+
+def check_no_mount_covers(dotfiles: Iterable[Dotfile], mounts: Sequence[FolderMount]) -> None:
+    """Raises InvalidInput where a dotfile would be written into a mounted folder, or a folder lie upon it."""
+    for one in dotfiles:
+        place = f"{_HOME}/{one.path}"
+        for mount in mounts:
+            if place == mount.target or place.startswith(mount.target + "/") or mount.target.startswith(place + "/"):
+                raise InvalidInput(
+                    f"The folder {mount.name[:64]!r} cannot be mounted at {mount.target!r}: the dotfile {one.path!r} "
+                    "is there.",
+                    data={"config.mounts": f"{mount.name[:64]}: a dotfile is there"},
+                )
+
+
+class SessionDefaults:
+    """Everybody keeps those of their keypairs; admins those of their domain and its groups."""
+
+    def __init__(
+        self, store: DotfileStore, identities: IdentityStore, identity: IdentityService, *, max_script_bytes: int
+    ) -> None:
+        self._store = store
+        self._identities = identities
+        self._identity = identity
+        self._max_script_bytes = max_script_bytes
+
+    # ---- whose ----
+
+    async def of_user(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
+        """Raises Forbidden for a key that the caller may not act for."""
+        owner = await self._identity.resolve_owner(caller, owner_access_key)
+        return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)
+
+    async def of_group(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
+        """A group by its name or id. Members read; admins of its domain and superadmins change.
+
+        Raises:
+            NotFound: there is none that the caller sees. Forbidden: the caller only sees it.
+        """
+        found: list[Group]
+        if caller.sees_all:
+            found = await self._identities.groups(domain_name=domain)
+        elif caller.role is UserRole.ADMIN:
+            found = await self._identities.groups(domain_name=caller.domain_name)
+        else:
+            found = await self._identities.groups(user_id=caller.user_id)
+        chosen = [g for g in found if group in (g.name, str(g.id)) and domain in (None, g.domain_name)]
+        if len(chosen) > 1:
+            chosen = [g for g in chosen if g.domain_name == caller.domain_name]
+        if not chosen:
+            raise NotFound("There is no such group.", data={"group": "unknown"})
+        if to_change:
+            _check_admin(caller, chosen[0].domain_name)
+        return DotfileOwner(scope=DotfileScope.GROUP, name=str(chosen[0].id))
+
+    async def of_domain(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
+        """Raises NotFound for a domain that the caller does not see, Forbidden where they only see it."""
+        await self._identity.domain(caller, domain)
+        if to_change:
+            _check_admin(caller, domain)
+        return DotfileOwner(scope=DotfileScope.DOMAIN, name=domain)
+
+    # ---- dotfiles ----
+
+    async def list(self, owner: DotfileOwner) -> Sequence[Dotfile]:
+        return await self._store.dotfiles(owner)
+
+    async def get(self, owner: DotfileOwner, path: str) -> Dotfile:
+        """Raises NotFound."""
+        clean = posixpath.normpath(path)
+        for one in await self._store.dotfiles(owner):
+            if one.path == clean:
+                return one
+        raise NotFound("There is no such dotfile.", data={"path": "unknown"})
+
+    async def put(self, owner: DotfileOwner, path: str, permission: str, data: str, *, is_new: bool) -> None:
+        """Raises InvalidInput, Conflict, NotFound, LimitExceeded."""
+        await self._store.put_dotfile(owner, check_dotfile(path, permission, data), is_new=is_new)
+
+    async def delete(self, owner: DotfileOwner, path: str) -> None:
+        """Raises NotFound."""
+        if not await self._store.drop_dotfile(owner, posixpath.normpath(path)):
+            raise NotFound("There is no such dotfile.", data={"path": "unknown"})
+
+    # ---- the bootstrap script ----
+
+    async def bootstrap_script(self, caller: Caller, owner_access_key: str | None = None) -> str:
+        """What sessions of the keypair run that bring no script; empty for nothing."""
+        owner = await self._identity.resolve_owner(caller, owner_access_key)
+        return await self._store.bootstrap_script(owner.access_key)
+
+    async def set_bootstrap_script(self, caller: Caller, script: str, owner_access_key: str | None = None) -> None:
+        """Raises LimitExceeded, InvalidInput."""
+        owner = await self._identity.resolve_owner(caller, owner_access_key)
+        if len(script.encode()) > self._max_script_bytes:
+            limit = self._max_script_bytes
+            raise LimitExceeded(f"A bootstrap script has {limit} bytes at most.", data={"script": "too large"})
+        if "\0" in script:
+            raise InvalidInput("A bootstrap script is text without NUL.", data={"script": "malformed"})
+        await self._store.put_bootstrap_script(owner.access_key, script)
+
+    # ---- in sessions ----
+
+    async def apply(
+        self,
+        owner: Caller,
+        domain: DomainName,
+        group: GroupId,
+        request: CreateSession,
+        mounts: Sequence[FolderMount],
+    ) -> str | None:
+        """The bootstrap script of a new session.
+
+        Raises:
+            InvalidInput: a dotfile and a mount of it exclude each other.
+        """
+        if mounts:
+            check_no_mount_covers(await self._of(domain, group, owner.access_key, owner), mounts)
+        return request.bootstrap_script or await self._store.bootstrap_script(owner.access_key) or None
+
+    async def given_to(self, session: Session) -> GivenFiles:
+        """What the kernels of a session get, as it is when they are made: the user's dotfiles before the group's
+        before the domain's, and the user's SSH key."""
+        found = await self._identity.credentials(session.access_key)
+        owner = found.caller if found is not None else None
+        return GivenFiles(
+            dotfiles=await self._of(session.domain_name, session.group_id, session.access_key, owner),
+            ssh_public_key=found.ssh_public_key if found is not None else None,
+        )
+
+    async def _of(
+        self, domain: DomainName, group: GroupId, access_key: AccessKey, owner: Caller | None
+    ) -> tuple[Dotfile, ...]:
+        """Administrators of a domain write what its sessions run: who may more than they gets their own files only."""
+        owners = [DotfileOwner(scope=DotfileScope.USER, name=access_key)]
+        if owner is not None and not owner.sees_all:
+            owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))
+            owners.append(DotfileOwner(scope=DotfileScope.GROUP, name=str(group)))
+        return merged(await self._store.dotfiles_of(owners))
+
+
+def _check_admin(caller: Caller, domain_name: str) -> None:
+    is_its_admin = caller.role is UserRole.ADMIN and caller.domain_name == domain_name
+    if not caller.is_superadmin and not is_its_admin:
+        raise Forbidden("Only administrators change the dotfiles of a domain or of its groups.")

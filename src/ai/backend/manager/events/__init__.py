@@ -1,0 +1,1 @@
+"""Session events (SSE) and webhooks."""

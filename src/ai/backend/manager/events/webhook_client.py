@@ -1,0 +1,45 @@
+"""Posts callbacks over HTTP, and not to where the manager alone could reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import aiohttp
+
+from ai.backend.common.errors import AddressRefused
+from ai.backend.infra.http.outbound import OutboundClient, OutboundFailed, networks, parse_url
+from ai.backend.manager.events.webhook_gateway import CallbackFailed
+
+ID_HEADER = "X-BackendAI-Callback-Id"
+
+
+class HttpCallbackSender:
+    """Implements :class:`ai.backend.manager.events.webhook_gateway.CallbackSender`.
+
+    Redirects are not followed, and no body of a response is read.
+    """
+
+    def __init__(self, *, refused_networks: Iterable[str], timeout_s: float) -> None:
+        self._client = OutboundClient(
+            refused=networks(*refused_networks),
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+            connections=0,
+            user_agent="backendai-manager",
+            keeps_alive=False,
+        )
+
+    async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
+        headers = {ID_HEADER: str(callback_id)}
+        try:
+            target = parse_url(url, with_credentials=True)
+            async with self._client.request("POST", target, headers=headers, json=body) as response:
+                if not 200 <= response.status < 300:
+                    raise CallbackFailed(f"status {response.status}")
+        except AddressRefused:
+            raise CallbackFailed("its address is in one of callbacks.refused-networks", may_pass=False) from None
+        except OutboundFailed:
+            raise CallbackFailed("there is no response") from None
+
+    async def close(self) -> None:
+        await self._client.close()

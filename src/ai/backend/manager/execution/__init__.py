@@ -1,0 +1,1 @@
+"""Code, files, terminals, commits of running sessions."""

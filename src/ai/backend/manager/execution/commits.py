@@ -1,0 +1,203 @@
+"""Sessions that become images (spec 03-18 "User-defined Image Commit").
+
+``config/docker/image/commit`` says whether users may: ``false`` forbids it to all but superadmins.
+``config/docker/image/customized`` is where images of users are pushed, as REGISTRY/PROJECT; without it sessions become
+archives only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+
+from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotSupported, Unavailable
+from ai.backend.common.ids import AgentId, TaskId
+from ai.backend.common.images import CUSTOMIZED_NAME, CUSTOMIZED_OWNER, ImageName
+from ai.backend.common.states import SessionStatus
+from ai.backend.common.wire.agent import ImageJob, ImageJobState, RegistryAccess
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.infra.config_store import ConfigStore
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.images.jobs import carry_out
+from ai.backend.manager.images.model import ContainerRegistry, FoundImage
+from ai.backend.manager.images.registries import RegistryBook
+from ai.backend.manager.images.store import ImageStore
+from ai.backend.manager.sessions.lookup import SessionFinder
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.tasks.service import TaskProgress, TaskService
+
+ALLOWED = "config/docker/image/commit"
+CUSTOMIZED = "config/docker/image/customized"
+_SUBJECT = "the image of session "
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
+_UNFIT = re.compile(r"[^A-Za-z0-9_@+.-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commitment:
+    """A commit that has begun. ``path`` is where the archive will be, below the agent's folder of archives; for an
+    image of a registry its name."""
+
+    session: Session
+    task_id: TaskId
+    path: str
+
+
+class Commits:
+    """One at a time for each session."""
+
+    def __init__(
+        self,
+        store: ImageStore,
+        registries: RegistryBook,
+        finder: SessionFinder,
+        gateway: AgentGateway,
+        tasks: TaskService,
+        config: ConfigStore,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> None:
+        self._store = store
+        self._registries = registries
+        self._finder = finder
+        self._gateway = gateway
+        self._tasks = tasks
+        self._config = config
+        self._clock = clock
+        self._id_generator = id_generator
+
+    async def archive(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Commitment:
+        """Make an archive on the agent's disk, named by the session and the time.
+
+        Raises:
+            SessionNotFound, Forbidden: users may not. Conflict: it does not run, or a commit is under way.
+            NotSupported: its agent's runtime makes no images.
+        """
+        session = await self._session(caller, ref, owner_access_key)
+        stamp = self._clock.now().strftime("%Y%m%dT%H%M%S")
+        folder = _UNFIT.sub("-", session.user_email).lstrip(".")[:100] or "nobody"
+        filename = f"{_UNFIT.sub('-', session.name).lstrip('.-')[:80] or 'session'}-{stamp}.tar.gz"
+        job = ImageJob(
+            job_id=str(self._id_generator.uuid()),
+            action="commit",
+            kernel_id=str(session.main.id),
+            folder=folder,
+            filename=filename,
+            wait_s=0.5,
+        )
+        return await self._begin(caller, session, job, f"{folder}/{filename}", None)
+
+    async def image(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> Commitment:
+        """Push an image of the session for its owner, who alone may use it then.
+
+        Raises:
+            InvalidInput: no word for an image. NotSupported: nobody has said where such images are pushed. Else as
+            :meth:`archive`.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidInput(
+                f"{name[:64]!r} cannot be the name of an image: lower case letters, digits, '.', '_' and '-'.",
+                data={"image_name": "malformed"},
+            )
+        session = await self._session(caller, ref, owner_access_key)
+        registry, project = await self._place()
+        base = ImageName.parse(session.main.image)
+        tag = f"{base.tag[:50]}-{name}-{session.user_id.hex[:12]}"
+        target = str(ImageName.parse(f"{registry.name}/{project}/{base.path.rpartition('/')[2]}:{tag}"))
+        access = RegistryAccess(registry=registry.name, username=registry.username, password=registry.password)
+        job = ImageJob(
+            job_id=str(self._id_generator.uuid()),
+            action="commit",
+            image=target,
+            kernel_id=str(session.main.id),
+            folder="push",
+            filename=str(session.id),
+            labels={CUSTOMIZED_OWNER: f"user:{session.user_id}", CUSTOMIZED_NAME: name},
+            access=access if registry.username else None,
+            wait_s=0.5,
+        )
+        return await self._begin(caller, session, job, target, registry)
+
+    async def is_under_way(
+        self, caller: Caller, ref: str, *, owner_access_key: str | None = None
+    ) -> tuple[Session, bool]:
+        """Raises SessionNotFound."""
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
+        return session, await self._tasks.is_under_way(f"{_SUBJECT}{session.id}")
+
+    async def _place(self) -> tuple[ContainerRegistry, str]:
+        where = (await self._config.get(CUSTOMIZED) or "").strip().strip("/")
+        for name, registry in (await self._registries.all()).items():
+            if where.startswith(f"{name}/"):
+                return registry, where.removeprefix(f"{name}/")
+        raise NotSupported(f"Images of users are pushed nowhere: {CUSTOMIZED} names no REGISTRY/PROJECT.")
+
+    async def _session(self, caller: Caller, ref: str, owner_access_key: str | None) -> Session:
+        if not caller.is_superadmin and (await self._config.get(ALLOWED) or "").strip().lower() in ("false", "0", "no"):
+            raise Forbidden("The administrators do not let sessions become images.")
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
+        if session.status is not SessionStatus.RUNNING or session.main.agent is None:
+            raise Conflict(f"The session {session.name} is {session.status}.", data={"status": session.status.value})
+        return session
+
+    async def _begin(
+        self, caller: Caller, session: Session, job: ImageJob, path: str, registry: ContainerRegistry | None
+    ) -> Commitment:
+        agent = session.main.agent
+        assert agent is not None
+        asked: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+
+        async def work(progress: TaskProgress) -> str:
+            refusal: Exception | None = Unavailable("The manager stops, or the task was cancelled.")
+            try:
+                await self._ask(agent, job)
+                refusal = None
+            except Exception as e:
+                refusal = e
+                raise
+            finally:
+                if not asked.done():
+                    asked.set_result(refusal)
+            return await self._carry_out(session, job, registry, progress)
+
+        subject = f"{_SUBJECT}{session.id}"
+        try:
+            task_id = await self._tasks.start(caller, f"commit {session.name}", work, subject=subject)
+        except Conflict as e:
+            raise Conflict(f"A commit of {session.name} is under way.", data=e.data) from None
+        refusal = await asyncio.shield(asked)
+        if refusal is not None:
+            raise refusal
+        return Commitment(session=session, task_id=task_id, path=path)
+
+    async def _ask(self, agent: AgentId, job: ImageJob) -> None:
+        """Have it begun. Raises NotSupported."""
+        state = await self._gateway.agent(agent).image_job(job)
+        if state.state == "failed" and state.code == NotSupported.code:
+            raise NotSupported(state.message)
+
+    async def _carry_out(
+        self, session: Session, job: ImageJob, registry: ContainerRegistry | None, progress: TaskProgress
+    ) -> str:
+        agent = session.main.agent
+        assert agent is not None
+
+        async def tell(state: ImageJobState) -> None:
+            await progress.update(state.current, state.total, "writing the archive")
+
+        state = await carry_out(self._gateway, agent, job, tell)
+        place = str(state.result.get("place", ""))
+        if registry is not None:
+            found = FoundImage(
+                name=job.image,
+                architecture=session.main.architecture,
+                project=ImageName.parse(job.image).path.partition("/")[0],
+                digest=str(state.result.get("digest", "")),
+                config_digest=str(state.result.get("config_digest", "")),
+                size_bytes=int(state.result.get("size_bytes", 0)),
+                labels=state.result.get("labels") or {},
+            )
+            await self._store.record(registry.name, [found], at=self._clock.now())
+        return f"committed to {place} on {agent}" if registry is None else f"pushed {place}"

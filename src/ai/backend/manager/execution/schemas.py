@@ -1,0 +1,86 @@
+"""Requests and replies of execution."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from ai.backend.infra.http.fields import LongText, Path
+from ai.backend.infra.http.routes import Schema
+
+
+class FilesQuery(Schema, frozen=True):
+    path: Path = "/home/work"
+
+
+class DownloadQuery(Schema, frozen=True):
+    files: Annotated[list[Path], Meta(min_length=1)]
+
+
+class KernelQuery(Schema, frozen=True):
+    """A kernel of the session: its host name in the session, or its id."""
+
+    kernel: Annotated[str, Meta(max_length=64)] | None = None
+
+
+class LogsQuery(Schema, frozen=True, rename={"task_id": "taskId"}):
+    task_id: Annotated[str, Meta(max_length=36)]
+
+
+class RunOptions(Schema, frozen=True, rename={"build_log": "buildLog"}):
+    """The Batch Execution Query Object (spec 03-07); ``"*"`` is the runtime's default command."""
+
+    clean: LongText | None = None
+    build: LongText | None = None
+    build_log: bool = False
+    exec: LongText | None = None
+
+
+class ExecuteBody(Schema, frozen=True, rename={"run_id": "runId"}):
+    """``continued`` is what examples of the spec call ``continue``."""
+
+    mode: Literal["query", "batch", "continue", "continued", "input"]
+    code: str = ""
+    run_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    options: RunOptions = msgspec.field(default_factory=RunOptions)
+
+
+class CursorOptions(Schema, frozen=True):
+    """Where the cursor is (spec 03-08, "auto-completion"): row and column are counted from zero."""
+
+    post: str = ""
+    line: str = ""
+    row: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+    col: Annotated[int, Meta(ge=0, le=10_000_000)] = 0
+
+
+class CompleteBody(Schema, frozen=True):
+    code: str = ""
+    options: CursorOptions = msgspec.field(default_factory=CursorOptions)
+
+
+class StreamRequest(Schema, frozen=True):
+    """The first frame of an execution stream (wire contract 2.2.1)."""
+
+    mode: Literal["query", "batch"]
+    code: str = ""
+    options: RunOptions = msgspec.field(default_factory=RunOptions)
+
+
+class ProcessRow(msgspec.Struct, frozen=True):
+    """One process: ``kernel`` is the host name of its kernel, ``metrics`` are in the shape of ``live_stat``."""
+
+    kernel: str
+    pid: int
+    command: str
+    metrics: dict[str, dict[str, str | None]]
+
+
+class ProcessList(msgspec.Struct, frozen=True):
+    result: list[ProcessRow]
+
+
+class ResultReply(msgspec.Struct, frozen=True):
+    result: Any

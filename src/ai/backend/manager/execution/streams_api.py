@@ -1,0 +1,245 @@
+"""Execution and terminals over WebSockets (spec 03-08, client wire contract 2.2).
+
+The execution stream repeats the steps of the polling API until the run has finished. If the client goes away in the
+middle of a run the code is interrupted: nobody would ever read its output, and the next run would wait behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Annotated, Any, Literal
+
+import msgspec
+from aiohttp import WSMsgType, web
+from msgspec import Meta
+
+from ai.backend.common.errors import BackendError
+from ai.backend.common.states import RunMode, RunStatus
+from ai.backend.common.wire.execution import PtyFrame, RunResult
+from ai.backend.common.wire.link import PtyStream
+from ai.backend.infra.http.decode import convert, parse_json_object, refuse
+from ai.backend.infra.http.errors import problem
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.streams import open_socket
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.execution.api import run_request
+from ai.backend.manager.execution.schemas import StreamRequest
+from ai.backend.manager.execution.service import ExecutionService, RunRequest
+from ai.backend.manager.execution.views import run_result
+from ai.backend.manager.sessions.service import SessionService
+
+FLUSH_S = 0.25
+"""How long a step of a streamed run collects output; the delay with which a user sees it."""
+MAX_FRAME_CHARS = 262_144
+"""Console text of one frame; six bytes a character at worst, which stays below the client's 4 MiB."""
+_TEXT = ("stdout", "stderr")
+
+
+class AppQuery(Schema, frozen=True):
+    app: Annotated[str, Meta(max_length=64)] | None = None
+    service: Annotated[str, Meta(max_length=64)] | None = None
+    port: int | None = None
+    arguments: str | None = None
+    envs: str | None = None
+
+
+class PtyMessage(Schema, frozen=True):
+    """What a terminal's client says; ``chars`` is base64."""
+
+    type: Literal["stdin", "resize", "ping", "restart"]
+    chars: str = ""
+    rows: Annotated[int, Meta(ge=1, le=4_096)] = 24
+    cols: Annotated[int, Meta(ge=1, le=4_096)] = 80
+
+
+class StreamsApi:
+    """``{s}`` is a name or id, as in the REST calls."""
+
+    def __init__(self, sessions: SessionService, execution: ExecutionService) -> None:
+        self._sessions = sessions
+        self._execution = execution
+
+    @route("GET", "/stream/session/{s}/execute", kind="socket")
+    async def execute(self, call: Call) -> web.StreamResponse:
+        """Run code; the first frame says what, and answers to input are raw text frames."""
+        caller, ref = caller_of(call), call.params["s"]
+        await self._sessions.get(caller, ref, owner_access_key=call.owner_access_key)
+        async with open_socket(call.request) as socket:
+            await _Run(self._execution, call, socket).serve()
+        return socket
+
+    @route("GET", "/stream/session/{s}/pty", kind="socket", query=AppQuery)
+    async def pty(self, call: Call[Nothing, AppQuery]) -> web.StreamResponse:
+        """A terminal; messages are JSON in text frames."""
+        caller, ref = caller_of(call), call.params["s"]
+        stream = await self._execution.open_pty(caller, ref, owner_access_key=call.owner_access_key)
+        try:
+            async with open_socket(call.request) as socket:
+                await _bridge(socket, stream)
+        finally:
+            await stream.close()
+        return socket
+
+
+class _Run:
+    """One run of an execution stream."""
+
+    def __init__(self, execution: ExecutionService, call: Call[Any, Any], socket: web.WebSocketResponse) -> None:
+        self._execution = execution
+        self._call = call
+        self._socket = socket
+        self._inbox: asyncio.Queue[str] = asyncio.Queue(16)
+
+    async def serve(self) -> None:
+        first = await self._socket.receive()
+        if first.type is not WSMsgType.TEXT:
+            return
+        try:
+            wanted = convert(parse_json_object(str(first.data).encode(errors="replace")), StreamRequest)
+            request = run_request(wanted.mode, wanted.code, None, wanted.options)
+        except BackendError as error:
+            await self._tell_error(error)
+            return
+        reader = asyncio.create_task(self._read())
+        steps = asyncio.create_task(self._steps(request))
+        try:
+            await asyncio.wait((reader, steps), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # Also when this task is cancelled, which is what an abrupt end of the connection does.
+            abandoned = not steps.done()
+            for task in (reader, steps):
+                task.cancel()
+            if abandoned:
+                await asyncio.shield(asyncio.ensure_future(self._interrupt()))
+            _, failure = await asyncio.gather(reader, steps, return_exceptions=True)
+        if isinstance(failure, BackendError):
+            await self._tell_error(failure)
+        elif isinstance(failure, Exception):
+            raise failure
+
+    async def _interrupt(self) -> None:
+        with contextlib.suppress(BackendError):
+            await self._execution.interrupt(
+                caller_of(self._call), self._call.params["s"], owner_access_key=self._call.owner_access_key
+            )
+
+    async def _read(self) -> None:
+        async for message in self._socket:
+            if message.type is WSMsgType.TEXT:
+                await self._inbox.put(str(message.data))
+
+    async def _steps(self, request: RunRequest) -> None:
+        caller, ref = caller_of(self._call), self._call.params["s"]
+        while True:
+            result = await self._execution.execute(
+                caller, ref, request, owner_access_key=self._call.owner_access_key, flush_timeout_s=FLUSH_S
+            )
+            for part in split_result(result):
+                if part.status is not RunStatus.CONTINUED or part.console:
+                    await self._send(run_result(part))
+            request = RunRequest(mode=RunMode.CONTINUE, run_id=result.run_id)
+            if result.status in (RunStatus.FINISHED, RunStatus.EXEC_TIMEOUT):
+                return
+            if result.status is RunStatus.WAITING_INPUT:
+                request = replace(request, mode=RunMode.INPUT, code=await self._inbox.get())
+
+    async def _send(self, told: dict[str, Any]) -> None:
+        await self._socket.send_str(msgspec.json.encode(told).decode())
+
+    async def _tell_error(self, error: BackendError) -> None:
+        """As the end of the run, since that is all that the published client understands."""
+        if self._socket.closed:
+            return
+        with contextlib.suppress(ConnectionError):
+            await self._send(
+                {
+                    "status": RunStatus.FINISHED.value,
+                    "exitCode": -1,
+                    "console": [["stderr", f"{error.title} {error.message}\n"]],
+                    "options": None,
+                    "files": [],
+                    "error": problem(error, request_id=self._call.request_id),
+                }
+            )
+
+
+def split_result(result: RunResult) -> Iterator[RunResult]:
+    """A result as one or more that each fit a frame; all but the last say ``continued``."""
+    chunk: list[list[Any]] = []
+    size = 0
+    for kind, data in result.console:
+        for piece in _pieces(kind, data):
+            weight = _weight(piece)
+            if chunk and size + weight > MAX_FRAME_CHARS:
+                yield _part(result, chunk)
+                chunk, size = [], 0
+            chunk.append(piece)
+            size += weight
+    yield msgspec.structs.replace(result, console=chunk)
+
+
+def _part(result: RunResult, console: list[list[Any]]) -> RunResult:
+    return RunResult(run_id=result.run_id, status=RunStatus.CONTINUED, console=console)
+
+
+def _pieces(kind: str, data: Any) -> Iterator[list[Any]]:
+    if kind in _TEXT and isinstance(data, str):
+        for start in range(0, len(data), MAX_FRAME_CHARS):
+            yield [kind, data[start : start + MAX_FRAME_CHARS]]
+    elif _weight([kind, data]) > 3 * MAX_FRAME_CHARS:
+        yield ["stderr", f"[a {kind} item is too large for this stream and was left out]\n"]
+    else:
+        yield [kind, data]
+
+
+def _weight(item: list[Any]) -> int:
+    data = item[1]
+    return len(data) if isinstance(data, str) else len(msgspec.json.encode(data))
+
+
+async def _bridge(socket: web.WebSocketResponse, stream: PtyStream) -> None:
+    """Relay between a terminal and its client until either ends."""
+
+    async def outward() -> None:
+        async for frame in stream:
+            if frame.kind == "closed":
+                return
+            if frame.kind == "out":
+                await socket.send_json({"type": "out", "data": base64.b64encode(frame.data).decode()})
+
+    async def inward() -> None:
+        async for message in socket:
+            if message.type is not WSMsgType.TEXT:
+                continue
+            try:
+                await stream.send(_pty_frame(str(message.data)))
+            except BackendError as error:
+                await socket.send_json({"type": "error", "data": error.message})
+
+    tasks = {asyncio.create_task(outward()), asyncio.create_task(inward())}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    except BackendError as error:
+        if not socket.closed:
+            await socket.send_json({"type": "error", "data": error.message})
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _pty_frame(text: str) -> PtyFrame:
+    message = convert(parse_json_object(text.encode(errors="replace")), PtyMessage)
+    if message.type == "stdin":
+        try:
+            return PtyFrame(kind="stdin", data=base64.b64decode(message.chars, validate=True))
+        except (binascii.Error, ValueError):
+            raise refuse({"chars": "not base64"}) from None
+    return PtyFrame(kind=message.type, rows=message.rows, cols=message.cols)

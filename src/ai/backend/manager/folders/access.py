@@ -1,0 +1,134 @@
+"""Finding the folder that a user means, and what they may do with it."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Collection
+
+from ai.backend.common.errors import Conflict, FolderNotFound, Forbidden
+from ai.backend.common.folders import FolderPermission, FolderStatus, HostPermission, parse_folder_id
+from ai.backend.common.ids import FolderId
+from ai.backend.common.states import UserRole
+from ai.backend.core.lifecycle.folder import FolderTrigger, describe_status, sources_of
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.folders.model import Folder, FolderAccess, FolderRow
+from ai.backend.manager.folders.store import FolderStore
+from ai.backend.manager.folders.transitions import FolderTransitions
+from ai.backend.manager.volumes.permissions import FolderScope, FolderScopes, require
+
+READY = frozenset({FolderStatus.READY})
+ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
+
+
+def administrates(caller: Caller, folder: Folder) -> bool:
+    """Superadmins all folders, administrators those of their domain."""
+    return caller.is_superadmin or (caller.role is UserRole.ADMIN and folder.domain_name == caller.domain_name)
+
+
+def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAccess | None:
+    """What the caller may do with a folder; None if it is somebody else's. Pure."""
+    folder = row.folder
+    is_admin, is_of_group = administrates(caller, folder), folder.group_id in scope.groups
+    is_owner = folder.user_id == caller.user_id or (is_of_group and is_admin)
+    permission = row.granted or (folder.permission if is_of_group else None)
+    if permission is None and (caller.sees_all or folder.group_id in scope.stores):
+        permission = FolderPermission.READ_ONLY
+    if is_owner or is_admin:
+        permission = FolderPermission.WRITE_DELETE
+    if permission is None:
+        return None
+    return FolderAccess(
+        row=row,
+        permission=permission,
+        is_owner=is_owner,
+        controls=is_owner or is_admin,
+        is_of_store=folder.group_id in scope.stores,
+        allowed=scope.allowed(folder.host, folder.group_id),
+    )
+
+
+class FolderFinder:
+    """Looks up by name or id. By name: the caller's own first, then those shared with them, then their groups', then
+    those of model stores."""
+
+    def __init__(self, store: FolderStore, scopes: FolderScopes, transitions: FolderTransitions) -> None:
+        self._store = store
+        self._scopes = scopes
+        self._transitions = transitions
+
+    async def accessible(
+        self, caller: Caller, *, name: str | None = None, scope: FolderScope | None = None
+    ) -> list[FolderAccess]:
+        """What the caller has, shares, or may use as a member of a group, oldest first."""
+        scope = scope or await self._scopes.of(caller)
+        rows = await self._store.accessible(caller.user_id, scope.all_groups, name=name)
+        return [access for row in rows if (access := access_of(caller, scope, row)) is not None]
+
+    async def _by_id(self, caller: Caller, folder_id: FolderId) -> list[FolderAccess]:
+        row = await self._store.get(folder_id, user_id=caller.user_id)
+        if row is None:
+            return []
+        scope = await self._scopes.of(caller, row.folder.group_id)
+        access = access_of(caller, scope, row)
+        return [access] if access is not None else []
+
+    async def one(
+        self,
+        caller: Caller,
+        ref: str,
+        *,
+        statuses: Collection[FolderStatus] = READY,
+        trigger: FolderTrigger | None = None,
+        to_write: bool = False,
+        to_control: bool = False,
+        needs: HostPermission | None = None,
+    ) -> FolderAccess:
+        """Somebody else's folder is not found. A ``trigger`` stands for the statuses that it moves.
+
+        Raises:
+            FolderNotFound: no such folder, or none that the caller may use.
+            InvalidTransition: it is there, but in no status that the trigger moves.
+            Conflict: it is there, but in no status of ``statuses``; or the name means several.
+            Forbidden: the caller may use it, but may not write or control it, or not do what it ``needs`` on its host.
+        """
+        folder_id = parse_folder_id(ref)
+        statuses = sources_of(trigger) if trigger is not None else statuses
+        if folder_id is not None:
+            found = await self._by_id(caller, folder_id)
+        else:
+            name = unicodedata.normalize("NFC", ref)
+            found = _preferred(caller, await self.accessible(caller, name=name), statuses)
+        if not found or found[0].folder.status not in ANY_STATUS:
+            raise FolderNotFound(f"There is no virtual folder {ref[:64]!r}.")
+        if len(found) > 1:
+            ids = [str(access.folder.id) for access in found]
+            raise Conflict(f"Several folders are called {ref[:64]!r}: use an id.", data={"matches": ids})
+        access = found[0]
+        if trigger is not None:
+            self._transitions.check(access.folder, trigger, cause=caller.stimulus_id)
+        elif access.folder.status not in statuses:
+            status = access.folder.status
+            raise Conflict(describe_status(access.folder.name, status), data={"status": status.value})
+        if to_control and not access.controls:
+            raise Forbidden(f"Only the owner of {access.folder.name!r} may do this.")
+        if to_write and not access.permission.writes:
+            raise Forbidden(f"You may only read {access.folder.name!r}.", data={"permission": access.permission.value})
+        if needs is not None:
+            require(access.allowed, needs, access.folder.host)
+        return access
+
+
+def _preferred(caller: Caller, found: list[FolderAccess], statuses: Collection[FolderStatus]) -> list[FolderAccess]:
+    """The best of several of one name: in a wanted status, the own before the shared before the group's."""
+
+    def rank(access: FolderAccess) -> tuple[bool, bool, int]:
+        folder = access.folder
+        kind = 0 if folder.user_id == caller.user_id else 1 if folder.user_id is not None else 2 + access.is_of_store
+        return folder.status not in statuses, not folder.status.is_live, kind
+
+    best = min((rank(access) for access in found), default=None)
+    chosen = [access for access in found if rank(access) == best]
+    # Of several in the trash, the one that was thrown away last is meant.
+    if len(chosen) > 1 and not chosen[0].folder.status.is_live:
+        return [max(chosen, key=lambda a: a.folder.status_changed)]
+    return chosen

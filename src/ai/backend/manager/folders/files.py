@@ -1,0 +1,106 @@
+"""Files in virtual folders. Large ones go between client and storage proxy; the manager hands out the tickets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.folders import FolderKey, HostPermission
+from ai.backend.common.volume_paths import FolderPath
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.folders.access import FolderFinder
+from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.model import FileInfo, FolderAccess, Ticket
+
+MAX_LISTED = 50_000
+_PAGE = 1_000
+
+
+def _relative(path: str, field: str = "path") -> str:
+    """A path as the proxy takes it; ``/a`` means ``a``, as users write it."""
+    try:
+        return str(FolderPath.parse(path.lstrip("/")))
+    except InvalidInput as e:
+        raise type(e)(e.message, data={field: "malformed"}) from None
+
+
+def _file(path: str, field: str = "path") -> str:
+    relative = _relative(path, field)
+    if relative == ".":
+        raise InvalidInput("This path names no file.", data={field: "names no file"})
+    return relative
+
+
+def _managed(access: FolderAccess) -> FolderKey:
+    if access.folder.unmanaged_path is not None:
+        raise InvalidInput(
+            f"The files of {access.folder.name!r} are with no storage proxy: mount it.", data={"name": "unmanaged"}
+        )
+    return access.folder.key
+
+
+class FolderFiles:
+    """Paths are relative to the folder. Errors as :meth:`FolderFinder.one` has them, Forbidden where the host does not
+    allow it, and what the storage proxy says."""
+
+    def __init__(self, storage: StorageGateway, finder: FolderFinder) -> None:
+        self._storage = storage
+        self._finder = finder
+
+    async def _readable(self, caller: Caller, ref: str, needs: HostPermission | None = None) -> FolderKey:
+        return _managed(await self._finder.one(caller, ref, needs=needs))
+
+    async def _writable(self, caller: Caller, ref: str, needs: HostPermission) -> FolderKey:
+        return _managed(await self._finder.one(caller, ref, to_write=True, needs=needs))
+
+    async def list(
+        self, caller: Caller, ref: str, path: str, *, limit: int | None = None, cursor: str | None = None
+    ) -> tuple[Sequence[FileInfo], str | None]:
+        """A page of a directory and the cursor of the next one; without ``limit`` all, up to MAX_LISTED."""
+        key, relative = await self._readable(caller, ref), _relative(path)
+        if limit is not None:
+            return await self._storage.list_files(key, relative, limit=limit, cursor=cursor)
+        found: list[FileInfo] = []
+        while len(found) < MAX_LISTED:
+            items, cursor = await self._storage.list_files(key, relative, limit=_PAGE, cursor=cursor)
+            found += items
+            if cursor is None:
+                break
+        return found, cursor
+
+    async def make_directories(
+        self, caller: Caller, ref: str, paths: Sequence[str], *, parents: bool = True, exist_ok: bool = False
+    ) -> Mapping[str, str | None]:
+        """Path, as it was given -> None where it was made, else what is in the way."""
+        wanted = {_file(path): path for path in paths}
+        key = await self._writable(caller, ref, HostPermission.MODIFY)
+        made = await self._storage.make_directories(key, list(wanted), parents=parents, exist_ok=exist_ok)
+        return {wanted.get(path, path): problem for path, problem in made.items()}
+
+    async def rename(self, caller: Caller, ref: str, path: str, new_name: str) -> None:
+        """Raises Conflict if the new name is taken."""
+        relative, name = _file(path, "target_path"), FolderPath.name(new_name)
+        await self._storage.rename_file(await self._writable(caller, ref, HostPermission.MODIFY), relative, name)
+
+    async def move(self, caller: Caller, ref: str, source: str, target: str) -> None:
+        """Into ``target`` if that is a directory. Raises Conflict if something is there."""
+        moved, to = _file(source, "src"), _relative(target, "dst")
+        await self._storage.move_file(await self._writable(caller, ref, HostPermission.MODIFY), moved, to)
+
+    async def delete(self, caller: Caller, ref: str, paths: Sequence[str], *, recursive: bool = False) -> None:
+        """Raises WrongKindOfFile for a directory without ``recursive``."""
+        files = [_file(path, "files") for path in paths]
+        key = await self._writable(caller, ref, HostPermission.MODIFY)
+        await self._storage.delete_files(key, files, recursive=recursive)
+
+    async def upload_ticket(self, caller: Caller, ref: str, path: str, size: int) -> Ticket:
+        """A file of size 0 is there at once."""
+        relative = _file(path)
+        key = await self._writable(caller, ref, HostPermission.UPLOAD)
+        return await self._storage.upload_ticket(key, relative, size)
+
+    async def download_ticket(self, caller: Caller, ref: str, path: str, *, archive: bool = False) -> Ticket:
+        """``archive`` lets the path be a directory."""
+        relative = _relative(path) if archive else _file(path)
+        key = await self._readable(caller, ref, HostPermission.DOWNLOAD)
+        return await self._storage.download_ticket(key, relative, archive=archive)

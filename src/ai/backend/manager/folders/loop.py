@@ -1,0 +1,173 @@
+"""Brings folders and directories together: finishes what was begun, removes what was deleted.
+
+The row is written first and says what is to be; the directory follows. Whoever is killed in between leaves a row that
+says so, and this loop goes on from it. Making, cloning and deleting may all be repeated, also by several managers at
+once: a row changes its status only from the one that it is expected in. What was thrown away long ago is removed too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from ai.backend.common.errors import BackendError, FolderNotFound, NotFound
+from ai.backend.common.folders import FolderStatus
+from ai.backend.common.ids import FolderId
+from ai.backend.core.lifecycle.folder import FolderTrigger
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.folders.gateway import Progress, StorageGateway
+from ai.backend.manager.folders.model import Folder
+from ai.backend.manager.folders.store import FolderStore
+from ai.backend.manager.folders.transitions import FolderTransitions
+from ai.backend.plugin.crash_points import crash_point
+
+log = logging.getLogger(__name__)
+_AT_ONCE = 8
+_CAUSE = "folder loop"
+_REMOVED = frozenset({FolderStatus.DELETE_ONGOING, FolderStatus.DELETE_COMPLETE})
+
+
+class FolderLoop(PeriodicLoop):
+    """Also does the second step of a creation or clone at once, for the request that waits for it."""
+
+    period_s = 10.0
+
+    def __init__(self, store: FolderStore, storage: StorageGateway, clock: Clock, *, trash_days: float = 0) -> None:
+        super().__init__()
+        self._store = store
+        self._storage = storage
+        self._clock = clock
+        self._trash_days = trash_days
+        self.transitions = FolderTransitions(store, clock, self.wake)
+        self._under_way: set[FolderId] = set()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._clones: set[asyncio.Task[None]] = set()
+
+    async def once(self) -> None:
+        await self._empty_trash()
+        found = await self._store.by_status(
+            {FolderStatus.PERFORMING, FolderStatus.CLONING, FolderStatus.DELETE_ONGOING}
+        )
+        waiting = [folder for folder in found if folder.id not in self._under_way]
+        for folder in waiting:
+            # A clone takes as long as its bytes: it keeps no other folder waiting.
+            if folder.status is FolderStatus.CLONING:
+                task = asyncio.create_task(self._try(self._fill, folder), name=f"clone-{folder.id}")
+                self._clones.add(task)
+                task.add_done_callback(self._clones.discard)
+        steps = {FolderStatus.PERFORMING: self._make, FolderStatus.DELETE_ONGOING: self._remove}
+        short = [(steps[folder.status], folder) for folder in waiting if folder.status in steps]
+        await asyncio.gather(*(self._in_turn(step, folder) for step, folder in short))
+
+    async def _empty_trash(self) -> None:
+        if self._trash_days:
+            now, kept = self._clock.now(), timedelta(days=self._trash_days)
+            count = await self._store.expire(now - kept, at=now, info=f"in the trash for {self._trash_days:g} days")
+            if count:
+                crash_point("after-trash-expired")
+                log.info("%d folders were in the trash for %g days and are removed", count, self._trash_days)
+
+    async def stop(self) -> None:
+        """Leave resumed clones to the next life."""
+        for task in self._clones:
+            task.cancel()
+        await asyncio.gather(*self._clones, return_exceptions=True)
+
+    async def _in_turn(self, step: Callable[[Folder], Awaitable[object]], folder: Folder) -> None:
+        async with self._slots:
+            await self._try(step, folder)
+
+    async def _try(self, step: Callable[[Folder], Awaitable[object]], folder: Folder) -> None:
+        self._under_way.add(folder.id)
+        try:
+            await step(folder)
+        except BackendError as e:
+            log.warning("the folder %s (%s) stays %s: %s", folder.id, folder.host, folder.status, e)
+        finally:
+            self._under_way.discard(folder.id)
+
+    async def begin(
+        self,
+        folder: Folder,
+        *,
+        max_count: int = 0,
+        progress: Progress | None = None,
+        begun: asyncio.Future[None] | None = None,
+    ) -> None:
+        """Write the row of a new folder and make its directory. ``begun`` is set when the row is written, or refused.
+
+        Raises:
+            FolderAlreadyExists, LimitExceeded: nothing was made.
+            BackendError: the storage proxy could not; the folder is on its way out again.
+        """
+        self._under_way.add(folder.id)
+        try:
+            await self._insert(folder, max_count, begun)
+            await (self._make(folder) if folder.cloned_from is None else self._fill(folder, progress))
+        except BackendError as e:
+            if await self._give_up(folder, e.message):
+                log.warning("the folder %s could not be made on %s: %s", folder.id, folder.host, e)
+            raise
+        finally:
+            self._under_way.discard(folder.id)
+
+    async def _insert(self, folder: Folder, max_count: int, begun: asyncio.Future[None] | None) -> None:
+        try:
+            crash_point("before-commit-folder")
+            await self._store.insert(folder, max_count=max_count)
+            crash_point("after-commit-folder")
+        except BaseException as e:
+            if begun is not None and not begun.done():
+                begun.set_exception(e)
+            raise
+        if begun is not None and not begun.done():
+            begun.set_result(None)
+
+    async def _make(self, folder: Folder) -> None:
+        if folder.unmanaged_path is None:
+            await self._storage.create_folder(folder.key)
+        crash_point("after-folder-create")
+        await self._ready(folder, FolderTrigger.MADE)
+
+    async def _fill(self, folder: Folder, progress: Progress | None = None) -> None:
+        source = await self._store.get(folder.cloned_from) if folder.cloned_from is not None else None
+        if source is None:
+            await self._give_up(folder, "what it was cloned from is gone")
+            raise FolderNotFound("The folder to clone is gone.")
+        try:
+            await self._storage.clone_folder(source.folder.key, folder.key, progress)
+        except NotFound as e:
+            await self._give_up(folder, e.message)
+            raise
+        crash_point("after-folder-clone")
+        await self._ready(folder, FolderTrigger.FILLED)
+
+    async def _ready(self, folder: Folder, trigger: FolderTrigger) -> None:
+        """Another manager may have been faster: to make it ready, or to give it up and remove what we made again."""
+        if not await self.transitions.apply(folder, trigger, cause=_CAUSE):
+            row = await self._store.get(folder.id)
+            if row is None or row.folder.status in _REMOVED:
+                await self._delete(folder)
+
+    async def _give_up(self, folder: Folder, why: str) -> bool:
+        return await self.transitions.apply(folder, FolderTrigger.FAILED, cause=_CAUSE, info=why)
+
+    async def _remove(self, folder: Folder) -> None:
+        try:
+            await self._delete(folder)
+        except BackendError as e:
+            if e.retryable:
+                raise
+            await self.transitions.apply(folder, FolderTrigger.REMOVAL_FAILED, cause=_CAUSE, info=e.message)
+            return
+        crash_point("after-folder-delete")
+        await self.transitions.apply(folder, FolderTrigger.REMOVED, cause=_CAUSE)
+
+    async def _delete(self, folder: Folder) -> None:
+        if folder.unmanaged_path is None:
+            with contextlib.suppress(FolderNotFound):
+                await self._storage.delete_folder(folder.key)

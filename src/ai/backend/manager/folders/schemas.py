@@ -1,0 +1,249 @@
+"""What requests about virtual folders look like on the wire (spec 03-08, client wire contract 2.5)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from ai.backend.common.folders import FolderPermission, UsageMode
+from ai.backend.infra.http.routes import Schema
+
+Word = Annotated[str, Meta(min_length=1, max_length=256)]
+Path = Annotated[str, Meta(max_length=4_096)]
+Emails = Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=256)]
+Paths = Annotated[list[Path], Meta(min_length=1, max_length=1_000)]
+
+
+class ListQuery(Schema, frozen=True):
+    """``all`` is for superadmins; ``trash`` shows what was deleted instead."""
+
+    all: bool = False
+    group_id: Word | None = None
+    owner_user_email: Word | None = None
+    trash: bool = False
+
+
+class HostsQuery(Schema, frozen=True):
+    group_id: Word | None = None
+
+
+class CreateFolderBody(Schema, frozen=True):
+    """``quota`` is bytes as a number or text; 0 is none. ``group`` is a name or an id."""
+
+    name: Annotated[str, Meta(max_length=256)]
+    host: Word | None = None
+    group: Word | None = None
+    usage_mode: UsageMode = UsageMode.GENERAL
+    permission: FolderPermission = FolderPermission.READ_WRITE
+    cloneable: bool = False
+    quota: Annotated[int, Meta(ge=0)] | Annotated[str, Meta(max_length=32)] | None = None
+    unmanaged_path: Path | None = None
+
+
+CREATE_ALIASES = {
+    "folder_host": "host",
+    "group_id": "group",
+    "groupId": "group",
+    "usageMode": "usage_mode",
+    "unmanagedPath": "unmanaged_path",
+}
+
+
+class NameQuery(Schema, frozen=True):
+    name: Word
+
+
+class IdQuery(Schema, frozen=True):
+    """``id`` or, as newer clients call it, ``vfolder_id``."""
+
+    id: Word | None = None
+    vfolder_id: Word | None = None
+
+
+class IdBody(Schema, frozen=True):
+    id: Word
+
+
+ID_ALIASES = {"vfolder_id": "id", "vfolderId": "id"}
+
+
+class ModelIdQuery(Schema, frozen=True):
+    """The published client repeats the id when it deletes a model."""
+
+    id: Word | None = None
+
+
+class RenameBody(Schema, frozen=True):
+    new_name: Annotated[str, Meta(max_length=256)]
+
+
+class UpdateBody(Schema, frozen=True):
+    cloneable: bool | None = None
+    permission: FolderPermission | None = None
+    usage_mode: UsageMode | None = None
+
+
+class MakeDirectoryBody(Schema, frozen=True):
+    path: Path | Paths
+    parents: bool = True
+    exist_ok: bool = False
+
+
+class FilesQuery(Schema, frozen=True):
+    """With ``limit`` one page; ``cursor`` is what the page before told."""
+
+    path: Path = ""
+    limit: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    cursor: Annotated[str, Meta(max_length=8_192)] | None = None
+
+
+class UploadBody(Schema, frozen=True):
+    path: Path
+    size: Annotated[int, Meta(ge=0, le=2**53)]
+
+
+class DownloadBody(Schema, frozen=True):
+    path: Path
+    archive: bool = False
+
+
+class RenameFileBody(Schema, frozen=True):
+    target_path: Path
+    new_name: Annotated[str, Meta(max_length=1_024)]
+    is_dir: bool | None = None
+
+
+class MoveFileBody(Schema, frozen=True):
+    src: Path
+    dst: Path
+
+
+class DeleteFilesQuery(Schema, frozen=True):
+    files: Paths
+    recursive: bool = False
+
+
+class InviteBody(Schema, frozen=True):
+    emails: Emails
+    perm: FolderPermission = FolderPermission.READ_WRITE
+
+
+class ShareBody(Schema, frozen=True):
+    emails: Emails
+    permission: FolderPermission = FolderPermission.READ_WRITE
+
+
+EMAIL_ALIASES = {"user_ids": "emails", "perm": "permission"}
+INVITE_ALIASES = {"user_ids": "emails", "permission": "perm"}
+
+
+class UnshareQuery(Schema, frozen=True):
+    emails: Emails
+
+
+class InvitationBody(Schema, frozen=True):
+    inv_id: UUID
+
+
+class AmendBody(Schema, frozen=True):
+    perm: FolderPermission
+
+
+class SharedQuery(Schema, frozen=True):
+    vfolder_id: Word | None = None
+
+
+class SetShareBody(Schema, frozen=True):
+    """``perm`` null ends the share."""
+
+    vfolder: Word
+    user: UUID
+    perm: FolderPermission | None = None
+
+
+class ChangeOwnerBody(Schema, frozen=True):
+    """``vfolder`` is an id or a name, ``user_email`` the new owner's."""
+
+    vfolder: Word
+    user_email: Word
+
+
+class LeaveBody(Schema, frozen=True):
+    shared_user_uuid: UUID | None = None
+
+
+class CloneBody(Schema, frozen=True):
+    target_name: Annotated[str, Meta(max_length=256)]
+    target_host: Word | None = None
+    usage_mode: UsageMode = UsageMode.GENERAL
+    permission: FolderPermission = FolderPermission.READ_WRITE
+    cloneable: bool = False
+
+
+class QuotaQuery(Schema, frozen=True, kw_only=True):
+    """``id`` names a folder."""
+
+    folder_host: Word | None = None
+    id: Word
+
+
+class QuotaInput(msgspec.Struct, frozen=True):
+    size_bytes: Annotated[int, Meta(ge=0, le=2**53 - 1)]
+
+
+class QuotaBody(Schema, frozen=True, kw_only=True):
+    """As :class:`QuotaQuery`, with the limit that the folder's quota scope gets."""
+
+    folder_host: Word | None = None
+    id: Word
+    input: QuotaInput
+
+
+class FolderItem(msgspec.Struct, frozen=True, kw_only=True):
+    """The Virtual Folder List Item Object (spec 03-07, 03-08)."""
+
+    name: str
+    id: str
+    host: str
+    quota_scope_id: str
+    status: str
+    status_info: str | None
+    usage_mode: str
+    created_at: str
+    last_used: str | None
+    is_owner: bool
+    permission: str
+    user: str | None
+    group: str | None
+    creator: str
+    user_email: str | None
+    group_name: str | None
+    ownership_type: str
+    type: str
+    unmanaged_path: str | None = None
+    cloneable: bool
+    max_files: int = 0
+    max_size: int | None
+
+
+class FolderInfo(FolderItem, frozen=True, kw_only=True):
+    """The Virtual Folder Item Object; the numbers are null where the storage proxy does not answer."""
+
+    num_files: int | None
+    numFiles: int | None  # noqa: N815  # the wire's name
+    used_bytes: int | None
+    cur_size: int | None
+
+
+class TransferTicket(msgspec.Struct, frozen=True):
+    """Where to send or fetch the file, with ``?token=``."""
+
+    token: str
+    url: str
+
+
+class Message(msgspec.Struct, frozen=True):
+    msg: str

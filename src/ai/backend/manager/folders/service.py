@@ -1,0 +1,370 @@
+"""Virtual folders from their creation to their end (spec 03-08, "Virtual Folders")."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
+from ai.backend.common.folders import (
+    FolderOwnership,
+    FolderPermission,
+    FolderStatus,
+    HostPermission,
+    UsageMode,
+    check_folder_name,
+    parse_host,
+)
+from ai.backend.common.ids import DomainName, FolderId, GroupId, TaskId, UserId
+from ai.backend.common.states import GroupType
+from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
+from ai.backend.core.lifecycle.folder import FolderTrigger
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.folders.access import ANY_STATUS, FolderFinder
+from ai.backend.manager.folders.gateway import StorageGateway
+from ai.backend.manager.folders.loop import FolderLoop
+from ai.backend.manager.folders.model import (
+    CreateFolder,
+    Folder,
+    FolderAccess,
+    FolderKind,
+    FolderRow,
+    FolderSelection,
+    FolderUsage,
+)
+from ai.backend.manager.folders.quota_loop import QuotaLoop
+from ai.backend.manager.folders.store import FolderStore
+from ai.backend.manager.folders.unmanaged import UnmanagedPaths
+from ai.backend.manager.identity.model import Group
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.query.model import Condition, ListQuery, Page
+from ai.backend.manager.tasks.service import TaskProgress, TaskService
+from ai.backend.manager.volumes.model import Volume
+from ai.backend.manager.volumes.permissions import CLONE, FolderScope, FolderScopes, require
+
+
+class FolderService:
+    """Use cases on whole folders. ``ref`` is a name or an id; errors as :meth:`FolderFinder.one` has them."""
+
+    def __init__(
+        self,
+        *,
+        store: FolderStore,
+        storage: StorageGateway,
+        identities: IdentityStore,
+        finder: FolderFinder,
+        scopes: FolderScopes,
+        loop: FolderLoop,
+        quotas: QuotaLoop,
+        tasks: TaskService,
+        clock: Clock,
+        id_generator: IdGenerator,
+        unmanaged: UnmanagedPaths,
+    ) -> None:
+        self._store = store
+        self._storage = storage
+        self._identities = identities
+        self._finder = finder
+        self._scopes = scopes
+        self._loop = loop
+        self._quotas = quotas
+        self._unmanaged = unmanaged
+        self._tasks = tasks
+        self._clock = clock
+        self._id_generator = id_generator
+
+    # ---- hosts ----
+
+    async def hosts(self, caller: Caller, group_id: GroupId | None = None) -> tuple[str | None, Mapping[str, Volume]]:
+        """The default host, and the volumes that the caller may use at all, by host."""
+        scope, volumes = await self._scopes.of(caller, group_id), await self._storage.volumes()
+        allowed = {host: volume for host, volume in sorted(volumes.items()) if scope.allowed(host)}
+        default = await self._storage.default_host()
+        return default if default in allowed else next(iter(allowed), None), allowed
+
+    async def all_hosts(self, caller: Caller) -> tuple[str | None, Mapping[str, Volume]]:
+        """Every volume of the cluster, for superadmins."""
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins see all storage hosts.")
+        return await self._storage.default_host(), await self._storage.volumes()
+
+    # ---- creation ----
+
+    async def create(self, caller: Caller, request: CreateFolder) -> FolderAccess:
+        """A new folder of the caller, or with a group one of that group, which takes an administrator.
+
+        Raises:
+            InvalidName, FolderAlreadyExists, Forbidden, LimitExceeded, NotFound (group, host), Unavailable.
+        """
+        name = check_folder_name(request.name)
+        group = await self._group(caller, request.group) if request.group is not None else None
+        if group is not None and group.type is GroupType.MODEL_STORE and request.usage_mode is not UsageMode.MODEL:
+            raise InvalidInput("A model store keeps models: say usage mode model.", data={"usage_mode": "not model"})
+        host = request.host or await self._storage.default_host()
+        if host is None:
+            raise NotFound("This cluster has no storage host.", data={"host": "none"})
+        scope = await self._scopes.of(caller, group.id if group is not None else None)
+        if request.unmanaged_path is not None:
+            require(scope.allowed(host), HostPermission.CREATE, host)
+            request = replace(request, unmanaged_path=self._unmanaged.check(caller, request.unmanaged_path))
+        else:
+            await self._check_host(scope, host)
+        folder = self._new(caller, name, host, group, request)
+        await self._bound(folder, scope)
+        limit = scope.max_count if group is None else await self._limit_of(group)
+        await asyncio.shield(self._loop.begin(folder, max_count=limit))
+        return FolderAccess(
+            row=FolderRow(
+                folder=replace(folder, status=FolderStatus.READY),
+                owner_email=caller.email if group is None else None,
+                group_name=group.name if group is not None else None,
+            ),
+            permission=FolderPermission.WRITE_DELETE,
+            is_owner=group is None or group.id in scope.groups,
+            controls=True,
+            allowed=scope.allowed(host),
+        )
+
+    async def _bound(self, folder: Folder, scope: FolderScope) -> None:
+        """See that the quota scope has its limit before anything is put into it."""
+        if folder.unmanaged_path is None and (scope.max_size is not None or folder.group_id is not None):
+            await self._quotas.ensure(folder.host, QuotaScopeId.parse(folder.quota_scope))
+
+    async def _limit_of(self, group: Group) -> int:
+        """How many folders a group may have; 0 is any number."""
+        found = await self._identities.storage_policies(QuotaScopeKind.PROJECT, name=group.resource_policy)
+        return found[0].max_vfolder_count if found else 0
+
+    def _new(
+        self, caller: Caller, name: str, host: str, group: Group | None, request: CreateFolder, **more: Any
+    ) -> Folder:
+        now = self._clock.now()
+        values: dict[str, Any] = {"status": FolderStatus.PERFORMING, **more}
+        return Folder(
+            id=FolderId(self._id_generator.uuid()),
+            name=name,
+            host=host,
+            quota_scope=f"user:{caller.user_id}" if group is None else f"project:{group.id}",
+            domain_name=DomainName(caller.domain_name if group is None else group.domain_name),
+            ownership_type=FolderOwnership.USER if group is None else FolderOwnership.GROUP,
+            user_id=caller.user_id if group is None else None,
+            group_id=None if group is None else group.id,
+            usage_mode=request.usage_mode,
+            permission=request.permission,
+            cloneable=request.cloneable,
+            creator=caller.email,
+            max_size=request.max_size,
+            unmanaged_path=request.unmanaged_path,
+            created_at=now,
+            status_changed=now,
+            **values,
+        )
+
+    async def _group(self, caller: Caller, ref: str) -> Group:
+        groups = await self._identities.groups(domain_name=None if caller.is_superadmin else caller.domain_name)
+        mine = {g.id for g in await self._identities.groups(user_id=caller.user_id)}
+        named = [g for g in groups if ref in (g.name, str(g.id), g.id.hex) and (caller.is_any_admin or g.id in mine)]
+        own_domain = [g for g in named if g.domain_name == caller.domain_name] or named
+        if not own_domain:
+            raise NotFound(f"There is no group {ref[:64]!r} for you.", data={"group": "unknown"})
+        if not caller.is_any_admin:
+            raise Forbidden("Only administrators make folders of a group.", data={"group": "not allowed"})
+        return own_domain[0]
+
+    async def _check_host(self, scope: FolderScope, host: str) -> None:
+        parse_host(host)
+        require(scope.allowed(host), HostPermission.CREATE, host)
+        volumes = await self._storage.volumes()
+        if host not in volumes:
+            await self._storage.volume_health(host)  # a proxy that does not answer is not an unknown one: Unavailable
+            raise NotFound(f"There is no storage host {host[:64]!r} now.", data={"host": "unknown"})
+        if "vfolder" not in volumes[host].capabilities:
+            raise InvalidInput(f"{host} is not for virtual folders.", data={"host": "no vfolder capability"})
+
+    async def clone(self, caller: Caller, ref: str, request: CreateFolder) -> tuple[FolderAccess, TaskId]:
+        """A folder of the caller with the same files, filled by a background task.
+
+        Raises:
+            Forbidden: the folder is not cloneable, and of no model store; or its volume is closed to clones.
+            InvalidInput: the target is on another storage proxy, or the source on none.
+        """
+        found = await self._finder.one(caller, ref)
+        source = found.folder
+        if not (source.cloneable or found.is_of_store):
+            raise Forbidden(
+                f"The folder {source.name!r} is not cloneable; its owner can change that.", data={"cloneable": "no"}
+            )
+        if source.unmanaged_path is not None:
+            raise InvalidInput(f"The files of {source.name!r} are with no storage proxy.", data={"name": "unmanaged"})
+        name, host = check_folder_name(request.name), request.host or source.host
+        scope = await self._scopes.of(caller)
+        if CLONE in scope.blocked.get(source.host, ()):
+            raise Forbidden(f"Nobody may clone folders of {source.host!r}.", data={"host": source.host})
+        await self._check_host(scope, host)
+        if host.partition(":")[0] != source.key.proxy:
+            raise InvalidInput(
+                "A folder is cloned onto a volume of the same storage proxy.", data={"target_host": "another proxy"}
+            )
+        target = self._new(caller, name, host, None, request, status=FolderStatus.CLONING, cloned_from=source.id)
+        await self._bound(target, scope)
+        begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def work(progress: TaskProgress) -> str:
+            async def tell(done: float, total: float) -> None:
+                await progress.update(done, total, f"cloning {source.name} to {name}")
+
+            await self._loop.begin(target, max_count=scope.max_count, progress=tell, begun=begun)
+            return f"cloned {source.name} to {name}"
+
+        task_id = await self._tasks.start(caller, f"clone the folder {source.name}", work)
+        await begun
+        access = await self._finder.one(caller, str(target.id), statuses=ANY_STATUS)
+        return access, task_id
+
+    # ---- reading ----
+
+    async def list(
+        self, caller: Caller, *, everything: bool = False, group: str | None = None
+    ) -> Sequence[FolderAccess]:
+        """Folders that the caller may use, with those in the trash; ``everything`` is for superadmins."""
+        if everything and not caller.is_superadmin:
+            raise Forbidden("Only superadmins list the folders of all users.", data={"all": "not allowed"})
+        found = await self._finder.accessible(caller)
+        if everything:
+            known = {access.folder.id: access for access in found}
+            found = [known.get(row.folder.id) or _as_admin(row) for row in (await self._everything()).items]
+        if group is not None:
+            found = [
+                a
+                for a in found
+                if a.folder.group_id is None
+                or group in (str(a.folder.group_id), a.folder.group_id.hex, a.row.group_name)
+            ]
+        return found
+
+    async def _everything(self) -> Page[FolderRow]:
+        there = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.value)
+        return await self._store.page(ListQuery(limit=1_000_000, filter=there), FolderSelection())
+
+    async def page(
+        self,
+        caller: Caller,
+        query: ListQuery,
+        *,
+        kind: FolderKind | None = None,
+        group_id: GroupId | None = None,
+        domain_name: str | None = None,
+        owner_id: UserId | None = None,
+    ) -> Page[FolderRow]:
+        """A page of ``own``, ``invited`` or ``project`` folders, or of all that the caller sees: superadmins
+        everybody's, administrators those of their domain.
+
+        Without a filter by status it shows live ones only.
+        """
+        narrow = FolderSelection(domain_name=domain_name, group_id=group_id, owner_id=owner_id)
+        if kind is None and caller.sees_all:
+            return await self._store.page(query, narrow)
+        if kind is None and caller.is_any_admin and domain_name in (None, caller.domain_name):
+            return await self._store.page(query, replace(narrow, domain_name=caller.domain_name))
+        groups = (await self._scopes.of(caller)).all_groups
+        mine = replace(narrow, user_id=caller.user_id, groups=groups)
+        return await self._store.page(query, replace(mine, kinds=frozenset({kind})) if kind is not None else mine)
+
+    async def get(self, caller: Caller, ref: str) -> FolderAccess:
+        """Also one in the trash."""
+        return await self._finder.one(caller, ref, statuses=ANY_STATUS)
+
+    async def usage(self, access: FolderAccess) -> FolderUsage:
+        """How much is in it, as the proxy counts now. Raises NotFound where no proxy keeps it."""
+        if access.folder.unmanaged_path is not None:
+            raise NotFound("No storage proxy counts what is in an unmanaged path.")
+        return await self._storage.usage(access.folder.key)
+
+    # ---- changes ----
+
+    async def rename(self, caller: Caller, ref: str, new_name: str) -> None:
+        """Raises FolderAlreadyExists."""
+        access = await self._controlled(caller, ref, HostPermission.MODIFY)
+        name = check_folder_name(new_name)
+        if name != access.folder.name:
+            await self._store.change(access.folder.id, name=name)
+
+    async def update(
+        self,
+        caller: Caller,
+        ref: str,
+        *,
+        cloneable: bool | None = None,
+        permission: FolderPermission | None = None,
+        usage_mode: UsageMode | None = None,
+    ) -> None:
+        """Change what is not None."""
+        access = await self._controlled(caller, ref, HostPermission.MODIFY)
+        given = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
+        values = {name: value for name, value in given.items() if value is not None}
+        if values:
+            await self._store.change(access.folder.id, **values)
+
+    async def _controlled(self, caller: Caller, ref: str, needs: HostPermission, **how: Any) -> FolderAccess:
+        return await self._finder.one(caller, ref, to_control=True, needs=needs, **how)
+
+    async def trash(self, caller: Caller, ref: str) -> None:
+        """Out of sight, but not gone; its name is free.
+
+        Raises:
+            InvalidTransition: it is in the trash already, or is not ready yet.
+            Conflict: a live session mounts it, or it is being cloned.
+        """
+        trigger = FolderTrigger.TRASH_REQUESTED
+        access = await self._controlled(caller, ref, HostPermission.DELETE, trigger=trigger)
+        await self._move(caller, access.folder, trigger, unless_used=True)
+
+    async def restore(self, caller: Caller, ref: str) -> None:
+        """Out of the trash. Raises FolderAlreadyExists if the name was taken meanwhile, LimitExceeded."""
+        trigger = FolderTrigger.RESTORE_REQUESTED
+        access = await self._controlled(caller, ref, HostPermission.MODIFY, trigger=trigger)
+        own = access.folder.user_id == caller.user_id
+        limit = (await self._scopes.of(caller)).max_count if own else 0
+        await self._move(caller, access.folder, trigger, max_count=limit)
+
+    async def purge(self, caller: Caller, ref: str) -> None:
+        """Remove what is in the trash for ever; its files go in the background."""
+        trigger = FolderTrigger.PURGE_REQUESTED
+        access = await self._controlled(caller, ref, HostPermission.DELETE, trigger=trigger)
+        await self._move(caller, access.folder, trigger)
+
+    async def change_owner(self, caller: Caller, ref: str, email: str) -> None:
+        """Give a user's folder to another user, for superadmins. Its files stay where they are, and on the account of
+        the quota scope that they were made in.
+
+        Raises:
+            Forbidden: the caller is no superadmin, or the new owner may do nothing on the folder's host.
+            NotFound: no such folder or active user.
+            Conflict, FolderAlreadyExists, LimitExceeded: as :meth:`FolderStore.hand_over` has them.
+        """
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins give folders to other users.")
+        folder = (await self._finder.one(caller, ref)).folder
+        user = await self._identities.user(email=email)
+        key = user.main_access_key if user is not None else None
+        owner = await self._identities.credentials(key) if key is not None else None
+        if user is None or owner is None or not user.is_active:
+            raise NotFound(f"There is no active user {email[:64]!r}.", data={"user_email": "unknown"})
+        scope = await self._scopes.of(owner.caller)
+        if folder.user_id != user.uuid:
+            if not scope.allowed(folder.host):
+                raise Forbidden(f"{user.email} may do nothing on {folder.host!r}.", data={"host": folder.host})
+            await self._store.hand_over(folder.id, user, max_count=scope.max_count)
+
+    async def _move(self, caller: Caller, folder: Folder, trigger: FolderTrigger, **limits: Any) -> None:
+        if not await self._loop.transitions.apply(folder, trigger, cause=caller.stimulus_id, **limits):
+            raise Conflict(f"The folder {folder.name!r} was changed meanwhile; look again.")
+
+
+def _as_admin(row: FolderRow) -> FolderAccess:
+    return FolderAccess(
+        row=row, permission=FolderPermission.WRITE_DELETE, is_owner=False, controls=True, allowed=frozenset()
+    )

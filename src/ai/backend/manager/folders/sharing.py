@@ -1,0 +1,191 @@
+"""Folders that several people use: invitations for users' folders, shares for groups' (spec 03-08)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from ai.backend.common.errors import FolderNotFound, InvalidInput, NotFound
+from ai.backend.common.folders import FolderOwnership, FolderPermission, HostPermission
+from ai.backend.common.ids import InvitationId, UserId
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.folders.access import FolderFinder
+from ai.backend.manager.folders.model import FolderAccess, Invitation, InvitationState, Share
+from ai.backend.manager.folders.store import FolderStore
+from ai.backend.manager.identity.model import User
+from ai.backend.manager.identity.store import IdentityStore
+
+
+def _no_invitation() -> NotFound:
+    return NotFound("There is no such invitation.", data={"inv_id": "unknown"})
+
+
+class FolderSharing:
+    """``ref`` is a name or an id; errors as :meth:`FolderFinder.one` has them."""
+
+    def __init__(
+        self,
+        store: FolderStore,
+        identities: IdentityStore,
+        finder: FolderFinder,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> None:
+        self._store = store
+        self._identities = identities
+        self._finder = finder
+        self._clock = clock
+        self._id_generator = id_generator
+
+    async def _known(self, caller: Caller, emails: Sequence[str]) -> list[User]:
+        """The active users among ``emails`` whom the caller may address, each once, without the caller.
+
+        Raises:
+            InvalidInput: no emails.
+            NotFound: none of them is such a user.
+        """
+        if not emails:
+            raise InvalidInput("Say whom.", data={"emails": "required"})
+        found: dict[UserId, User] = {}
+        for email in dict.fromkeys(emails):
+            user = await self._identities.user(email=email)
+            near = user is not None and (caller.is_superadmin or user.domain_name == caller.domain_name)
+            if user is not None and near and user.is_active and user.uuid != caller.user_id:
+                found[user.uuid] = user
+        if not found:
+            raise NotFound(
+                "None of these addresses is of another active user of your domain.", data={"emails": list(emails)[:20]}
+            )
+        return list(found.values())
+
+    # ---- invitations ----
+
+    async def invite(self, caller: Caller, ref: str, permission: FolderPermission, emails: Sequence[str]) -> list[str]:
+        """Invite users to a user's folder; the emails of those who were not invited, and do not share it, before."""
+        folder = (await self._finder.one(caller, ref, to_control=True, needs=HostPermission.INVITE)).folder
+        if folder.ownership_type is FolderOwnership.GROUP:
+            raise InvalidInput("A group's folder is shared, not offered by invitation.", data={"name": "of a group"})
+        if folder.name.startswith("."):
+            raise InvalidInput("A folder that is mounted by itself is its owner's alone.", data={"name": "dotted"})
+        sharing = {share.user_id for share in await self._store.shares([folder.id])}
+        now = self._clock.now()
+        invited = []
+        for user in await self._known(caller, emails):
+            if user.uuid in sharing or user.uuid == folder.user_id:
+                continue
+            invitation = Invitation(
+                id=InvitationId(self._id_generator.uuid()),
+                folder_id=folder.id,
+                inviter=caller.email,
+                invitee=user.email,
+                permission=permission,
+                created_at=now,
+                modified_at=now,
+            )
+            if await self._store.invite(invitation):
+                invited.append(user.email)
+        return invited
+
+    async def received(self, caller: Caller) -> Sequence[Invitation]:
+        """Those that the caller has not answered."""
+        return await self._store.invitations(invitee=caller.email)
+
+    async def sent(self, caller: Caller) -> Sequence[Invitation]:
+        """Those of the caller that are not answered."""
+        return await self._store.invitations(inviter=caller.email)
+
+    async def _one(self, invitation_id: UUID, *, inviter: str | None = None, invitee: str | None = None) -> Invitation:
+        found = await self._store.invitation(InvitationId(invitation_id))
+        is_party = found is not None and (found.inviter == inviter or found.invitee == invitee)
+        if found is None or not is_party or found.state is not InvitationState.PENDING:
+            raise _no_invitation()
+        return found
+
+    async def accept(self, caller: Caller, invitation_id: UUID) -> None:
+        """Raises FolderAlreadyExists if the caller uses a folder of that name already."""
+        invitation = await self._one(invitation_id, invitee=caller.email)
+        row = await self._store.get(invitation.folder_id)
+        if row is None or not row.folder.status.is_live:
+            raise NotFound("The folder of this invitation is gone.", data={"inv_id": "its folder is gone"})
+        done = await self._store.answer(
+            invitation.id, InvitationState.ACCEPTED, at=self._clock.now(), user_id=caller.user_id
+        )
+        if not done:
+            raise _no_invitation()
+
+    async def reject(self, caller: Caller, invitation_id: UUID) -> None:
+        """By whom it was sent to, or, as taking it back, by who sent it."""
+        invitation = await self._one(invitation_id, invitee=caller.email, inviter=caller.email)
+        if not await self._store.answer(invitation.id, InvitationState.REJECTED, at=self._clock.now()):
+            raise _no_invitation()
+
+    async def amend(self, caller: Caller, invitation_id: UUID, permission: FolderPermission) -> None:
+        """Change what an invitation that the caller sent offers."""
+        invitation = await self._one(invitation_id, inviter=caller.email)
+        if not await self._store.amend(invitation.id, permission, at=self._clock.now()):
+            raise _no_invitation()
+
+    # ---- shares ----
+
+    async def share(self, caller: Caller, ref: str, permission: FolderPermission, emails: Sequence[str]) -> list[str]:
+        """Say what single members may do with a group's folder."""
+        access = await self._of_group(caller, ref)
+        shared = []
+        for user in await self._known(caller, emails):
+            if any(group.id == access.folder.group_id for group in user.groups):
+                await self._store.share(access.folder.id, user.uuid, permission)
+                shared.append(user.email)
+        if not shared:
+            raise NotFound("None of them is a member of the group.", data={"emails": list(emails)[:20]})
+        return shared
+
+    async def unshare(self, caller: Caller, ref: str, emails: Sequence[str]) -> list[str]:
+        """Back to what all members may do."""
+        access = await self._of_group(caller, ref)
+        known = await self._known(caller, emails)
+        return [user.email for user in known if await self._store.share(access.folder.id, user.uuid, None)]
+
+    async def _of_group(self, caller: Caller, ref: str) -> FolderAccess:
+        needs = HostPermission.SET_USER_PERMISSION
+        access = await self._finder.one(caller, ref, to_control=True, needs=needs)
+        if access.folder.ownership_type is not FolderOwnership.GROUP:
+            raise InvalidInput(
+                "Only a group's folder is shared so; invite others to your own.", data={"name": "not of a group"}
+            )
+        return access
+
+    async def shares(self, caller: Caller, ref: str | None = None) -> list[tuple[FolderAccess, Share]]:
+        """Who shares the caller's folders, or one folder."""
+        if ref is not None:
+            folders = [await self._finder.one(caller, ref, to_control=True)]
+        else:
+            folders = [a for a in await self._finder.accessible(caller) if a.is_owner and a.folder.status.is_live]
+        by_id = {access.folder.id: access for access in folders}
+        return [(by_id[share.folder_id], share) for share in await self._store.shares(by_id)]
+
+    async def set_share(self, caller: Caller, ref: str, user_id: UUID, permission: FolderPermission | None) -> None:
+        """Change, or with None end, a share that there is."""
+        needs = HostPermission.SET_USER_PERMISSION
+        folder = (await self._finder.one(caller, ref, to_control=True, needs=needs)).folder
+        if all(share.user_id != user_id for share in await self._store.shares([folder.id])):
+            raise NotFound("That user does not share this folder.", data={"user": "unknown"})
+        await self._store.share(folder.id, UserId(user_id), permission)
+
+    async def leave(self, caller: Caller, ref: str, user_id: UUID | None = None) -> None:
+        """Give up a share; owners name whose. Raises InvalidInput for one's own folder and a group's."""
+        access = await self._finder.one(caller, ref)
+        if access.folder.ownership_type is FolderOwnership.GROUP:
+            raise InvalidInput("Nobody can leave a folder of their group.", data={"name": "of a group"})
+        if user_id is not None and user_id != caller.user_id:
+            if not access.controls:
+                raise NotFound("That user does not share this folder.", data={"shared_user_uuid": "unknown"})
+            leaving = UserId(user_id)
+        elif access.is_owner:
+            raise InvalidInput("Nobody can leave their own folder.", data={"name": "your own"})
+        else:
+            leaving = caller.user_id
+        if not await self._store.share(access.folder.id, leaving, None):
+            if leaving == caller.user_id:
+                raise FolderNotFound  # left meanwhile, by another call
+            raise NotFound("That user does not share this folder.", data={"shared_user_uuid": "unknown"})

@@ -1,0 +1,134 @@
+"""Virtual folders as the REST API tells them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ai.backend.infra.http.fields import iso
+from ai.backend.manager.folders.model import FileInfo, FolderAccess, FolderUsage, Invitation, Share
+from ai.backend.manager.folders.schemas import FolderInfo, FolderItem
+from ai.backend.manager.volumes.model import Volume
+
+
+def _common(access: FolderAccess) -> dict[str, Any]:
+    folder, row = access.folder, access.row
+    return {
+        "name": folder.name,
+        "id": str(folder.id),
+        "host": folder.host,
+        "quota_scope_id": folder.quota_scope,
+        "status": folder.status.value,
+        "status_info": folder.status_info,
+        "usage_mode": folder.usage_mode.value,
+        "created_at": iso(folder.created_at) or "",
+        "last_used": iso(folder.last_used),
+        "is_owner": access.is_owner,
+        "permission": access.permission.value,
+        "user": str(folder.user_id) if folder.user_id else None,
+        "group": str(folder.group_id) if folder.group_id else None,
+        "creator": folder.creator,
+        "user_email": row.owner_email,
+        "group_name": row.group_name,
+        "ownership_type": folder.ownership_type.value,
+        "type": folder.ownership_type.value,
+        "unmanaged_path": folder.unmanaged_path,
+        "cloneable": folder.cloneable,
+        "max_size": folder.max_size,
+    }
+
+
+def folder_item(access: FolderAccess) -> FolderItem:
+    """One of a list."""
+    return FolderItem(**_common(access))
+
+
+def folder_info(access: FolderAccess, usage: FolderUsage | None) -> FolderInfo:
+    """One with what is in it."""
+    files, used = (usage.files, usage.bytes) if usage is not None else (None, None)
+    return FolderInfo(**_common(access), num_files=files, numFiles=files, used_bytes=used, cur_size=used)
+
+
+def hosts_reply(default: str | None, volumes: Mapping[str, Volume]) -> dict[str, Any]:
+    """``default`` must be text for the published client, also where there is no host."""
+    return {
+        "default": default or "",
+        "allowed": list(volumes),
+        "volume_info": {
+            host: {
+                "backend": volume.backend,
+                "capabilities": list(volume.capabilities),
+                "usage": dict(volume.usage),
+                "sftp_scaling_groups": [],
+            }
+            for host, volume in volumes.items()
+        },
+    }
+
+
+def listing_reply(files: Sequence[FileInfo], cursor: str | None, *, is_page: bool) -> dict[str, Any]:
+    """``files`` is JSON in a string, as the published client reads it; ``items`` is the same as objects."""
+    items = [
+        {
+            "name": file.name,
+            "type": "DIRECTORY" if file.is_directory else "FILE",
+            "size": file.size,
+            "mode": file.mode,
+            "created": file.created,
+            "modified": file.modified,
+        }
+        for file in files
+    ]
+    legacy = [
+        {"filename": f.name, "size": f.size, "mode": f.mode, "mtime": f.modified, "ctime": f.created} for f in files
+    ]
+    too_long = cursor is not None and not is_page
+    return {
+        "items": items,
+        "files": json.dumps(legacy),
+        "cursor": cursor,
+        **({"error_msg": f"only the first {len(items)} entries are shown"} if too_long else {}),
+    }
+
+
+def mkdir_reply(made: Mapping[str, str | None]) -> dict[str, Any]:
+    """What was made and what not; the published client asks for both lists."""
+    return {
+        "results": {
+            "success": [{"item": path, "msg": None} for path, problem in made.items() if problem is None],
+            "failed": [{"item": path, "msg": problem} for path, problem in made.items() if problem is not None],
+        }
+    }
+
+
+def invitation_item(invitation: Invitation) -> dict[str, Any]:
+    """The Virtual Folder Invitation Object."""
+    return {
+        "id": str(invitation.id),
+        "inviter": invitation.inviter,
+        "invitee": invitation.invitee,
+        "perm": invitation.permission.value,
+        "permission": invitation.permission.value,
+        "state": invitation.state.value,
+        "created_at": iso(invitation.created_at),
+        "modified_at": iso(invitation.modified_at),
+        "vfolder_id": str(invitation.folder_id),
+        "vfolder_name": invitation.folder_name,
+    }
+
+
+def share_item(access: FolderAccess, share: Share) -> dict[str, Any]:
+    """Who shares what; ``shared-to`` is the spelling of spec 03-08."""
+    shared_to = {"uuid": str(share.user_id), "email": share.email}
+    return {
+        "vfolder_id": str(access.folder.id),
+        "vfolder_name": access.folder.name,
+        "owner": access.row.owner_email or access.row.group_name,
+        "shared_by": access.row.owner_email or access.folder.creator,
+        "status": access.folder.status.value,
+        "type": access.folder.ownership_type.value,
+        "shared_to": shared_to,
+        "shared-to": shared_to,
+        "perm": share.permission.value,
+    }

@@ -1,0 +1,62 @@
+"""POST /admin/gql, which is /admin/graphql in the spec (client wire contract 3)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.composition.services import Services
+from ai.backend.manager.graphql.settings import GraphQLSettings
+
+if TYPE_CHECKING:
+    from ai.backend.manager.graphql.executor import Executor
+
+MAX_QUERY = 65_536
+
+
+class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"}):
+    query: Annotated[str, Meta(min_length=1, max_length=MAX_QUERY)]
+    variables: dict[str, Any] = msgspec.field(default_factory=dict)
+    operation_name: Annotated[str, Meta(max_length=256)] | None = None
+    extensions: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class GraphQLApi:
+    """The endpoint; the schema is built at the first query, so that the manager starts without it."""
+
+    def __init__(self, services: Services, settings: GraphQLSettings) -> None:
+        self._settings = settings
+        self._services = services
+        self._executor: Executor | None = None
+        self._building = asyncio.Lock()
+
+    @route("POST", "/admin/gql", body=GraphQLBody, audited=False)
+    async def query(self, call: Call[GraphQLBody]) -> dict[str, Any]:
+        """Answer a GraphQL query; errors come with status 200, beside the data."""
+        from ai.backend.manager.graphql.context import Context
+
+        executor = await self._get_executor()
+        context = Context(caller_of(call), self._services, request_id=call.request_id, address=call.address)
+        context.variables = call.body.variables
+        return await executor.execute(call.body.query, call.body.variables, call.body.operation_name, context)
+
+    async def _get_executor(self) -> Executor:
+        if self._executor is None:
+            async with self._building:
+                if self._executor is None:
+                    self._executor = await asyncio.get_running_loop().run_in_executor(
+                        None, _make_executor, self._settings
+                    )
+        return self._executor
+
+
+def _make_executor(settings: GraphQLSettings) -> Executor:
+    from ai.backend.manager.graphql.executor import Executor
+    from ai.backend.manager.graphql.limits import QueryLimits
+
+    return Executor(QueryLimits(depth=settings.max_depth, cost=settings.max_cost, introspection=settings.introspection))

@@ -1,0 +1,165 @@
+"""Runs a query: cached parse and validation, limits, execution, and errors as clients can read them."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from ariadne import ScalarType, load_schema_from_path, make_executable_schema
+from graphql import DocumentNode, ExecutionResult, GraphQLError, GraphQLSchema, execute, parse, validate
+
+from ai.backend.common.errors import BackendError
+from ai.backend.infra.http.errors import PROBLEM_BASE, status_of
+from ai.backend.manager.folders.graphql import FOLDER_BINDABLES
+from ai.backend.manager.graphql.context import BINDABLES, Context
+from ai.backend.manager.graphql.limits import (
+    MAX_TOKENS,
+    QueryLimits,
+    check_introspection,
+    check_limits,
+    widths_of,
+)
+from ai.backend.manager.identity.graphql_tenants import ADMINISTRATION_BINDABLES
+from ai.backend.manager.identity.graphql_users import PEOPLE_BINDABLES
+from ai.backend.manager.images.graphql import IMAGE_BINDABLES
+from ai.backend.manager.resource_groups.graphql import RESOURCE_GROUP_BINDABLES
+from ai.backend.manager.resources.graphql import EQUIPMENT_BINDABLES
+
+log = logging.getLogger(__name__)
+_CACHED = 256
+_BINDABLES = (
+    *BINDABLES,
+    *FOLDER_BINDABLES,
+    *ADMINISTRATION_BINDABLES,
+    *RESOURCE_GROUP_BINDABLES,
+    *PEOPLE_BINDABLES,
+    *EQUIPMENT_BINDABLES,
+    *IMAGE_BINDABLES,
+)
+_UUID = ScalarType("UUID")
+_DATE_TIME = ScalarType("DateTime")
+_JSON_STRING = ScalarType("JSONString")
+_BIG_INT = ScalarType("BigInt")
+
+
+@_UUID.serializer
+def _tell_uuid(value: Any) -> str:
+    return str(value)
+
+
+@_UUID.value_parser
+def _read_uuid(value: Any) -> UUID:
+    try:
+        return UUID(str(value))
+    except ValueError:
+        raise GraphQLError(f"not a UUID: {str(value)[:64]!r}") from None
+
+
+@_DATE_TIME.serializer
+def _tell_date_time(value: datetime) -> str:
+    return value.isoformat()
+
+
+@_JSON_STRING.serializer
+def _tell_json_string(value: Any) -> str:
+    return str(value)
+
+
+@_BIG_INT.serializer
+def _tell_big_int(value: Any) -> int:
+    return int(value)
+
+
+def load_schema() -> GraphQLSchema:
+    """The schema of the ``.graphql`` files here with its resolvers; a resolver without a field is an error."""
+    text = load_schema_from_path(str(Path(__file__).parent))
+    return make_executable_schema(text, *_BINDABLES, _UUID, _DATE_TIME, _JSON_STRING, _BIG_INT)
+
+
+class Executor:
+    """One schema and the queries that it has seen."""
+
+    def __init__(self, limits: QueryLimits) -> None:
+        self._limits = limits
+        self.schema = load_schema()
+        self._widths = widths_of(self.schema)
+        self._parsed: OrderedDict[str, DocumentNode | list[GraphQLError]] = OrderedDict()
+
+    async def execute(
+        self, text: str, variables: Mapping[str, Any], operation: str | None, context: Context
+    ) -> dict[str, Any]:
+        """The reply to a query: always ``data``, and ``errors`` if there are any."""
+        document = self._prepare(text)
+        if isinstance(document, list):
+            return {"data": None, "errors": [tell_error(error) for error in document]}
+        try:
+            if not self._is_open_to(context):
+                check_introspection(document)
+            check_limits(document, variables, self._limits, self._widths)
+        except GraphQLError as error:
+            return {"data": None, "errors": [tell_error(error)]}
+        outcome = execute(
+            self.schema,
+            document,
+            context_value=context,
+            variable_values=dict(variables),
+            operation_name=operation,
+        )
+        result = outcome if isinstance(outcome, ExecutionResult) else await outcome
+        told: dict[str, Any] = {"data": result.data}
+        if result.errors:
+            told["errors"] = [tell_error(error) for error in result.errors]
+        return told
+
+    def _is_open_to(self, context: Context) -> bool:
+        """Whether the schema is told."""
+        who = self._limits.introspection
+        return who == "everybody" or (who == "superadmins" and context.caller.is_superadmin)
+
+    def _prepare(self, text: str) -> DocumentNode | list[GraphQLError]:
+        known = self._parsed.get(text)
+        if known is not None:
+            self._parsed.move_to_end(text)
+            return known
+        prepared: DocumentNode | list[GraphQLError]
+        try:
+            prepared = parse(text, max_tokens=MAX_TOKENS)
+            errors = validate(self.schema, prepared)
+            if errors:
+                prepared = errors[:8]
+        except GraphQLError as error:
+            prepared = [error]
+        except RecursionError:
+            prepared = [GraphQLError("The query is nested too deeply.")]
+        self._parsed[text] = prepared
+        if len(self._parsed) > _CACHED:
+            self._parsed.popitem(last=False)
+        return prepared
+
+
+def tell_error(error: GraphQLError) -> dict[str, Any]:
+    """An error as the reply carries it; a fault of ours is logged and not shown."""
+    told: dict[str, Any] = {"message": error.message}
+    if error.locations:
+        told["locations"] = [location.formatted for location in error.locations]
+    if error.path:
+        told["path"] = error.path
+    cause = error.original_error
+    if isinstance(cause, BackendError):
+        told["message"] = cause.message
+        told["extensions"] = {
+            "code": cause.code,
+            "type": PROBLEM_BASE + cause.code,
+            "status": int(status_of(cause)),
+            "data": cause.data,
+        }
+    elif cause is not None and not isinstance(cause, GraphQLError):
+        log.error("a resolver failed", exc_info=cause)
+        told["message"] = "Something went wrong inside the platform."
+        told["extensions"] = {"code": "internal-error"}
+    return told

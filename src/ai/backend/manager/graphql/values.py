@@ -1,0 +1,31 @@
+"""Objects of the manager as GraphQL tells them.
+
+The rules are the published client's (wire contract 3.3): a ``JSONString`` that may not be null is ``"{}"`` when empty,
+a list is never null, ``shmem`` is plain bytes, and what only superadmins may see is null for others.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ai.backend.common.slots import ResourceSlot
+
+View = dict[str, Any]
+
+
+def slots_json(slots: ResourceSlot) -> str:
+    return json.dumps(slots.to_json())
+
+
+def json_or_null(value: Any) -> str | None:
+    return json.dumps(value, default=str) if value else None
+
+
+def _current(node: Mapping[str, Any], name: str) -> float:
+    metric = node.get(name)
+    try:
+        return float(metric["current"]) if metric else 0.0
+    except (KeyError, TypeError, ValueError):
+        return 0.0

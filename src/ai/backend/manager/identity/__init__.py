@@ -1,0 +1,1 @@
+"""Users, keypairs, domains, projects, policies, sign-in."""

@@ -1,0 +1,143 @@
+"""Leaving an installation, which nobody joins by themselves, and the key of one's sessions (peer facts 4.2)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from ai.backend.common.errors import InvalidInput, NotSupported
+from ai.backend.infra.http.fields import Name
+from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.identity.passwords import MAX_LENGTH, PasswordService
+from ai.backend.manager.identity.ssh_keys import MAX_KEY, SshKeyService
+
+Password = Annotated[str, Meta(min_length=1, max_length=1_024)]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class SignoutBody(Schema, frozen=True):
+    """``username`` is another name for the email."""
+
+    password: Password
+    email: Name | None = None
+    username: Name | None = None
+
+
+class SshKeyBody(Schema, frozen=True):
+    """``privkey`` is not kept: it is compared, and may be left out."""
+
+    pubkey: Annotated[str, Meta(max_length=MAX_KEY)]
+    privkey: Annotated[str, Meta(max_length=MAX_KEY)] = ""
+
+
+class AuthApi:
+    """``/auth``, but for passwords and roles."""
+
+    def __init__(self, passwords: PasswordService, ssh_keys: SshKeyService) -> None:
+        self._passwords = passwords
+        self._ssh_keys = ssh_keys
+
+    @route("POST", "/auth/signout", body=SignoutBody, max_body=65_536)
+    async def sign_out(self, call: Call[SignoutBody]) -> dict[str, Any]:
+        """Leave this installation: the caller and all of their keypairs become inactive."""
+        caller, body = caller_of(call), call.body
+        await self._passwords.sign_out(caller, body.email or body.username or caller.email, body.password)
+        return {}
+
+    @route("POST", "/auth/signup", auth=False, audited=False, max_body=65_536)
+    async def sign_up(self, call: Call) -> None:
+        """Not offered by this server: accounts are made by administrators."""
+        raise NotSupported("Nobody signs up here by themselves: no sign-up hook is installed; ask an administrator.")
+
+    @route("GET", "/auth/ssh-keypair")
+    async def ssh_key(self, call: Call) -> dict[str, str]:
+        """The public key that opens the sessions of the caller's keypair; empty for none."""
+        return {"ssh_public_key": await self._ssh_keys.public_key(caller_of(call))}
+
+    @route("PATCH", "/auth/ssh-keypair")
+    async def generate_ssh_key(self, call: Call) -> dict[str, str]:
+        """Make a key in the place of the old one. Its private half is told this once and not kept."""
+        public, private = await self._ssh_keys.generate(caller_of(call))
+        return {"ssh_public_key": public, "ssh_private_key": private}
+
+    @route("POST", "/auth/ssh-keypair", body=SshKeyBody)
+    async def upload_ssh_key(self, call: Call[SshKeyBody]) -> dict[str, str]:
+        """Let a key of one's own open the sessions that are made from now on."""
+        public = await self._ssh_keys.upload(caller_of(call), call.body.pubkey, call.body.privkey)
+        return {"ssh_public_key": public, "ssh_private_key": ""}
+
+
+class RoleQuery(Schema, frozen=True):
+    group: Name | None = None
+
+
+Password = Annotated[str, Meta(max_length=MAX_LENGTH)]
+
+
+Name = Annotated[str, Meta(max_length=256)]
+
+
+class AuthorizeBody(Schema, frozen=True):
+    """``username`` is an e-mail address."""
+
+    username: Name
+    password: Password
+    domain: Name | None = None
+    type: Literal["keypair"] = "keypair"
+
+
+class UpdatePasswordBody(Schema, frozen=True):
+    old_password: Password
+    new_password: Password
+    new_password2: Password
+
+
+class UpdatePasswordUnsignedBody(Schema, frozen=True):
+    username: Name
+    current_password: Password
+    new_password: Password
+    domain: Name | None = None
+
+
+class PasswordsApi:
+    """``/auth``."""
+
+    def __init__(self, passwords: PasswordService) -> None:
+        self._passwords = passwords
+
+    @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True)
+    async def authorize(self, call: Call[AuthorizeBody]) -> dict[str, Any]:
+        """The main keypair of a user, for an address and a password."""
+        body = call.body
+        found = await self._passwords.sign_in(
+            body.username, body.password, address=call.address, domain_name=body.domain or None
+        )
+        return {
+            "data": {
+                "response_type": "success",
+                "access_key": found.keypair.access_key,
+                "secret_key": found.keypair.secret_key,
+                "role": found.user.role.value,
+                "status": found.user.status.value,
+            }
+        }
+
+    @route("POST", "/auth/update-password", body=UpdatePasswordBody)
+    async def update_password(self, call: Call[UpdatePasswordBody]) -> dict[str, Any]:
+        """Change one's own password."""
+        body = call.body
+        if body.new_password != body.new_password2:
+            raise InvalidInput("The new passwords differ.", data={"new_password2": "not the same"})
+        await self._passwords.change_own(caller_of(call), body.old_password, body.new_password)
+        return {"error_msg": None}
+
+    @route("POST", "/auth/update-password-no-auth", body=UpdatePasswordUnsignedBody, auth=False, audited=True)
+    async def update_password_unsigned(self, call: Call[UpdatePasswordUnsignedBody]) -> dict[str, Any]:
+        """Change a password that must be changed before its user signs in."""
+        body = call.body
+        await self._passwords.change_when_asked(
+            body.username, body.current_password, body.new_password, address=call.address
+        )
+        return {"error_msg": None}

@@ -1,0 +1,263 @@
+"""GraphQL fields of identity."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from ariadne import ObjectType
+
+from ai.backend.common.ids import UserId
+from ai.backend.common.states import GroupType
+from ai.backend.infra.http.decode import refuse
+from ai.backend.manager.graphql import values
+from ai.backend.manager.graphql.context import Info, context_of, page_of, query
+from ai.backend.manager.graphql.limits import MAX_PAGE
+from ai.backend.manager.graphql.values import View, slots_json
+from ai.backend.manager.identity.model import Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
+from ai.backend.manager.query.model import ListQuery
+
+keypair_type = ObjectType("KeyPair")
+
+
+domain_type = ObjectType("Domain")
+
+
+group_type = ObjectType("Group")
+
+
+@query.field("keypair")
+async def keypair(_: Any, info: Info, access_key: str | None = None, domain_name: str | None = None) -> values.View:
+    context = context_of(info)
+    return keypair_view(await context.services.identity.keypair(context.caller, access_key))
+
+
+@query.field("keypairs")
+async def keypairs(_: Any, info: Info, **args: Any) -> list[values.View]:
+    found: list[values.View] = (await keypair_list(_, info, limit=MAX_PAGE, offset=0, **args))["items"]
+    return found
+
+
+@query.field("keypair_list")
+async def keypair_list(_: Any, info: Info, **args: Any) -> values.View:
+    context = context_of(info)
+    page = await context.services.identity.keypairs(
+        context.caller,
+        ListQuery(**page_of(args)),
+        email=args.get("email"),
+        is_active=args.get("is_active"),
+        domain_name=args.get("domain_name"),
+    )
+    return {"items": [keypair_view(item) for item in page.items], "total_count": page.total_count}
+
+
+@keypair_type.field("projects")
+async def keypair_projects(view: values.View, info: Info) -> list[str]:
+    context = context_of(info)
+    user = await context.services.identity.user(context.caller, uuid=UserId(view["user"]))
+    return [group.name for group in user.groups]
+
+
+@query.field("keypair_resource_policy")
+async def keypair_resource_policy(_: Any, info: Info, name: str | None = None) -> values.View:
+    context = context_of(info)
+    return policy_view(await context.services.identity.resource_policy(context.caller, name))
+
+
+@query.field("keypair_resource_policies")
+async def keypair_resource_policies(_: Any, info: Info) -> list[values.View]:
+    context = context_of(info)
+    return [policy_view(p) for p in await context.services.identity.resource_policies(context.caller)]
+
+
+@query.field("user")
+async def user(_: Any, info: Info, email: str | None = None, domain_name: str | None = None) -> values.View:
+    context = context_of(info)
+    found = await context.services.identity.user(context.caller, email=email, domain_name=domain_name or None)
+    return user_view(found)
+
+
+@query.field("user_from_uuid")
+async def user_from_uuid(_: Any, info: Info, user_id: str | None = None, domain_name: str | None = None) -> values.View:
+    context = context_of(info)
+    try:
+        wanted = UserId(UUID(user_id)) if user_id else None
+    except ValueError:
+        raise refuse({"user_id": "not a UUID"}) from None
+    found = await context.services.identity.user(context.caller, uuid=wanted, domain_name=domain_name or None)
+    return user_view(found)
+
+
+@query.field("users")
+async def users(_: Any, info: Info, **args: Any) -> list[values.View]:
+    found: list[values.View] = (await user_list(_, info, limit=MAX_PAGE, offset=0, **args))["items"]
+    return found
+
+
+@query.field("user_list")
+async def user_list(_: Any, info: Info, **args: Any) -> values.View:
+    context = context_of(info)
+    status = args.get("status")
+    if status is None and args.get("is_active") is not None:
+        status = "active" if args["is_active"] else "inactive"
+    page = await context.services.identity.users(
+        context.caller,
+        ListQuery(**page_of(args)),
+        status=status,
+        domain_name=args.get("domain_name") or None,
+        group_id=args.get("group_id"),
+    )
+    return {"items": [user_view(item) for item in page.items], "total_count": page.total_count}
+
+
+@query.field("domain")
+async def domain(_: Any, info: Info, name: str | None = None) -> values.View:
+    context = context_of(info)
+    return domain_view(await context.services.identity.domain(context.caller, name))
+
+
+@query.field("domains")
+async def domains(_: Any, info: Info, is_active: bool | None = None) -> list[values.View]:
+    """All for superadmins, else the caller's own."""
+    context = context_of(info)
+    found = await context.services.identity.domains(context.caller)
+    return [domain_view(d) for d in found if is_active in (None, d.is_active)]
+
+
+def _in_domain(groups: Iterable[Group], domain_name: str | None) -> list[Group]:
+    return [group for group in groups if domain_name in (None, "", group.domain_name)]
+
+
+@query.field("group")
+async def group(_: Any, info: Info, id: UUID, domain_name: str | None = None) -> values.View | None:  # noqa: A002  # the wire's name
+    context = context_of(info)
+    found = _in_domain(await context.services.identity.groups(context.caller), domain_name)
+    return next((group_view(g) for g in found if g.id == id), None)
+
+
+@query.field("groups")
+async def groups(
+    _: Any,
+    info: Info,
+    domain_name: str | None = None,
+    is_active: bool | None = None,
+    type: list[str] | None = None,  # noqa: A002  # the wire's name
+) -> list[values.View]:
+    context = context_of(info)
+    found = _in_domain(await context.services.identity.groups(context.caller), domain_name)
+    kinds = {word.upper() for word in type} if type is not None else {kind.value for kind in GroupType}
+    return [group_view(g) for g in found if is_active in (None, g.is_active) and g.type.value in kinds]
+
+
+@query.field("groups_by_name")
+async def groups_by_name(_: Any, info: Info, name: str, domain_name: str | None = None) -> list[values.View]:
+    context = context_of(info)
+    found = _in_domain(await context.services.identity.groups(context.caller, name=name), domain_name)
+    return [group_view(g) for g in found]
+
+
+def keypair_view(keypair: Keypair) -> View:
+    return {
+        "user_id": keypair.user_email,
+        "user": keypair.user_id,
+        "user_info": {"email": keypair.user_email, "full_name": keypair.user_full_name},
+        "access_key": keypair.access_key,
+        "secret_key": None,
+        "is_active": keypair.is_active,
+        "is_admin": keypair.is_admin,
+        "created_at": keypair.created_at,
+        "modified_at": keypair.modified_at,
+        "last_used": keypair.last_used,
+        "resource_policy": keypair.resource_policy,
+        "rate_limit": keypair.rate_limit,
+        "num_queries": keypair.num_queries,
+        "concurrency_used": keypair.concurrency_used,
+        "ssh_public_key": keypair.ssh_public_key,
+        "ssh_private_key": None,
+    }
+
+
+def policy_view(policy: ResourcePolicy) -> View:
+    return {
+        "name": policy.name,
+        "created_at": policy.created_at,
+        "default_for_unspecified": policy.default_for_unspecified,
+        "total_resource_slots": slots_json(policy.total_resource_slots),
+        "max_session_lifetime": policy.max_session_lifetime,
+        "max_concurrent_sessions": policy.max_concurrent_sessions,
+        "max_containers_per_session": policy.max_containers_per_session,
+        "max_pending_session_count": policy.max_pending_session_count,
+        "max_pending_session_resource_slots": slots_json(policy.max_pending_session_resource_slots),
+        "idle_timeout": policy.idle_timeout,
+        "max_vfolder_count": policy.max_vfolder_count,
+        "max_vfolder_size": policy.max_vfolder_size,
+        "allowed_vfolder_hosts": json.dumps(dict(policy.allowed_vfolder_hosts)),
+    }
+
+
+def storage_policy_view(policy: StoragePolicy) -> View:
+    return {
+        "id": policy.name,
+        "name": policy.name,
+        "created_at": policy.created_at,
+        "max_vfolder_count": policy.max_vfolder_count,
+        "max_quota_scope_size": policy.max_quota_scope_size,
+    }
+
+
+def user_view(user: User) -> View:
+    return {
+        "uuid": user.uuid,
+        "id": user.uuid,
+        "username": user.username,
+        "email": user.email,
+        "need_password_change": user.need_password_change,
+        "full_name": user.full_name,
+        "description": user.description,
+        "is_active": user.is_active,
+        "status": user.status,
+        "status_info": user.status_info,
+        "created_at": user.created_at,
+        "modified_at": user.modified_at,
+        "domain_name": user.domain_name,
+        "role": user.role.value,
+        "groups": [{"id": group.id, "name": group.name} for group in user.groups],
+        "allowed_client_ip": list(user.allowed_client_ip) or None,
+        "totp_activated": False,
+        "sudo_session_enabled": False,
+        "main_access_key": user.main_access_key,
+        "resource_policy": user.resource_policy,
+    }
+
+
+def domain_view(domain: Domain) -> View:
+    return {
+        "name": domain.name,
+        "description": domain.description,
+        "is_active": domain.is_active,
+        "created_at": domain.created_at,
+        "modified_at": domain.created_at,
+        "total_resource_slots": slots_json(domain.total_resource_slots),
+        "allowed_vfolder_hosts": json.dumps(domain.allowed_vfolder_hosts),
+        "allowed_docker_registries": list(domain.allowed_docker_registries or ()),
+        "integration_id": domain.integration_id,
+    }
+
+
+def group_view(group: Group) -> View:
+    return {
+        "id": group.id,
+        "name": group.name,
+        "description": group.description,
+        "is_active": group.is_active,
+        "created_at": group.created_at,
+        "modified_at": group.created_at,
+        "domain_name": group.domain_name,
+        "total_resource_slots": slots_json(group.total_resource_slots),
+        "allowed_vfolder_hosts": json.dumps(group.allowed_vfolder_hosts),
+        "integration_id": group.integration_id,
+        "type": group.type.value,
+        "resource_policy": group.resource_policy,
+    }

@@ -1,0 +1,170 @@
+"""Who is calling, and the objects that say what they may do.
+
+Source: spec 03-09 (User, KeyPair, Domain, Group, KeyPairResourcePolicy), peer facts 4.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import GroupType, UserRole, UserStatus
+from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.manager.access.caller import Caller
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What the signature check needs. ``caller`` is already resolved; ``is_active`` is False when either the keypair or
+    its user is not active. ``ssh_public_key`` as in :class:`Keypair`."""
+
+    caller: Caller
+    secret_key: str = field(repr=False)
+    is_active: bool
+    ssh_public_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """``allowed_client_ip``: networks whence the user may sign and sign in, as text; empty is from anywhere."""
+
+    uuid: UserId
+    username: str
+    email: str
+    role: UserRole
+    domain_name: DomainName
+    full_name: str = ""
+    description: str = ""
+    need_password_change: bool = False
+    status: UserStatus = UserStatus.ACTIVE
+    status_info: str | None = None
+    created_at: datetime
+    modified_at: datetime
+    main_access_key: AccessKey | None = None
+    resource_policy: str = "default"
+    allowed_client_ip: tuple[str, ...] = ()
+    groups: tuple[GroupRef, ...] = ()
+
+    @property
+    def is_active(self) -> bool:
+        return self.status is UserStatus.ACTIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRef:
+    id: GroupId
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    id: GroupId
+    name: str
+    domain_name: DomainName
+    description: str = ""
+    is_active: bool = True
+    created_at: datetime
+    total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    integration_id: str | None = None
+    type: GroupType = GroupType.GENERAL
+    resource_policy: str = "default"
+
+    @property
+    def is_model_store(self) -> bool:
+        return self.type is GroupType.MODEL_STORE and self.is_active
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Domain:
+    """``allowed_vfolder_hosts``: storage host -> names of HostPermission; groups and policies have them too.
+
+    ``allowed_docker_registries``: registries whose images its sessions may use; None is whichever are configured.
+    """
+
+    name: DomainName
+    description: str = ""
+    is_active: bool = True
+    created_at: datetime
+    total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    allowed_vfolder_hosts: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    allowed_docker_registries: Sequence[str] | None = None
+    integration_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keypair:
+    """The public part of a keypair; the secret never leaves the store but for :class:`Credentials` and its creation.
+
+    ``ssh_public_key``: who has its other half may log in to sessions of the keypair.
+    """
+
+    access_key: AccessKey
+    user_id: UserId
+    user_email: str
+    user_full_name: str = ""
+    is_active: bool = True
+    is_admin: bool = False
+    created_at: datetime
+    modified_at: datetime
+    last_used: datetime | None = None
+    resource_policy: str = "default"
+    rate_limit: int = 10_000
+    num_queries: int = 0
+    ssh_public_key: str | None = None
+    concurrency_used: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewKeypair:
+    """A keypair as its creation returns it: the only time that the secret is handed out."""
+
+    access_key: AccessKey
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePolicy:
+    """Limits of a keypair (spec 03-09, peer facts 4.4).
+
+    Attributes:
+        max_concurrent_sessions: live sessions; zero is no limit.
+        max_pending_session_count: sessions that wait for resources; zero is no limit.
+        max_pending_session_resource_slots: what these ask for together; a slot that it does not name is unbounded.
+        max_session_lifetime: seconds from its start to its end; zero is no limit.
+        idle_timeout: seconds without its user; zero is what the shared configuration says, less than zero no limit.
+    """
+
+    name: str
+    created_at: datetime
+    default_for_unspecified: str = "UNLIMITED"
+    total_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    max_concurrent_sessions: int = 0
+    max_containers_per_session: int = 64
+    max_pending_session_count: int = 0
+    max_pending_session_resource_slots: ResourceSlot = field(default_factory=ResourceSlot)
+    max_session_lifetime: int = 0
+    idle_timeout: int = 0
+    max_vfolder_count: int = 0
+    max_vfolder_size: int = 0
+    allowed_vfolder_hosts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoragePolicy:
+    """Limits of users, or of groups (peer facts 4.4: user and project resource policies); users and groups name theirs.
+
+    Attributes:
+        max_vfolder_count: live folders; 0 is no limit.
+        max_quota_scope_size: bytes on each volume; -1 is no limit.
+    """
+
+    kind: QuotaScopeKind
+    name: str
+    created_at: datetime
+    max_vfolder_count: int = 0
+    max_quota_scope_size: int = -1

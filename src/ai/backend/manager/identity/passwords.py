@@ -1,0 +1,180 @@
+"""Signing in with a password, and changing one's own (client wire contract 2.9 and 2.10)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ai.backend.common.errors import AuthenticationFailed, Forbidden, InvalidInput, RateLimitExceeded
+from ai.backend.common.states import UserStatus
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.http.addresses import may_come_from
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.identity.model import NewKeypair, User
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.store import IdentityStore
+
+MIN_LENGTH = 8
+MAX_LENGTH = 1_024
+MAX_FAILURES = 10
+"""Wrong passwords for one address before it is refused for :data:`PAUSE_S`, whoever asks."""
+PAUSE_S = 300.0
+MAX_WAITING = 64
+"""Requests that wait for a hash; more are refused. Hashes have threads of their own: strangers may ask for them."""
+_REMEMBERED = 10_000
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedIn:
+    """Who signed in, and the main keypair with which to go on."""
+
+    user: User
+    keypair: NewKeypair
+
+
+class PasswordService:
+    """``hash_`` and ``verify`` are slow and run in threads; an unknown address takes as long as a wrong password."""
+
+    def __init__(
+        self,
+        store: IdentityStore,
+        identity: IdentityService,
+        clock: Clock,
+        hash_: Callable[[str], str],
+        verify: Callable[[str, str], bool],
+    ) -> None:
+        self._store = store
+        self._identity = identity
+        self._clock = clock
+        self._hash = hash_
+        self._verify = verify
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._nobodys: str | None = None
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="passwords")
+        self._waiting = 0
+
+    async def sign_in(self, email: str, password: str, *, address: str, domain_name: str | None = None) -> SignedIn:
+        """``address`` is the client's.
+
+        Raises:
+            AuthenticationFailed: nobody active has this address and password, or the password must be changed first.
+            Forbidden: the user may not come from there.
+            RateLimitExceeded: too many wrong ones lately.
+        """
+        user = await self._checked(email, password)
+        if domain_name not in (None, user.domain_name):
+            raise _wrong()
+        _check_address(user, address)
+        if user.need_password_change:
+            raise AuthenticationFailed("The password must be changed first.", data={"password": "must be changed"})
+        credentials = await self._identity.credentials(user.main_access_key or "")
+        if credentials is None or not credentials.is_active:
+            raise _wrong()
+        pair = NewKeypair(access_key=credentials.caller.access_key, secret_key=credentials.secret_key)
+        return SignedIn(user=user, keypair=pair)
+
+    async def change_own(self, caller: Caller, old: str, new: str) -> None:
+        """Raises AuthenticationFailed for a wrong old one; InvalidInput for a new one that is too short."""
+        user = await self._checked(caller.email, old)
+        await self._change(user, old, new)
+
+    async def change_when_asked(self, email: str, old: str, new: str, *, address: str) -> None:
+        """Without a signature, for those who must change their password before they sign in. Raises Forbidden for
+        others."""
+        user = await self._checked(email, old)
+        _check_address(user, address)
+        if not user.need_password_change:
+            raise Forbidden("You need not change your password here; sign in.")
+        await self._change(user, old, new)
+
+    async def sign_out(self, caller: Caller, email: str, password: str) -> None:
+        """Leave: the user and all of their keypairs are inactive at once; sessions stay until somebody ends them.
+
+        Raises:
+            Forbidden: somebody else's address, or a superadmin, whom another one has to remove.
+            AuthenticationFailed: a wrong password.
+        """
+        if email != caller.email:
+            raise Forbidden("You can sign out yourself only.", data={"email": "not your own"})
+        if caller.is_superadmin:
+            raise Forbidden("A superadmin is removed by another one.", data={"email": "a superadmin"})
+        user = await self._checked(caller.email, password)
+        await self._store.change_user(
+            user.uuid,
+            keypairs={"is_active": False},
+            status=UserStatus.INACTIVE,
+            status_info="user-requested",
+            modified_at=self._clock.now(),
+        )
+        self._identity.invalidate(caller.access_key)
+
+    async def _change(self, user: User, old: str, new: str) -> None:
+        check_password(new)
+        if new == old:
+            raise InvalidInput("That is the old password.", data={"new_password": "the same"})
+        hashed = await self._in_thread(lambda: self._hash(new))
+        now = self._clock.now()
+        await self._store.change_user(user.uuid, password_hash=hashed, need_password_change=False, modified_at=now)
+
+    async def _checked(self, email: str, password: str) -> User:
+        self._check_pause(email)
+        self._count(email)  # before anything is waited for: of many at once no more than the limit are tried
+        user = await self._store.user(email=email)
+        kept = await self._store.password_hash(email) if user is not None and user.is_active else None
+        against = kept or await self._dummy()
+        is_right = await self._in_thread(lambda: self._verify(against, password[:MAX_LENGTH]))
+        if user is None or kept is None or not is_right:
+            raise _wrong()
+        self._failures.pop(email, None)
+        return user
+
+    def _count(self, email: str) -> None:
+        count, _ = self._failures.pop(email, (0, 0.0))
+        self._failures[email] = (count + 1, self._clock.monotonic())
+        if len(self._failures) > _REMEMBERED:
+            self._failures.popitem(last=False)
+
+    async def _in_thread(self, work: Callable[[], R]) -> R:
+        """Raises RateLimitExceeded: too many wait already."""
+        if self._waiting >= MAX_WAITING:
+            raise RateLimitExceeded("Too many sign in at once; try again in a moment.")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._waiting -= 1
+
+    def _check_pause(self, email: str) -> None:
+        count, last = self._failures.get(email, (0, 0.0))
+        left = last + PAUSE_S - self._clock.monotonic()
+        if left <= 0:
+            self._failures.pop(email, None)
+        elif count >= MAX_FAILURES:
+            raise RateLimitExceeded(f"Too many wrong passwords; try again in {int(left) + 1} s.")
+
+    async def _dummy(self) -> str:
+        """A hash to compare with where there is none."""
+        if self._nobodys is None:
+            self._nobodys = await self._in_thread(lambda: self._hash("nobody's password"))
+        return self._nobodys
+
+
+def check_password(password: str) -> str:
+    """Raises InvalidInput for one that is too short or too long."""
+    if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
+        raise InvalidInput(f"A password has {MIN_LENGTH} characters or more.", data={"password": "its length"})
+    return password
+
+
+def _check_address(user: User, address: str) -> None:
+    if not may_come_from(address, user.allowed_client_ip):
+        raise Forbidden("You may not sign in from where you are.")
+
+
+def _wrong() -> AuthenticationFailed:
+    return AuthenticationFailed("The address or the password is wrong.")

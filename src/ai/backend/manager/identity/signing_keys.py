@@ -1,0 +1,25 @@
+"""Who calls: keys for the signature check, and the caller of a request."""
+
+from __future__ import annotations
+
+from ai.backend.infra.http.signature import SigningKey
+from ai.backend.manager.identity.service import IdentityService
+
+
+class KeypairStore:
+    """Keypairs as signing keys. The service answers from memory and is at most one second stale."""
+
+    def __init__(self, identity: IdentityService) -> None:
+        self._identity = identity
+
+    async def find_key(self, access_key: str) -> SigningKey | None:
+        credentials = await self._identity.credentials(access_key)
+        if credentials is None:
+            return None
+        return SigningKey(
+            secret_key=credentials.secret_key,
+            is_active=credentials.is_active,
+            rate_limit=credentials.caller.rate_limit or None,
+            identity=credentials.caller,
+            networks=credentials.caller.allowed_client_ip,
+        )

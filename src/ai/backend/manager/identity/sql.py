@@ -1,0 +1,453 @@
+"""Users, keypairs and what bounds them in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from ai.backend.common.errors import Conflict
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.states import GroupType, UserRole, UserStatus
+from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.infra.database import GUID
+from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.rows import add_row, change_row, put_row, row_of
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.identity import tables
+from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
+from ai.backend.manager.identity.sql_users import SqlPeopleStore, keypair_of, keypair_row, users_of
+from ai.backend.manager.identity.store import KeypairSecret, Surroundings
+from ai.backend.manager.query.model import ListQuery, Page
+from ai.backend.manager.query.sql import compile_filter, compile_order
+from ai.backend.manager.resource_groups import tables as resource_groups_tables
+from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.secrets.columns import opened
+
+_USER_HIDDEN = frozenset({"password"})
+_KEYPAIR_HIDDEN = frozenset({"secret_key"})
+
+
+def _may_sign(row: Row[Any]) -> bool:
+    """The keypair, its user and the user's domain are active; superadmins stay in a domain that is not."""
+    is_open = row.is_domain_active is not False or row.role is UserRole.SUPERADMIN
+    return bool(row.is_active) and row.status is UserStatus.ACTIVE and is_open
+
+
+def _near_groups() -> Select[Any]:
+    """A user's groups and the model stores, with whether each is the user's."""
+    m, g = tables.memberships.c, tables.groups.c
+    is_mine = g.id.in_(select(m.group_id).where(m.user_id == bindparam("user", type_=GUID())))
+    is_store = (g.type == GroupType.MODEL_STORE) & g.is_active.is_(True)
+    return select(tables.groups, is_mine.label("is_mine")).where(or_(is_mine, is_store)).order_by(g.name, g.id)
+
+
+def _storage_policy() -> Select[Any]:
+    p, u = tables.storage_policies.c, tables.users.c
+    named = select(u.resource_policy).where(u.uuid == bindparam("user", type_=GUID())).scalar_subquery()
+    return select(tables.storage_policies).where(p.kind == QuotaScopeKind.USER, p.name == named)
+
+
+# What bounds a user is asked with every request about folders: these are built once.
+_ITS_DOMAIN = select(tables.domains).where(tables.domains.c.name == bindparam("domain"))
+_ITS_POLICY = select(tables.policies).where(tables.policies.c.name == bindparam("policy"))
+_NEAR_GROUPS = _near_groups()
+_ITS_STORAGE_POLICY = _storage_policy()
+
+
+class SqlIdentityStore(SqlPeopleStore):
+    """Implements :class:`ai.backend.manager.identity.store.IdentityStore`."""
+
+    async def _rows(self, query: Any) -> Sequence[Row[Any]]:
+        def work(s: Connection) -> Sequence[Row[Any]]:
+            return (s.execute(query)).all()
+
+        return await self._db.run_read(work)
+
+    async def put_domain(self, domain: Domain, *, only_new: bool = False) -> None:
+        def work(s: Connection) -> None:
+            if only_new:
+                add_row(s, tables.domains, row_of(domain), "domain")
+            else:
+                put_row(s, tables.domains, "name", row_of(domain))
+
+        await self._db.run_write(work)
+
+    async def change_domain(self, name: str, **values: Any) -> Domain | None:
+        row = await self._db.run_write(lambda s: change_row(s, tables.domains, "name", name, values))
+        return Domain(**row._mapping) if row is not None else None
+
+    async def domain(self, name: str) -> Domain | None:
+        rows = await self._rows(select(tables.domains).where(tables.domains.c.name == name))
+        return Domain(**rows[0]._mapping) if rows else None
+
+    async def domains(self) -> list[Domain]:
+        return [
+            Domain(**row._mapping) for row in await self._rows(select(tables.domains).order_by(tables.domains.c.name))
+        ]
+
+    async def put_group(self, group: Group, *, only_new: bool = False) -> None:
+        def work(s: Connection) -> None:
+            if only_new:
+                add_row(s, tables.groups, row_of(group), "group")
+            else:
+                put_row(s, tables.groups, "id", row_of(group))
+
+        await self._db.run_write(work)
+
+    async def change_group(self, group_id: GroupId, **values: Any) -> Group | None:
+        row = await self._db.run_write(lambda s: change_row(s, tables.groups, "id", group_id, values))
+        return Group(**row._mapping) if row is not None else None
+
+    async def groups(
+        self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
+    ) -> list[Group]:
+        c = tables.groups.c
+        query = select(tables.groups).order_by(c.name)
+        if domain_name is not None:
+            query = query.where(c.domain_name == domain_name)
+        if name is not None:
+            query = query.where(c.name == name)
+        if user_id is not None:
+            m = tables.memberships.c
+            query = query.where(c.id.in_(select(m.group_id).where(m.user_id == user_id)))
+        return [Group(**row._mapping) for row in await self._rows(query)]
+
+    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> Surroundings:
+        given = {"domain": domain_name, "user": user_id, "policy": policy}
+
+        def work(s: Connection) -> Surroundings:
+            domain = s.execute(_ITS_DOMAIN, given).one_or_none()
+            near = s.execute(_NEAR_GROUPS, given)
+            groups = [(Group(**{c.name: row._mapping[c] for c in tables.groups.c}), row.is_mine) for row in near]
+            found = s.execute(_ITS_POLICY, given).one_or_none()
+            storage = s.execute(_ITS_STORAGE_POLICY, given).one_or_none()
+            return Surroundings(
+                domain=Domain(**domain._mapping) if domain is not None else None,
+                groups=tuple(group for group, is_mine in groups if is_mine),
+                policy=ResourcePolicy(**found._mapping) if found is not None else None,
+                storage_policy=StoragePolicy(**storage._mapping) if storage is not None else None,
+                model_stores=tuple(group for group, _ in groups if group.is_model_store),
+            )
+
+        return await self._db.run_read(work)
+
+    async def change_members(
+        self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
+    ) -> None:
+        m = tables.memberships.c
+
+        def work(s: Connection) -> None:
+            # Who is to be added is taken out first: so no row is there twice.
+            gone = m.user_id.in_([*add, *remove])
+            s.execute(delete(tables.memberships).where(m.group_id == group_id, gone))
+            if add:
+                s.execute(insert(tables.memberships), [{"user_id": u, "group_id": group_id} for u in set(add)])
+
+        await self._db.run_write(work)
+
+    async def put_policy(self, policy: ResourcePolicy, *, only_new: bool = False) -> None:
+        def work(s: Connection) -> None:
+            if only_new:
+                add_row(s, tables.policies, row_of(policy), "resource policy")
+            else:
+                put_row(s, tables.policies, "name", row_of(policy))
+
+        await self._db.run_write(work)
+
+    async def change_policy(self, name: str, **values: Any) -> ResourcePolicy | None:
+        row = await self._db.run_write(lambda s: change_row(s, tables.policies, "name", name, values))
+        return ResourcePolicy(**row._mapping) if row is not None else None
+
+    async def policies(self, *, name: str | None = None) -> list[ResourcePolicy]:
+        query = select(tables.policies).order_by(tables.policies.c.name)
+        if name is not None:
+            query = query.where(tables.policies.c.name == name)
+        return [ResourcePolicy(**row._mapping) for row in await self._rows(query)]
+
+    async def delete_policy(self, name: str) -> bool:
+        def work(s: Connection) -> bool:
+            used = s.execute(
+                select(tables.keypairs.c.access_key).where(tables.keypairs.c.resource_policy == name).limit(1)
+            ).first()
+            if used is not None:
+                raise Conflict(f"Keypairs have the resource policy {name!r}.", data={"name": "in use"})
+            return bool(s.execute(delete(tables.policies).where(tables.policies.c.name == name)).rowcount)
+
+        return await self._db.run_write(work)
+
+    async def put_storage_policy(self, policy: StoragePolicy) -> None:
+        c = tables.storage_policies.c
+
+        def work(s: Connection) -> None:
+            s.execute(delete(tables.storage_policies).where(c.kind == policy.kind, c.name == policy.name))
+            s.execute(insert(tables.storage_policies), row_of(policy))
+
+        await self._db.run_write(work)
+
+    async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]:
+        c = tables.storage_policies.c
+        query = select(tables.storage_policies).where(c.kind == kind).order_by(c.name)
+        rows = await self._rows(query if name is None else query.where(c.name == name))
+        return [StoragePolicy(**row._mapping) for row in rows]
+
+    async def delete_storage_policy(self, kind: QuotaScopeKind, name: str) -> bool:
+        c, owners = tables.storage_policies.c, tables.users if kind is QuotaScopeKind.USER else tables.groups
+        used = select(owners.c.resource_policy).where(owners.c.resource_policy == name).limit(1)
+
+        def work(s: Connection) -> bool:
+            if s.execute(used).first() is not None:
+                raise Conflict(f"The {kind} resource policy {name!r} is in use.", data={"name": "in use"})
+            return bool(s.execute(delete(tables.storage_policies).where(c.kind == kind, c.name == name)).rowcount)
+
+        return await self._db.run_write(work)
+
+    async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None:
+        def work(s: Connection) -> None:
+            if only_new:
+                add_row(s, resource_groups_tables.resource_groups, row_of(group), "resource group")
+            else:
+                put_row(s, resource_groups_tables.resource_groups, "name", row_of(group))
+
+        await self._db.run_write(work)
+
+    async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
+        row = await self._db.run_write(
+            lambda s: change_row(s, resource_groups_tables.resource_groups, "name", name, values)
+        )
+        return ResourceGroup(**row._mapping) if row is not None else None
+
+    async def delete_resource_group(self, name: str) -> bool:
+        def work(s: Connection) -> bool:
+            s.execute(
+                delete(resource_groups_tables.resource_group_links).where(
+                    resource_groups_tables.resource_group_links.c.scaling_group == name
+                )
+            )
+            return bool(
+                s.execute(
+                    delete(resource_groups_tables.resource_groups).where(
+                        resource_groups_tables.resource_groups.c.name == name
+                    )
+                ).rowcount
+            )
+
+        return await self._db.run_write(work)
+
+    async def resource_group(self, name: str) -> ResourceGroup | None:
+        rows = await self._rows(
+            select(resource_groups_tables.resource_groups).where(resource_groups_tables.resource_groups.c.name == name)
+        )
+        return ResourceGroup(**rows[0]._mapping) if rows else None
+
+    async def resource_groups(
+        self,
+        *,
+        domain_name: str | None = None,
+        group_ids: Sequence[GroupId] = (),
+        access_key: str | None = None,
+        is_active: bool | None = None,
+    ) -> list[ResourceGroup]:
+        c, link = resource_groups_tables.resource_groups.c, resource_groups_tables.resource_group_links.c
+        query = select(resource_groups_tables.resource_groups).order_by(c.name)
+        if is_active is not None:
+            query = query.where(c.is_active == is_active)
+        targets = [
+            *([("domain", domain_name)] if domain_name is not None else []),
+            *(("group", str(g)) for g in group_ids),
+            *([("keypair", access_key)] if access_key is not None else []),
+        ]
+        if targets:
+            mine = or_(*((link.kind == kind) & (link.target == target) for kind, target in targets))
+            query = query.where(or_(c.is_public.is_(True), c.name.in_(select(link.scaling_group).where(mine))))
+        return [ResourceGroup(**row._mapping) for row in await self._rows(query)]
+
+    async def associate(
+        self,
+        resource_group: ResourceGroupName,
+        *,
+        domain_name: DomainName | None = None,
+        group_id: GroupId | None = None,
+        access_key: AccessKey | None = None,
+    ) -> None:
+        wanted = {"domain": domain_name, "group": str(group_id) if group_id else None, "keypair": access_key}
+        link = resource_groups_tables.resource_group_links.c
+
+        def work(s: Connection) -> None:
+            for kind, target in wanted.items():
+                if target is None:
+                    continue
+                row = {"scaling_group": resource_group, "kind": kind, "target": target}
+                same = (link.scaling_group == resource_group) & (link.kind == kind) & (link.target == target)
+                if (s.execute(select(link.kind).where(same))).first() is None:
+                    s.execute(insert(resource_groups_tables.resource_group_links), row)
+
+        await self._db.run_write(work)
+
+    async def dissociate(
+        self,
+        resource_group: ResourceGroupName | None,
+        *,
+        domain_name: DomainName | None = None,
+        group_id: GroupId | None = None,
+        access_key: AccessKey | None = None,
+    ) -> int:
+        link = resource_groups_tables.resource_group_links.c
+        wanted = {"domain": domain_name, "group": str(group_id) if group_id else None, "keypair": access_key}
+        mine = or_(*((link.kind == kind) & (link.target == target) for kind, target in wanted.items() if target))
+        query = delete(resource_groups_tables.resource_group_links).where(mine)
+        if resource_group is not None:
+            query = query.where(link.scaling_group == resource_group)
+        return await self._db.run_write(lambda s: int(s.execute(query).rowcount))
+
+    async def put_user(
+        self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret
+    ) -> None:
+        try:
+
+            def work(s: Connection) -> None:
+                row = row_of(user, without=frozenset({"groups"}))
+                s.execute(insert(tables.users), {**row, "password": password_hash})
+                s.execute(insert(tables.keypairs), keypair_row(self._sealer, keypair))
+                if groups:
+                    s.execute(insert(tables.memberships), [{"user_id": user.uuid, "group_id": g} for g in groups])
+
+            await self._db.run_write(work)
+        except IntegrityError:
+            raise Conflict(f"a user {user.email} exists already", data={"email": "taken"}) from None
+
+    async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None:
+        c = tables.users.c
+        where = c.email == email if email is not None else c.uuid == uuid
+
+        def work(s: Connection) -> User | None:
+            found = users_of(s, (s.execute(select(tables.users).where(where))).all())
+            return found[0] if found else None
+
+        return await self._db.run_read(work)
+
+    async def users(
+        self, query: ListQuery, *, domain_name: str | None, status: str | None, group_id: GroupId | None = None
+    ) -> Page[User]:
+        c = tables.users.c
+        where: list[ColumnElement[bool]] = compile_filter(tables.users, query.filter, hidden=_USER_HIDDEN)
+        if domain_name is not None:
+            where.append(c.domain_name == domain_name)
+        if status is not None:
+            where.append(c.status == status)
+        if group_id is not None:
+            m = tables.memberships.c
+            where.append(c.uuid.in_(select(m.user_id).where(m.group_id == group_id)))
+        order = compile_order(tables.users, query.order, (c.created_at.desc(), c.uuid.asc()), hidden=_USER_HIDDEN)
+
+        def work(s: Connection) -> Page[User]:
+            total = (s.execute(select(func.count()).select_from(tables.users).where(*where))).scalar_one()
+            page = select(tables.users).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
+            return Page(items=users_of(s, (s.execute(page)).all()), total_count=total)
+
+        return await self._db.run_read(work)
+
+    async def credentials(self, access_key: str) -> Credentials | None:
+        k, u, d = tables.keypairs.c, tables.users.c, tables.domains.c
+        rows = await self._rows(
+            select(
+                k.access_key, k.secret_key, k.is_active, k.is_admin, k.resource_policy, k.rate_limit,
+                u.uuid, u.email, u.username, u.role, u.domain_name, u.status, u.allowed_client_ip,
+                k.ssh_public_key, d.is_active.label("is_domain_active"),
+            )
+            .join(tables.users, u.uuid == k.user_id)
+            .outerjoin(tables.domains, d.name == u.domain_name)
+            .where(k.access_key == access_key)
+        )  # fmt: skip
+        if not rows:
+            return None
+        row = rows[0]
+        caller = Caller(
+            user_id=UserId(row.uuid),
+            email=row.email,
+            username=row.username,
+            role=row.role,
+            domain_name=DomainName(row.domain_name),
+            access_key=AccessKey(row.access_key),
+            is_admin=row.is_admin,
+            resource_policy=row.resource_policy,
+            rate_limit=row.rate_limit,
+            allowed_client_ip=row.allowed_client_ip,
+        )
+        secret = opened(self._sealer, row.access_key, row.secret_key)
+        return Credentials(
+            caller=caller, secret_key=secret, is_active=_may_sign(row), ssh_public_key=row.ssh_public_key
+        )
+
+    async def active_keys(self, access_keys: Collection[str]) -> set[str]:
+        k, u, d = tables.keypairs.c, tables.users.c, tables.domains.c
+        found: set[str] = set()
+        for some in chunks(sorted(access_keys)):
+            rows = await self._rows(
+                select(k.access_key, k.is_active, u.status, u.role, d.is_active.label("is_domain_active"))
+                .join(tables.users, u.uuid == k.user_id)
+                .outerjoin(tables.domains, d.name == u.domain_name)
+                .where(k.access_key.in_(some))
+            )
+            found.update(row.access_key for row in rows if _may_sign(row))
+        return found
+
+    async def keypair(self, access_key: str) -> Keypair | None:
+        k, u = tables.keypairs.c, tables.users.c
+        query = select(tables.keypairs, u.email, u.full_name).join(tables.users, u.uuid == k.user_id)
+        rows = await self._rows(query.where(k.access_key == access_key))
+        return keypair_of(rows[0]) if rows else None
+
+    async def keypairs(
+        self,
+        query: ListQuery,
+        *,
+        domain_name: str | None = None,
+        email: str | None = None,
+        is_active: bool | None = None,
+    ) -> Page[Keypair]:
+        k, u = tables.keypairs.c, tables.users.c
+        where: list[ColumnElement[bool]] = compile_filter(tables.keypairs, query.filter, hidden=_KEYPAIR_HIDDEN)
+        if domain_name is not None:
+            where.append(u.domain_name == domain_name)
+        if email is not None:
+            where.append(u.email == email)
+        if is_active is not None:
+            where.append(k.is_active == is_active)
+        order = compile_order(
+            tables.keypairs, query.order, (k.created_at.desc(), k.access_key.asc()), hidden=_KEYPAIR_HIDDEN
+        )
+        joined = tables.keypairs.join(tables.users, u.uuid == k.user_id)
+
+        def work(s: Connection) -> Page[Keypair]:
+            total = (s.execute(select(func.count()).select_from(joined).where(*where))).scalar_one()
+            page = select(tables.keypairs, u.email, u.full_name).select_from(joined).where(*where).order_by(*order)
+            rows = (s.execute(page.limit(query.limit).offset(query.offset))).all()
+            return Page(items=[keypair_of(row) for row in rows], total_count=total)
+
+        return await self._db.run_read(work)
+
+    async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
+        k = tables.keypairs.c
+
+        def work(s: Connection) -> None:
+            for access_key, (at, count) in used.items():
+                values = {"last_used": at, "num_queries": k.num_queries + count}
+                s.execute(update(tables.keypairs).where(k.access_key == access_key).values(values))
+
+        await self._db.run_write(work)

@@ -1,0 +1,207 @@
+"""Users and keypairs in SQL as administrators change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from ai.backend.common.errors import Conflict
+from ai.backend.common.ids import AccessKey, GroupId, UserId
+from ai.backend.common.states import UserRole, UserStatus
+from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
+from ai.backend.infra.database.rows import row_of
+from ai.backend.manager.identity import tables
+from ai.backend.manager.identity.model import GroupRef, Keypair, User
+from ai.backend.manager.identity.store import KeypairSecret
+from ai.backend.manager.resource_groups import tables as resource_groups_tables
+from ai.backend.manager.secrets.columns import sealed
+from ai.backend.manager.secrets.sealer import Sealer
+
+T = TypeVar("T")
+KEYPAIR_EXTRAS = frozenset({"user_email", "user_full_name", "concurrency_used"})
+
+
+def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
+    """Rows of users with the groups that they are in."""
+    m, g = tables.memberships.c, tables.groups.c
+    member: dict[Any, list[GroupRef]] = {}
+    if rows:
+        query = select(m.user_id, g.id, g.name).join(tables.groups, g.id == m.group_id).order_by(g.name)
+        for user_id, group_id, name in s.execute(query.where(m.user_id.in_([r.uuid for r in rows]))):
+            member.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
+    return [
+        User(**{k: v for k, v in row._mapping.items() if k != "password"}, groups=tuple(member.get(row.uuid, ())))
+        for row in rows
+    ]
+
+
+def keypair_of(row: Row[Any]) -> Keypair:
+    """A row of keypairs joined with ``email`` and ``full_name`` of its user."""
+    values = {k: v for k, v in row._mapping.items() if k not in ("secret_key", "email", "full_name")}
+    return Keypair(**values, user_email=row.email, user_full_name=row.full_name)
+
+
+def keypair_row(sealer: Sealer, pair: KeypairSecret) -> dict[str, Any]:
+    kept = row_of(pair.keypair, without=KEYPAIR_EXTRAS)
+    return {**kept, "secret_key": sealed(sealer, pair.keypair.access_key, pair.secret_key)}
+
+
+def _admins(s: Connection) -> int:
+    """Who can sign as a superadmin. Their rows are locked where the database locks rows."""
+    u, k = tables.users.c, tables.keypairs.c
+    s.execute(select(u.uuid).where(u.role == UserRole.SUPERADMIN).order_by(u.uuid).with_for_update()).all()
+    able = (u.role == UserRole.SUPERADMIN) & (u.status == UserStatus.ACTIVE) & k.is_active.is_(True)
+    joined = tables.users.join(tables.keypairs, k.user_id == u.uuid)
+    return int(s.execute(select(func.count()).select_from(joined).where(able)).scalar_one())
+
+
+def keeping_an_admin(s: Connection, work: Callable[[], T]) -> T:
+    """Do it, unless nobody could sign as a superadmin afterwards. Raises Conflict."""
+    before = _admins(s)
+    done = work()
+    if before and not _admins(s):
+        raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
+    return done
+
+
+class SqlPeopleStore:
+    """Implements :class:`ai.backend.manager.identity.store.PeopleStore`."""
+
+    def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
+        self._db = database
+        self._sealer = sealer or Sealer()
+
+    async def change_user(
+        self,
+        user_id: UserId,
+        *,
+        groups: Sequence[GroupId] | None = None,
+        password_hash: str | None = None,
+        keypairs: dict[str, Any] | None = None,
+        **values: Any,
+    ) -> User | None:
+        u, m = tables.users.c, tables.memberships.c
+        if password_hash is not None:
+            values["password"] = password_hash
+
+        def change(s: Connection) -> User | None:
+            if s.execute(select(u.uuid).where(u.uuid == user_id)).first() is None:
+                return None
+            if values:
+                s.execute(update(tables.users).where(u.uuid == user_id).values(values))
+            if keypairs:
+                s.execute(update(tables.keypairs).where(tables.keypairs.c.user_id == user_id).values(keypairs))
+            if groups is not None:
+                s.execute(delete(tables.memberships).where(m.user_id == user_id))
+                if groups:
+                    s.execute(insert(tables.memberships), [{"user_id": user_id, "group_id": g} for g in set(groups)])
+            return users_of(s, s.execute(select(tables.users).where(u.uuid == user_id)).all())[0]
+
+        try:
+            return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: change(s)))
+        except IntegrityError:
+            raise Conflict("That username is taken already.", data={"username": "taken"}) from None
+
+    async def delete_user(self, user_id: UserId) -> bool:
+        def remove(s: Connection) -> bool:
+            keys = (
+                s.execute(select(tables.keypairs.c.access_key).where(tables.keypairs.c.user_id == user_id))
+                .scalars()
+                .all()
+            )
+            _unlink(s, "keypair", keys)
+            s.execute(delete(tables.keypairs).where(tables.keypairs.c.user_id == user_id))
+            s.execute(delete(tables.memberships).where(tables.memberships.c.user_id == user_id))
+            return bool(s.execute(delete(tables.users).where(tables.users.c.uuid == user_id)).rowcount)
+
+        return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: remove(s)))
+
+    async def password_hash(self, email: str) -> str | None:
+        query = select(tables.users.c.password).where(tables.users.c.email == email)
+        return await self._db.run_read(lambda s: s.execute(query).scalar_one_or_none())
+
+    async def put_keypair(self, keypair: KeypairSecret) -> None:
+        row = keypair_row(self._sealer, keypair)
+
+        def work(s: Connection) -> None:
+            s.execute(insert(tables.keypairs), row)
+
+        await self._db.run_write(work)
+
+    async def change_keypair(self, access_key: str, **values: Any) -> Keypair | None:
+        k, u = tables.keypairs.c, tables.users.c
+
+        def change(s: Connection) -> Keypair | None:
+            if values:
+                s.execute(update(tables.keypairs).where(k.access_key == access_key).values(values))
+            joined = select(tables.keypairs, u.email, u.full_name).join(tables.users, u.uuid == k.user_id)
+            row = s.execute(joined.where(k.access_key == access_key)).one_or_none()
+            return keypair_of(row) if row is not None else None
+
+        return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: change(s)))
+
+    async def delete_keypair(self, access_key: str) -> bool:
+        def remove(s: Connection) -> bool:
+            if (
+                s.execute(select(tables.users.c.uuid).where(tables.users.c.main_access_key == access_key)).first()
+                is not None
+            ):
+                raise Conflict("It is the main keypair of its user.", data={"access_key": "in use"})
+            _unlink(s, "keypair", [access_key])
+            return bool(s.execute(delete(tables.keypairs).where(tables.keypairs.c.access_key == access_key)).rowcount)
+
+        return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: remove(s)))
+
+    async def keys_of(self, *, user_id: UserId | None = None, domain_name: str | None = None) -> list[AccessKey]:
+        k, u = tables.keypairs.c, tables.users.c
+        query = select(k.access_key).join(tables.users, u.uuid == k.user_id).order_by(k.access_key)
+        if user_id is not None:
+            query = query.where(u.uuid == user_id)
+        if domain_name is not None:
+            query = query.where(u.domain_name == domain_name)
+        found = await self._db.run_read(lambda s: s.execute(query).scalars().all())
+        return [AccessKey(key) for key in found]
+
+    async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
+        k, u = tables.keypairs.c, tables.users.c
+        query = select(k.access_key).join(tables.users, u.uuid == k.user_id).where(u.status == UserStatus.DELETED)
+
+        def work(s: Connection) -> set[AccessKey]:
+            found: set[AccessKey] = set()
+            for some in chunks(access_keys):
+                part = query.where(k.access_key.in_(some))
+                found.update(AccessKey(key) for key in s.execute(part).scalars())
+            return found
+
+        return await self._db.run_read(work)
+
+    async def delete_group(self, group_id: GroupId) -> bool:
+        def work(s: Connection) -> bool:
+            _unlink(s, "group", [str(group_id)])
+            s.execute(delete(tables.memberships).where(tables.memberships.c.group_id == group_id))
+            return bool(s.execute(delete(tables.groups).where(tables.groups.c.id == group_id)).rowcount)
+
+        return await self._db.run_write(work)
+
+    async def delete_domain(self, name: str) -> bool:
+        def work(s: Connection) -> bool:
+            for what, table in (("users", tables.users), ("groups", tables.groups)):
+                query = select(func.count()).select_from(table).where(table.c.domain_name == name)
+                count = s.execute(query).scalar_one()
+                if count:
+                    raise Conflict(f"The domain {name!r} has {count} {what}.", data={"name": "in use", what: count})
+            _unlink(s, "domain", [name])
+            return bool(s.execute(delete(tables.domains).where(tables.domains.c.name == name)).rowcount)
+
+        return await self._db.run_write(work)
+
+
+def _unlink(s: Connection, kind: str, targets: Iterable[str]) -> None:
+    link = resource_groups_tables.resource_group_links.c
+    s.execute(
+        delete(resource_groups_tables.resource_group_links).where(link.kind == kind, link.target.in_(list(targets)))
+    )

@@ -1,0 +1,82 @@
+"""The SSH key with which a user logs in to all of their sessions (peer facts 4.2, `/auth/ssh-keypair`).
+
+Only the public half is stored: the SSH server of a session needs no more, and nobody can steal the private half here.
+"""
+
+from __future__ import annotations
+
+from ai.backend.common.errors import InvalidInput, NotFound
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.ssh_keys import SshKeyPair, are_of_one_pair, generate_key_pair, normalize_public_key
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.store import IdentityStore
+
+MAX_KEY = 16_384
+"""How many characters a key may have."""
+
+
+class SshKeyService:
+    """Manages the SSH key of a keypair. It opens the sessions that are created after it was set."""
+
+    def __init__(self, store: IdentityStore, identity: IdentityService, clock: Clock) -> None:
+        self._store = store
+        self._identity = identity
+        self._clock = clock
+
+    async def public_key(self, caller: Caller) -> str:
+        """Return the public key of the caller's keypair, or an empty text without one."""
+        keypair = await self._store.keypair(caller.access_key)
+        return (keypair.ssh_public_key or "") if keypair is not None else ""
+
+    async def generate(self, caller: Caller) -> SshKeyPair:
+        """Replace the key by a new one and return both halves; the private half is not stored."""
+        pair = generate_key_pair(caller.email)
+        await self._store_key(caller, check_public_key(pair.public))
+        return pair
+
+    async def upload(self, caller: Caller, public: str, private: str) -> str:
+        """Replace the key by one that the caller made, and return its public half.
+
+        Args:
+            private: only compared with the public half, and not stored; may be empty.
+
+        Raises:
+            InvalidInput: one of them is not a key, or they do not belong together.
+        """
+        public = check_public_key(public)
+        if private.strip():
+            _require_same_pair(public, private)
+        await self._store_key(caller, public)
+        return public
+
+    async def _store_key(self, caller: Caller, public: str) -> None:
+        values = {"ssh_public_key": public, "modified_at": self._clock.now()}
+        if await self._store.change_keypair(caller.access_key, **values) is None:
+            raise NotFound("There is no such keypair.")
+        self._identity.invalidate(caller.access_key)
+
+
+def check_public_key(text: str) -> str:
+    """Return a public key as it may be stored.
+
+    Raises:
+        InvalidInput: ``data`` names the field.
+    """
+    try:
+        if len(text) > MAX_KEY:
+            raise ValueError("The public key is too long.")
+        return normalize_public_key(text)
+    except ValueError as e:
+        raise InvalidInput(str(e), data={"pubkey": "malformed"}) from None
+
+
+def _require_same_pair(public: str, private: str) -> None:
+    try:
+        if len(private) > MAX_KEY:
+            raise ValueError
+        if are_of_one_pair(public, private):
+            return
+    except ValueError:
+        raise InvalidInput("That is not a private key, or it was damaged.", data={"privkey": "malformed"}) from None
+    raise InvalidInput("The private key does not belong to the public key.", data={"privkey": "not of pubkey"})

@@ -1,0 +1,120 @@
+"""Tables of identity."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, String, Table, Text, UniqueConstraint
+
+from ai.backend.common.states import GroupType, UserRole, UserStatus
+from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.infra.database import GUID, JSONText, QuantityMap, UTCDateTime, Whole
+from ai.backend.infra.database.columns import EnumText, JSONTuple
+from ai.backend.manager.db.metadata import metadata, required
+
+domains = Table(
+    "domains",
+    metadata,
+    Column("name", String(64), primary_key=True),
+    required("description", Text),
+    required("is_active", Boolean),
+    required("created_at", UTCDateTime),
+    required("total_resource_slots", QuantityMap),
+    required("allowed_vfolder_hosts", JSONText, server_default="{}"),
+    Column("allowed_docker_registries", JSONText),
+    Column("integration_id", String(512)),
+)
+
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", GUID, primary_key=True),
+    required("name", String(64)),
+    required("domain_name", String(64)),
+    required("description", Text),
+    required("is_active", Boolean),
+    required("created_at", UTCDateTime),
+    required("total_resource_slots", QuantityMap),
+    required("allowed_vfolder_hosts", JSONText, server_default="{}"),
+    Column("integration_id", String(512)),
+    required("type", EnumText(GroupType), server_default=GroupType.GENERAL.value),
+    required("resource_policy", String(256), server_default="default"),
+    UniqueConstraint("domain_name", "name"),
+)
+
+
+users = Table(
+    "users",
+    metadata,
+    Column("uuid", GUID, primary_key=True),
+    required("username", String(64), unique=True),
+    required("email", String(256), unique=True),
+    Column("password", Text),
+    required("role", EnumText(UserRole)),
+    required("domain_name", String(64)),
+    required("full_name", String(256)),
+    required("description", Text),
+    required("need_password_change", Boolean),
+    required("status", EnumText(UserStatus)),
+    Column("status_info", Text),
+    required("created_at", UTCDateTime),
+    required("modified_at", UTCDateTime),
+    Column("main_access_key", String(20)),
+    required("resource_policy", String(256), server_default="default"),
+    required("allowed_client_ip", JSONTuple(str), server_default="[]"),
+)
+
+
+memberships = Table(
+    "memberships",
+    metadata,
+    Column("user_id", GUID, ForeignKey("users.uuid", ondelete="CASCADE"), primary_key=True),
+    Column("group_id", GUID, ForeignKey("groups.id", ondelete="CASCADE"), primary_key=True),
+)
+
+
+keypairs = Table(
+    "keypairs",
+    metadata,
+    Column("access_key", String(20), primary_key=True),
+    required("secret_key", Text),  # sealed, see sealing.py
+    required("user_id", GUID, index=True),
+    required("is_active", Boolean),
+    required("is_admin", Boolean),
+    required("created_at", UTCDateTime),
+    required("modified_at", UTCDateTime),
+    Column("last_used", UTCDateTime),
+    required("resource_policy", String(256)),
+    required("rate_limit", Whole),
+    required("num_queries", Whole),
+    Column("ssh_public_key", Text),
+)
+
+
+policies = Table(
+    "keypair_resource_policies",
+    metadata,
+    Column("name", String(256), primary_key=True),
+    required("created_at", UTCDateTime),
+    required("default_for_unspecified", String(32)),
+    required("total_resource_slots", QuantityMap),
+    required("max_concurrent_sessions", Whole),
+    required("max_containers_per_session", Whole),
+    required("max_pending_session_count", Whole, server_default="0"),
+    required("max_pending_session_resource_slots", QuantityMap, server_default="{}"),
+    required("max_session_lifetime", Whole),
+    required("idle_timeout", Whole),
+    required("max_vfolder_count", Whole),
+    required("max_vfolder_size", Whole),
+    required("allowed_vfolder_hosts", JSONText),
+)
+
+
+storage_policies = Table(
+    "storage_policies",
+    metadata,
+    Column("kind", EnumText(QuotaScopeKind), primary_key=True),
+    Column("name", String(256), primary_key=True),
+    required("created_at", UTCDateTime),
+    required("max_vfolder_count", Whole),
+    required("max_quota_scope_size", BigInteger),
+)

@@ -1,0 +1,310 @@
+"""Users and keypairs as administrators make, change and remove them (spec 03-09, client wire contract 3.2).
+
+Superadmins administrate everybody. Administrators of a domain administrate its ordinary users: who they are and whether
+they may sign in, but neither roles nor limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
+from ai.backend.common.ids import AccessKey, DomainName, GroupId
+from ai.backend.common.names import check_slug
+from ai.backend.common.states import LIVE_SESSION_STATUSES, UserRole, UserStatus
+from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.infra.http.addresses import may_come_from
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.folders.owner_removal import LeavingFolders
+from ai.backend.manager.identity.model import Keypair, NewKeypair, User
+from ai.backend.manager.identity.passwords import check_password
+from ai.backend.manager.identity.patch import existing, named
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.store import IdentityStore, KeypairSecret
+from ai.backend.manager.query.model import Condition, ListQuery
+from ai.backend.manager.sessions.model import SessionQuery
+from ai.backend.manager.sessions.service import SessionService
+
+ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
+_FOR_DOMAIN_ADMINS = frozenset(
+    {
+        "username",
+        "full_name",
+        "description",
+        "need_password_change",
+        "status",
+        "domain_name",
+        "role",
+        "group_ids",
+        "allowed_client_ip",
+    }
+)
+
+
+class PeopleService:
+    """``values`` are fields; those that are None stay as they are.
+
+    Every method raises NotFound for whom the caller does not see, Forbidden for whom they see and do not administrate,
+    and Conflict where nobody could sign as a superadmin any more.
+    """
+
+    def __init__(
+        self,
+        store: IdentityStore,
+        identity: IdentityService,
+        sessions: SessionService,
+        folders: LeavingFolders | None,
+        clock: Clock,
+        id_generator: IdGenerator,
+        hash_password: Callable[[str], str],
+        owners: PeriodicLoop,
+    ) -> None:
+        self._store = store
+        self._identity = identity
+        self._sessions = sessions
+        self._folders = folders
+        self._clock = clock
+        self._id_generator = id_generator
+        self._hash = hash_password
+        self._owners = owners
+
+    # ---- users ----
+
+    async def create_user(
+        self, caller: Caller, email: str, password: str, values: Mapping[str, Any]
+    ) -> tuple[User, NewKeypair]:
+        """With a keypair. Without ``group_ids`` they join the group ``default`` of the domain.
+
+        Raises:
+            InvalidInput, InvalidName: a malformed address, name or password. Conflict: one of them is taken.
+        """
+        given = named(values)
+        role = given.pop("role", UserRole.USER)
+        domain = DomainName(given.pop("domain_name", caller.domain_name))
+        _check_rights(caller, domain, role, given)
+        if not re.fullmatch(r"[^@\s\x00-\x1f]{1,128}@[^@\s\x00-\x1f]{1,127}", email):
+            raise InvalidInput("That is no e-mail address.", data={"email": "malformed"})
+        if await self._store.domain(domain) is None:
+            raise NotFound(f"There is no domain {domain[:64]!r}.", data={"domain_name": "unknown"})
+        await self._check_policy(given)
+        groups = await self._groups(domain, given.pop("group_ids", None))
+        username = given.pop("username", "") or await self._free_username(email)
+        check_slug(username, what="username", allow_dots=True)
+        hashed = await self._hashed(password)
+        return await self._identity.make_user(
+            email, username, role, domain, groups, password_hash=hashed, **{"full_name": username, **given}
+        )
+
+    async def modify_user(
+        self,
+        caller: Caller,
+        email: str,
+        values: Mapping[str, Any],
+        *,
+        password: str | None = None,
+        address: str | None = None,
+    ) -> User:
+        """``status`` ``deleted`` does what :meth:`delete_user` does; who moves to another domain leaves the groups of
+        the old one. ``address``: whence the caller comes, where that is known.
+
+        Raises:
+            Conflict: also where the caller could not come from there any more.
+        """
+        user = await self._user(caller, email)
+        given = named(values)
+        if user.uuid == caller.user_id and not may_come_from(address or "", given.get("allowed_client_ip", ())):
+            raise Conflict(
+                "You could not come from where you are any more.", data={"allowed_client_ip": "without your own"}
+            )
+        domain = DomainName(given.get("domain_name", user.domain_name))
+        role = given.get("role", user.role)
+        _check_rights(caller, user.domain_name, user.role, given)
+        _check_rights(caller, domain, role, given)
+        if "username" in given:
+            check_slug(given["username"], what="username", allow_dots=True)
+        if domain != user.domain_name and await self._store.domain(domain) is None:
+            raise NotFound(f"There is no domain {domain[:64]!r}.", data={"domain_name": "unknown"})
+        await self._check_policy(given)
+        await self._check_main_key(user, given.get("main_access_key"))
+        group_ids = given.pop("group_ids", None)
+        groups = await self._groups(domain, group_ids) if group_ids is not None or domain != user.domain_name else None
+        keypairs: dict[str, Any] = {}
+        if role is not user.role:
+            keypairs["is_admin"] = role in ADMIN_ROLES
+        if given.get("status") is UserStatus.DELETED:
+            keypairs["is_active"] = False
+        changed = await self._store.change_user(
+            user.uuid,
+            groups=groups,
+            password_hash=await self._hashed(password) if password is not None else None,
+            keypairs=keypairs or None,
+            modified_at=self._clock.now(),
+            **given,
+        )
+        await self._after(user)
+        return existing(changed, "user")
+
+    async def delete_user(self, caller: Caller, email: str) -> None:
+        """Out of sight, but not gone: the keypairs are inactive at once, and the sessions end."""
+        user = await self._user(caller, email)
+        _check_rights(caller, user.domain_name, user.role, {})
+        if user.uuid == caller.user_id:
+            raise Conflict("You cannot delete yourself.", data={"email": "your own"})
+        await self._store.change_user(
+            user.uuid,
+            keypairs={"is_active": False},
+            status=UserStatus.DELETED,
+            status_info="admin-requested",
+            modified_at=self._clock.now(),
+        )
+        await self._after(user)
+
+    async def purge_user(self, caller: Caller, email: str, *, purge_shared: bool = False) -> None:
+        """For good, with sessions and folders; for superadmins. Folders that others share go to the caller instead,
+        unless ``purge_shared``. It may be repeated where it was cut off.
+
+        Raises:
+            Conflict: sessions are still ending; try again.
+        """
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins purge users.")
+        user = await self._user(caller, email)
+        await self.delete_user(caller, email)
+        keys = await self._store.keys_of(user_id=user.uuid)
+        await self._end_sessions(caller, keys)
+        if self._folders is not None:
+            heir = existing(await self._store.user(uuid=caller.user_id), "user")
+            await self._folders.of_user(user.uuid, heir=None if purge_shared else heir)
+        await self._store.delete_user(user.uuid)
+        for key in keys:
+            self._identity.invalidate(key)
+
+    async def _end_sessions(self, caller: Caller, keys: Sequence[AccessKey]) -> None:
+        async def end(ref: str) -> None:
+            try:
+                await self._sessions.destroy(caller, ref, forced=True)
+            except NotFound:
+                pass
+
+        for key in keys:
+            page = await self._sessions.search(
+                caller, SessionQuery(limit=10_000, access_key=key, statuses=LIVE_SESSION_STATUSES)
+            )
+            await asyncio.gather(*(end(str(session.id)) for session in page.items))
+        left = sum((await self._sessions.concurrency_used(tuple(keys))).values())
+        if left:
+            raise Conflict(f"{left} sessions are still ending; try again.", data={"sessions": left})
+
+    async def _user(self, caller: Caller, email: str) -> User:
+        """Whom the caller sees."""
+        if not caller.is_any_admin:
+            raise Forbidden("Only administrators change users.")
+        return await self._identity.user(caller, email=email)
+
+    async def _after(self, user: User) -> None:
+        for key in await self._store.keys_of(user_id=user.uuid):
+            self._identity.invalidate(key)
+        self._owners.wake()
+
+    async def _hashed(self, password: str) -> str:
+        return await asyncio.to_thread(self._hash, check_password(password))
+
+    async def _groups(self, domain: str, ids: Sequence[GroupId] | None) -> list[GroupId]:
+        if ids is None:
+            return [g.id for g in await self._store.groups(domain_name=domain, name="default")]
+        known = {g.id for g in await self._store.groups(domain_name=domain)}
+        if not {*ids} <= known:
+            raise NotFound("There is no such group in the domain.", data={"group_ids": "unknown"})
+        return list(ids)
+
+    async def _free_username(self, email: str) -> str:
+        """What of an address a username may be, with something added where that is taken."""
+        name = re.sub(r"[^A-Za-z0-9]+", "-", email.partition("@")[0]).strip("-")[:56] or "user"
+        taken = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
+        page = await self._store.users(taken, domain_name=None, status=None)
+        return name if not page.items else f"{name}-{self._id_generator.token(6).lower()}"
+
+    async def _check_policy(self, given: Mapping[str, Any]) -> None:
+        name = given.get("resource_policy", "default")
+        if name != "default" and not await self._store.storage_policies(QuotaScopeKind.USER, name=name):
+            raise NotFound(f"There is no user resource policy {name[:64]!r}.", data={"resource_policy": "unknown"})
+
+    async def _check_main_key(self, user: User, access_key: str | None) -> None:
+        if access_key is None:
+            return
+        keypair = await self._store.keypair(access_key)
+        if keypair is None or keypair.user_id != user.uuid or not keypair.is_active:
+            raise NotFound("The user has no such active keypair.", data={"main_access_key": "unknown"})
+
+    # ---- keypairs ----
+
+    async def create_keypair(self, caller: Caller, email: str, values: Mapping[str, Any]) -> NewKeypair:
+        """A further keypair of a user. Its secret is told this once."""
+        user = await self._user(caller, email)
+        given = named(values)
+        self._check_keypair_rights(caller, user, given)
+        await self._check_keypair_policy(given)
+        now = self._clock.now()
+        pair = self._identity.new_keypair()
+        keypair = Keypair(
+            access_key=pair.access_key,
+            user_id=user.uuid,
+            user_email=user.email,
+            created_at=now,
+            modified_at=now,
+            **{"is_admin": user.role in ADMIN_ROLES, **given},
+        )
+        await self._store.put_keypair(KeypairSecret(keypair=keypair, secret_key=pair.secret_key))
+        self._identity.invalidate(pair.access_key)
+        return pair
+
+    async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
+        """In force at once in this manager, within a second in others."""
+        given = named(values)
+        self._check_keypair_rights(caller, await self._owner(caller, access_key), given)
+        await self._check_keypair_policy(given)
+        changed = await self._store.change_keypair(access_key, **given, modified_at=self._clock.now())
+        self._identity.invalidate(access_key)
+        return existing(changed, "keypair")
+
+    async def delete_keypair(self, caller: Caller, access_key: str) -> None:
+        """For good. Raises Conflict for a main keypair, and while sessions of it live."""
+        self._check_keypair_rights(caller, await self._owner(caller, access_key), {})
+        key = AccessKey(access_key)
+        live = (await self._sessions.concurrency_used((key,))).get(key, 0)
+        if live:
+            raise Conflict(f"{live} sessions of that keypair live.", data={"sessions": live})
+        if not await self._store.delete_keypair(access_key):
+            raise NotFound("There is no such keypair.")
+        self._identity.invalidate(access_key)
+
+    async def _owner(self, caller: Caller, access_key: str) -> User:
+        if not caller.is_any_admin:
+            raise Forbidden("Only administrators change keypairs.")
+        keypair = await self._identity.keypair(caller, access_key)
+        return existing(await self._store.user(uuid=keypair.user_id), "keypair")
+
+    @staticmethod
+    def _check_keypair_rights(caller: Caller, owner: User, given: Mapping[str, Any]) -> None:
+        _check_rights(caller, owner.domain_name, owner.role, {})
+        if not caller.is_superadmin and {*given} - {"is_active"}:
+            raise Forbidden("Only superadmins change the limits and rights of keypairs.")
+
+    async def _check_keypair_policy(self, given: Mapping[str, Any]) -> None:
+        name = given.get("resource_policy")
+        if name is not None and not await self._store.policies(name=name):
+            raise NotFound(f"There is no resource policy {name[:64]!r}.", data={"resource_policy": "unknown"})
+
+
+def _check_rights(caller: Caller, domain_name: str, role: UserRole, given: Mapping[str, Any]) -> None:
+    if caller.is_superadmin:
+        return
+    if not caller.is_any_admin or domain_name != caller.domain_name or role is not UserRole.USER:
+        raise Forbidden("You do not administrate that user.")
+    if {*given} - _FOR_DOMAIN_ADMINS:
+        raise Forbidden("Only superadmins change the limits of users.")

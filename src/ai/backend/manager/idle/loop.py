@@ -1,0 +1,65 @@
+"""Ends sessions that nobody uses, or that have lived for as long as they may."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import SessionId
+from ai.backend.common.states import KernelEventReason
+from ai.backend.core.idle.window import Window
+from ai.backend.core.lifecycle.events import SessionDestroyRequested
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.idle.service import JUDGED, IdleService
+from ai.backend.manager.sessions.changes import Change
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.transitions import advance
+from ai.backend.manager.sessions.writer import SessionWriter
+
+log = logging.getLogger(__name__)
+_KEEP_S = 60.0
+"""So much of what sessions used may be lost with a manager; it then counts as not measured, not as idle."""
+
+
+class IdleLoop(PeriodicLoop):
+    """Judges every running session that has limits. The end is an ordinary one: users see its reason."""
+
+    period_s = 10.0
+
+    def __init__(self, sessions: SessionStore, idle: IdleService, writer: SessionWriter, clock: Clock) -> None:
+        super().__init__()
+        self._sessions = sessions
+        self._idle = idle
+        self._writer = writer
+        self._clock = clock
+        self._windows: dict[SessionId, Window] = {}
+        self._kept_at = self._judged_at = clock.monotonic()
+
+    async def once(self) -> None:
+        if self._clock.monotonic() - self._judged_at > _KEEP_S:
+            self._windows = {}  # another manager may have led meanwhile, and has kept newer ones
+        running = await self._sessions.by_status(JUDGED) if await self._idle.has_limits() else []
+        judged = await self._idle.judge(running, self._windows, measure=True)
+        self._windows = {one.session.id: one.usage for one in judged if one.usage is not None}
+        now = self._judged_at = self._clock.monotonic()
+        if self._windows and now - self._kept_at >= _KEEP_S:
+            await self._idle.put_usage(self._windows)
+            self._kept_at = now
+        for one in judged:
+            if one.verdict.reason is not None:
+                await self._end(one.session, one.verdict.reason)
+
+    async def _end(self, session: Session, reason: KernelEventReason) -> None:
+        log.info("session %s is ended: %s", session.id, reason)
+        try:
+            await self._writer.transition(session.id, partial(self._step, session, reason), point="commit-destroy")
+        except BackendError as e:
+            log.warning("session %s could not be ended: %s", session.id, e)
+
+    def _step(self, judged: Session, reason: KernelEventReason, now: Session) -> Change | None:
+        if now.status not in JUDGED or now.status_changed != judged.status_changed:
+            return None  # it was restarted, or ended, meanwhile
+        return advance(now, SessionDestroyRequested(reason=reason, stimulus_id="idle checks"), now=self._clock.now())

@@ -1,0 +1,40 @@
+"""Stores of idle in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from ai.backend.common.ids import SessionId
+from ai.backend.manager.idle.model import Activity
+from ai.backend.manager.sessions.memory import Memory
+
+
+class MemoryActivityStore:
+    """Implements :class:`ai.backend.manager.idle.store.ActivityStore`."""
+
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory
+        self._kept: dict[SessionId, Activity] = {}
+
+    async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
+        return {i: self._kept[i] for i in session_ids if i in self._kept}
+
+    async def note_access(self, accesses: Mapping[SessionId, datetime]) -> None:
+        for session_id, at in accesses.items():
+            known = self._of(session_id)
+            if known is not None and (known.last_access is None or known.last_access < at):
+                self._kept[session_id] = replace(known, last_access=at)
+
+    async def put_usage(self, usage: Mapping[SessionId, Mapping[str, Any]]) -> None:
+        for session_id, window in usage.items():
+            known = self._of(session_id)
+            if known is not None:
+                self._kept[session_id] = replace(known, usage=dict(window))
+
+    def _of(self, session_id: SessionId) -> Activity | None:
+        if self._memory is not None and session_id not in self._memory.sessions:
+            return None
+        return self._kept.get(session_id, Activity(session_id=session_id))

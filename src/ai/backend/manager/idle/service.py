@@ -1,0 +1,193 @@
+"""Judging which sessions are idle, and telling their users how long they have left (peer facts 4.8)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ai.backend.common.ids import AccessKey, SessionId
+from ai.backend.common.states import SessionStatus
+from ai.backend.core.idle.evaluate import Subject, Verdict, judge
+from ai.backend.core.idle.rules import Limits, Rules, read_rules
+from ai.backend.core.idle.window import Window
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.config_store import ConfigStore
+from ai.backend.manager.identity.model import ResourcePolicy
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.idle.activity import WRITE_S, ActivityBoard
+from ai.backend.manager.idle.model import Activity
+from ai.backend.manager.idle.store import ActivityStore
+from ai.backend.manager.metrics.live import StatBoard
+from ai.backend.manager.sessions.model import Kernel, Session
+
+log = logging.getLogger(__name__)
+CONFIG_KEY = "config/idle"
+JUDGED = frozenset({SessionStatus.RUNNING, SessionStatus.RUNNING_DEGRADED})
+_COUNTERS = 2**63
+_SLACK_S = 2 * WRITE_S
+"""How much later than what is stored a user may have been heard of, by this manager's former life or by another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """``usage`` is what was judged by, where anything is measured."""
+
+    session: Session
+    verdict: Verdict
+    usage: Window | None
+
+
+def utilization(kernels: Sequence[Kernel], names: Sequence[str]) -> dict[str, float]:
+    """Percent of what the kernels of a session have together; what none of them reports is left out.
+
+    Parts and capacities are added where all have them, so that an idle kernel of many does not hide behind a busy one,
+    nor a small one count like a large one; else the percentages are averaged.
+    """
+    found: dict[str, float] = {}
+    for name in names:
+        parts = [part for kernel in kernels if (part := _part(kernel, name)) is not None]
+        if not parts:
+            continue
+        capacities = [capacity for _, capacity, _ in parts if capacity]
+        if len(capacities) == len(parts):
+            found[name] = sum(current for current, _, _ in parts) / sum(capacities) * 100
+        else:
+            found[name] = sum(percent for _, _, percent in parts) / len(parts)
+    return found
+
+
+def _part(kernel: Kernel, name: str) -> tuple[float, float, float] | None:
+    """Current value, capacity or zero, and percent; None where one of them is nothing that can be measured."""
+    metric = (kernel.live_stat or kernel.last_stat or {}).get(name)
+    if not isinstance(metric, Mapping):
+        return None
+    try:
+        capacity = metric.get("capacity")
+        told = float(metric["current"]), float(capacity) if capacity else 0.0, float(metric.get("pct") or 0)
+    except (KeyError, OverflowError, TypeError, ValueError):
+        return None
+    return told if all(0 <= value < _COUNTERS for value in told) else None
+
+
+class IdleService:
+    """The pure rules with what they need to know."""
+
+    def __init__(
+        self,
+        activities: ActivityStore,
+        board: ActivityBoard,
+        identities: IdentityStore,
+        config: ConfigStore,
+        stats: StatBoard,
+        clock: Clock,
+    ) -> None:
+        self._activities = activities
+        self._board = board
+        self._identities = identities
+        self._config = config
+        self._stats = stats
+        self._clock = clock
+        self._faults: tuple[str, ...] = ()
+
+    async def rules(self) -> Rules:
+        """What the shared configuration says; what is malformed is logged when it is new."""
+        kept = await self._config.get_prefix(CONFIG_KEY)
+        rules = read_rules({key.removeprefix(CONFIG_KEY).lstrip("/"): value for key, value in kept.items()})
+        for fault in rules.faults if rules.faults != self._faults else ():
+            log.warning("%s/%s", CONFIG_KEY, fault)
+        self._faults = rules.faults
+        return rules
+
+    async def has_limits(self) -> bool:
+        """Whether there are any, for whomever."""
+        rules = await self.rules()
+        return rules != Rules(faults=rules.faults) or any(map(_is_bounded, await self._identities.policies()))
+
+    async def _limits(self, keys: set[AccessKey], rules: Rules) -> dict[AccessKey, Limits]:
+        """Of those keypairs that have any."""
+        policies = {p.name: p for p in await self._identities.policies()}
+        if rules == Rules(faults=rules.faults) and not any(map(_is_bounded, policies.values())):
+            return {}
+        found: dict[AccessKey, Limits] = {}
+        for key in keys:
+            keypair = await self._identities.keypair(key)
+            policy = policies.get(keypair.resource_policy) if keypair is not None else None
+            found[key] = Limits.of(
+                rules,
+                idle_timeout_s=policy.idle_timeout if policy is not None else 0,
+                max_lifetime_s=policy.max_session_lifetime if policy is not None else 0,
+            )
+        return {key: limits for key, limits in found.items() if limits != Limits()}
+
+    async def judge(
+        self, sessions: Sequence[Session], windows: Mapping[SessionId, Window] | None = None, *, measure: bool = False
+    ) -> list[Judged]:
+        """The verdicts on those of the sessions that have limits and run.
+
+        Args:
+            sessions: any.
+            windows: what they used, where that is newer than what is stored.
+            measure: take in what they use now.
+        """
+        running = [s for s in sessions if s.status in JUDGED and s.started_at is not None]
+        if not running:
+            return []
+        limits = await self._limits({s.access_key for s in running}, await self.rules())
+        judged = [s for s in running if s.access_key in limits]
+        if not judged:
+            return []
+        kept = await self._board.load([s.id for s in judged])
+        now = self._clock.now()
+        found = []
+        for session in judged:
+            its = limits[session.access_key]
+            activity = kept.get(session.id, Activity(session_id=session.id))
+            usage = self._usage(session, its, activity, (windows or {}).get(session.id), now if measure else None)
+            subject = Subject(
+                session_type=session.type,
+                started_at=session.started_at or session.created_at,
+                last_access=max(_running_since(session), activity.last_access or session.created_at),
+                usage=usage,
+            )
+            found.append(Judged(session, judge(subject, its, now=now, slack_s=_SLACK_S), usage))
+        return found
+
+    def _usage(
+        self, session: Session, limits: Limits, activity: Activity, window: Window | None, at: datetime | None
+    ) -> Window | None:
+        rule = limits.utilization
+        if rule is None:
+            return None
+        if window is None or window.length_s != rule.window_s:
+            window = Window.from_json(activity.usage, rule.window_s)
+        # what is known of a kernel whose agent is silent is old
+        if at is None or session.status is not SessionStatus.RUNNING:
+            return window
+        values = utilization(self._stats.fill(session).kernels, tuple(rule.thresholds))
+        return window.add(at, values) if values else window
+
+    async def put_usage(self, windows: Mapping[SessionId, Window]) -> None:
+        """Keep what sessions used, for the next manager."""
+        await self._activities.put_usage({i: window.to_json() for i, window in windows.items()})
+
+    async def reports(self, sessions: Sequence[Session]) -> Mapping[SessionId, Mapping[str, Any]]:
+        """Session -> checker -> ``remaining``, ``remaining_time_type`` and ``extra``; those without limits are left
+        out (GraphQL ``idle_checks``)."""
+        return {
+            judged.session.id: {name: report.to_json() for name, report in judged.verdict.reports.items()}
+            for judged in await self.judge(sessions)
+        }
+
+
+def _is_bounded(policy: ResourcePolicy) -> bool:
+    return policy.idle_timeout > 0 or policy.max_session_lifetime > 0
+
+
+def _running_since(session: Session) -> datetime:
+    """A restart resets the idle time (spec 03-08)."""
+    entered = session.status_history.get(SessionStatus.RUNNING.value)
+    started = session.started_at or session.created_at
+    return max(started, datetime.fromisoformat(entered)) if entered else started

@@ -1,0 +1,58 @@
+"""The use of sessions, and reported errors, in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from ai.backend.common.ids import SessionId
+from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
+from ai.backend.manager.idle import tables
+from ai.backend.manager.idle.model import Activity
+from ai.backend.manager.sessions.tables import sessions
+
+
+class SqlActivityStore:
+    """Implements :class:`ai.backend.manager.idle.store.ActivityStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def activities(self, session_ids: Collection[SessionId]) -> Mapping[SessionId, Activity]:
+        def work(s: Connection) -> dict[SessionId, Activity]:
+            found: dict[SessionId, Activity] = {}
+            for part in chunks(session_ids):
+                for row in s.execute(select(tables.activities).where(tables.activities.c.session_id.in_(part))):
+                    found[row.session_id] = Activity(**row._mapping)
+            return found
+
+        return await self._db.run_read(work)
+
+    async def note_access(self, accesses: Mapping[SessionId, datetime]) -> None:
+        await self._upsert("last_access", accesses)
+
+    async def put_usage(self, usage: Mapping[SessionId, Mapping[str, Any]]) -> None:
+        await self._upsert("usage", {session_id: dict(value) for session_id, value in usage.items()})
+
+    async def _upsert(self, column: str, values: Mapping[SessionId, Any]) -> None:
+        c = tables.activities.c
+
+        def work(s: Connection) -> None:
+            for session_id, value in sorted(values.items()):
+                # the parent's row makes the first writers of one session wait for each other
+                there = select(sessions.c.id).where(sessions.c.id == session_id).with_for_update(key_share=True)
+                if s.execute(there).one_or_none() is None:
+                    continue
+                known = s.execute(select(tables.activities).where(c.session_id == session_id).with_for_update())
+                row = known.one_or_none()
+                if row is None:
+                    s.execute(insert(tables.activities), {"session_id": session_id, "usage": {}, column: value})
+                elif column != "last_access" or row.last_access is None or row.last_access < value:
+                    s.execute(update(tables.activities).where(c.session_id == session_id).values({column: value}))
+
+        if values:
+            await self._db.run_write(work)

@@ -1,0 +1,140 @@
+"""Registries that speak the OCI distribution API (Docker's own, version 2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+from urllib.parse import quote
+
+import msgspec
+from yarl import URL
+
+from ai.backend.common.errors import NotFound, RegistryRefused, RegistryUnavailable
+from ai.backend.common.images import is_path, is_tag
+from ai.backend.manager.images.client import manifests
+from ai.backend.manager.images.client.bounded import bounded
+from ai.backend.manager.images.client.http import CONCURRENCY, RegistryHttp
+from ai.backend.manager.images.client.tally import MAX_TAGS, Tally
+from ai.backend.manager.images.model import ContainerRegistry, FoundImage, ScanStep
+
+_PAGE = 500
+_MAX_PAGES = 10_000
+_NEXT = re.compile(r"<([^>]*)>\s*;\s*rel=\"?next\"?")
+
+
+class _Catalog(msgspec.Struct):
+    repositories: list[str] | None = None
+
+
+class _Tags(msgspec.Struct):
+    tags: list[str] | None = None
+
+
+class DockerScan:
+    """One scan of one registry."""
+
+    def __init__(self, registry: ContainerRegistry, http: RegistryHttp) -> None:
+        self._registry = registry
+        self._http = http
+
+    async def run(self) -> AsyncIterator[ScanStep]:
+        """See :class:`ai.backend.manager.images.gateway.RegistryScanner`."""
+        tags: list[tuple[str, str]] = []
+        repositories = await self._repositories()
+        async for repository, found in bounded(repositories, self._tags, CONCURRENCY):
+            tags += [(repository, tag) for tag in found]
+            if len(tags) > MAX_TAGS:
+                raise RegistryUnavailable(f"{self._registry.name} has more than {MAX_TAGS} tags.")
+        tally = Tally(self._registry.name, len(tags))
+        async for step in bounded(tags, lambda one: tally.count(f"{one[0]}:{one[1]}", self._look(*one)), CONCURRENCY):
+            yield step
+
+    def _is_wanted(self, repository: str) -> bool:
+        projects = self._registry.projects
+        return not projects or any(repository == p or repository.startswith(f"{p}/") for p in projects)
+
+    async def _repositories(self) -> list[str]:
+        """Those of the projects, sorted; where the registry lists none, the projects are taken for their names."""
+        try:
+            listed = await self._pages(f"/v2/_catalog?n={_PAGE}", "registry:catalog:*")
+        except (NotFound, RegistryRefused):
+            if not self._registry.projects:
+                raise
+            return sorted(name for name in self._registry.projects if is_path(name))
+        return sorted({name for name in listed if is_path(name) and self._is_wanted(name)})
+
+    async def _pages(self, path: str, scope: str) -> Sequence[str]:
+        found: list[str] = []
+        where: str | URL = path
+        seen: set[str] = set()
+        for _ in range(_MAX_PAGES):
+            reply = await self._http.get(where, scope=scope)
+            told = reply.json(_Catalog if "_catalog" in path else _Tags)
+            found += (told.repositories if isinstance(told, _Catalog) else told.tags) or ()
+            link = _NEXT.search(reply.headers.get("Link", ""))
+            if link is None:
+                return found
+            where = self._next(link[1], reply.url)
+            if str(where) in seen or len(found) > MAX_TAGS:
+                break
+            seen.add(str(where))
+        raise RegistryUnavailable(f"{self._registry.name} lists without end.")
+
+    def _next(self, link: str, here: URL) -> URL:
+        """The next page; on this registry, whatever host it says."""
+        try:
+            there = here.join(URL(link))
+        except ValueError:
+            raise RegistryUnavailable(f"{self._registry.name} names no usable next page.") from None
+        return self._http.base.join(there.relative()) if there.is_absolute() else there
+
+    async def _tags(self, repository: str) -> tuple[str, list[str]]:
+        try:
+            listed = await self._pages(f"/v2/{quote(repository)}/tags/list?n={_PAGE}", f"repository:{repository}:pull")
+        except NotFound:
+            return repository, []
+        return repository, sorted({tag for tag in listed if is_tag(tag)})
+
+    async def _look(self, repository: str, tag: str) -> list[FoundImage]:
+        """What the tag names, one for each architecture. Raises Unreadable or BackendError."""
+        top = await self._manifest(repository, tag)
+        digest = manifests.digest_of(top)
+        read = manifests.read_manifest(top)
+        if isinstance(read, manifests.Manifest):
+            return [await self._image(repository, tag, digest, read)]
+        found: list[FoundImage] = []
+        problem: Exception = manifests.Unreadable("it has nothing for Linux")
+        for child in read:
+            try:
+                body = await self._manifest(repository, child.digest)
+                manifests.check_digest(body, child.digest)
+                inner = manifests.read_manifest(body)
+                if isinstance(inner, manifests.Manifest):
+                    found.append(await self._image(repository, tag, digest, inner, child.architecture))
+            except (manifests.Unreadable, NotFound) as e:
+                problem = e  # a registry may hold an index without all that it names
+        if not found:
+            raise problem
+        return found
+
+    async def _manifest(self, repository: str, reference: str) -> bytes:
+        path = f"/v2/{quote(repository)}/manifests/{quote(reference, safe=':')}"
+        scope = f"repository:{repository}:pull"
+        return (await self._http.get(path, accept=manifests.ACCEPT, scope=scope, limit=manifests.MAX_MANIFEST)).body
+
+    async def _image(
+        self, repository: str, tag: str, digest: str, manifest: manifests.Manifest, architecture: str | None = None
+    ) -> FoundImage:
+        path = f"/v2/{quote(repository)}/blobs/{quote(manifest.config_digest, safe=':')}"
+        body = (await self._http.get(path, accept="*/*", scope=f"repository:{repository}:pull")).body
+        manifests.check_digest(body, manifest.config_digest)
+        own, labels = manifests.read_config(body)
+        return FoundImage(
+            name=f"{self._registry.name}/{repository}:{tag}",
+            architecture=own or architecture or "x86_64",
+            project=repository.rpartition("/")[0].partition("/")[0],
+            digest=digest,
+            config_digest=manifest.config_digest,
+            size_bytes=manifest.size_bytes,
+            labels=labels,
+        )

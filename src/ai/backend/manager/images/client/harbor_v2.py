@@ -1,0 +1,125 @@
+"""Harbor 2, by its own API: it tells labels and architectures without a manifest being fetched."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from ai.backend.common.errors import RegistryUnavailable
+from ai.backend.common.images import architecture_name, is_digest, is_path, is_tag
+from ai.backend.manager.images.client.bounded import bounded
+from ai.backend.manager.images.client.http import CONCURRENCY, RegistryHttp
+from ai.backend.manager.images.client.manifests import Unreadable, clean_labels
+from ai.backend.manager.images.client.tally import MAX_TAGS, Tally
+from ai.backend.manager.images.model import ContainerRegistry, FoundImage, ScanStep
+
+_PAGE = 100
+_MAX_PAGES = 10_000
+_API = "/api/v2.0"
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Reference(msgspec.Struct):
+    child_digest: str = ""
+    platform: dict[str, Any] | None = None
+
+
+class _Artifact(msgspec.Struct):
+    digest: str
+    type: str = "IMAGE"
+    size: int = 0
+    tags: list[_Named] | None = None
+    references: list[_Reference] | None = None
+    extra_attrs: dict[str, Any] | None = None
+
+
+class HarborScan:
+    """One scan of one registry."""
+
+    def __init__(self, registry: ContainerRegistry, http: RegistryHttp) -> None:
+        self._registry = registry
+        self._http = http
+
+    async def run(self) -> AsyncIterator[ScanStep]:
+        """See :class:`ai.backend.manager.images.gateway.RegistryScanner`."""
+        projects = list(self._registry.projects) or [p.name for p in await self._pages(f"{_API}/projects", _Named)]
+        repositories: list[tuple[str, str]] = []
+        for project in projects:
+            found = await self._pages(f"{_API}/projects/{quote(project, safe='')}/repositories", _Named)
+            names = {one.name.removeprefix(f"{project}/") for one in found if one.name.startswith(f"{project}/")}
+            repositories += [(project, name) for name in sorted(names) if is_path(f"{project}/{name}")]
+        tagged: list[tuple[str, str, str, _Artifact]] = []
+        async for project, name, artifacts in bounded(repositories, self._artifacts, CONCURRENCY):
+            tagged += [(project, name, tag.name, a) for a in artifacts for tag in a.tags or () if is_tag(tag.name)]
+            if len(tagged) > MAX_TAGS:
+                raise RegistryUnavailable(f"{self._registry.name} has more than {MAX_TAGS} tags.")
+        tally = Tally(self._registry.name, len(tagged))
+        async for step in bounded(
+            tagged, lambda one: tally.count(f"{one[0]}/{one[1]}:{one[2]}", self._look(*one)), CONCURRENCY
+        ):
+            yield step
+
+    async def _pages(self, path: str, kind: type[Any]) -> list[Any]:
+        """Raises NotFound, RegistryRefused, RegistryUnavailable."""
+        found: list[Any] = []
+        for number in range(1, _MAX_PAGES + 1):
+            joint = "&" if "?" in path else "?"
+            reply = await self._http.get(f"{path}{joint}page={number}&page_size={_PAGE}", basic=True)
+            page = reply.json(list[kind])  # type: ignore[valid-type]  # a type that is made here
+            found += page
+            if len(page) < _PAGE:
+                return found
+            if len(found) > MAX_TAGS:
+                break
+        raise RegistryUnavailable(f"{self._registry.name} lists without end.")
+
+    def _repository(self, project: str, name: str) -> str:
+        # A slash in a name is encoded twice: the servers before Harbor decode it once.
+        return f"{_API}/projects/{quote(project, safe='')}/repositories/{quote(quote(name, safe=''), safe='')}"
+
+    async def _artifacts(self, repository: tuple[str, str]) -> tuple[str, str, list[_Artifact]]:
+        path = f"{self._repository(*repository)}/artifacts?with_tag=true"
+        return *repository, await self._pages(path, _Artifact)
+
+    async def _look(self, project: str, name: str, tag: str, artifact: _Artifact) -> list[FoundImage]:
+        if artifact.type != "IMAGE":
+            raise Unreadable(f"it is no image but {artifact.type[:32]}")
+        if not artifact.references:
+            return [self._image(project, name, tag, artifact, artifact.digest)]
+        children = [
+            reference.child_digest
+            for reference in artifact.references[:256]
+            if (reference.platform or {}).get("os") == "linux" and is_digest(reference.child_digest)
+        ]
+        found: dict[str, FoundImage] = {}
+        for digest in children:
+            path = f"{self._repository(project, name)}/artifacts/{quote(digest, safe='')}"
+            child = (await self._http.get(path, basic=True)).json(_Artifact)
+            image = self._image(project, name, tag, child, artifact.digest)
+            found.setdefault(image.architecture, image)
+        if not found:
+            raise Unreadable("it has nothing for Linux")
+        return list(found.values())
+
+    def _image(self, project: str, name: str, tag: str, artifact: _Artifact, digest: str) -> FoundImage:
+        extra = artifact.extra_attrs or {}
+        config = extra.get("config")
+        labels = config.get("Labels") if isinstance(config, dict) else None
+        if extra.get("os", "linux") != "linux":
+            raise Unreadable(f"it is for {str(extra.get('os'))[:32]}")
+        if not is_digest(digest) or artifact.size < 0:
+            raise Unreadable("its description is not readable")
+        return FoundImage(
+            name=f"{self._registry.name}/{project}/{name}:{tag}",
+            architecture=architecture_name(str(extra.get("architecture") or "x86_64"))[:32],
+            project=project,
+            digest=digest,
+            size_bytes=artifact.size,
+            labels=clean_labels(labels if isinstance(labels, dict) else {}),
+        )

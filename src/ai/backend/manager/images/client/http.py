@@ -1,0 +1,229 @@
+"""Requests to a registry, which may be down, slow, lying, or in the hands of somebody else.
+
+Answers are bounded. Redirects lead never to a weaker scheme or to addresses that only this machine can reach, and never
+with the credentials of another origin. A password goes to the registry itself, and to the token server
+that it names only if that is the same host, or is reached by TLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from ai.backend.common.errors import AddressRefused, InvalidInput, NotFound, RegistryRefused, RegistryUnavailable
+from ai.backend.infra.http.addresses import is_within
+from ai.backend.infra.http.outbound import (
+    LINK_LOCAL,
+    LOOPBACK,
+    CertificateRefused,
+    OutboundClient,
+    OutboundFailed,
+    RedirectRefused,
+    Response,
+    ResponseTooLarge,
+    parse_url,
+)
+from ai.backend.infra.retry import Backoff
+from ai.backend.manager.images.model import ContainerRegistry
+
+CONCURRENCY = 8
+MAX_JSON = 8 << 20
+_MAX_TOKEN = 1 << 16
+_MAX_REDIRECTS = 4
+_TRIES = 3
+_PAUSE_S, _MAX_PAUSE_S, _JITTER = 0.5, 10.0, 0.5
+_TOKEN_LIFE_S, _TOKEN_MARGIN_S = 60.0, 10.0
+_WITHIN_S = 60.0
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=30.0)
+_PAIR = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s,]+))')
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer with status 200."""
+
+    url: URL
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self, kind: type[Any]) -> Any:
+        """Raises RegistryUnavailable: it is something else."""
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+            raise RegistryUnavailable(f"{self.url.host} answers what it should not: {str(e)[:200]}") from None
+
+
+class _Again(Exception):
+    """Worth another try, after some time."""
+
+    def __init__(self, message: str, pause_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.pause_s = pause_s
+
+
+def base_of(registry: ContainerRegistry) -> URL:
+    """Raises InvalidInput: the configured URL is none of a registry."""
+    try:
+        url = parse_url(registry.url)
+    except AddressRefused:
+        url = None
+    if url is None or url.query_string:
+        raise InvalidInput(f"The registry {registry.name} has no usable URL: http(s)://HOST[:PORT].")
+    return url
+
+
+class RegistryHttp:
+    """One registry during one scan. Use as a context manager. Its configured host may be at any address."""
+
+    def __init__(self, registry: ContainerRegistry) -> None:
+        self.base = base_of(registry)
+        self._registry = registry
+        self._tokens: dict[str, tuple[float, str]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._client = OutboundClient(
+            refused=LINK_LOCAL if _is_loopback(self.base) else (*LINK_LOCAL, *LOOPBACK),
+            timeout=_TIMEOUT,
+            allowed_hosts=(self.base.host or "",),
+            connections=CONCURRENCY,
+            ssl=registry.ssl_verify,
+            user_agent="backendai-manager",
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._client.close()
+
+    async def get(self, path: str | URL, *, accept: str = "application/json", scope: str = "", limit: int = MAX_JSON,
+                  basic: bool = False) -> Reply:  # fmt: skip
+        """A whole answer; ``scope`` is what a token is asked for, ``basic`` sends the password without being asked.
+
+        Raises:
+            NotFound: 404. RegistryRefused: credentials, or any other refusal.
+            RegistryUnavailable: no answer after several tries, or too large a one.
+        """
+        url = self.base.join(path if isinstance(path, URL) else URL(path, encoded=True))
+        problem, backoff = "", Backoff(_PAUSE_S, _MAX_PAUSE_S, jitter=_JITTER)
+        for number in range(_TRIES):
+            try:
+                return await self._get(url, accept, scope, limit, basic=basic)
+            except _Again as again:
+                problem = str(again)
+                if number + 1 < _TRIES:
+                    delay_s = backoff.next_s()
+                    await asyncio.sleep(min(again.pause_s or delay_s, _MAX_PAUSE_S))
+        raise RegistryUnavailable(f"{self._registry.name} does not answer: {problem}")
+
+    async def _get(self, url: URL, accept: str, scope: str, limit: int, *, basic: bool) -> Reply:
+        headers = {"Accept": accept}
+        if authorization := self._known(scope, basic=basic):
+            headers["Authorization"] = authorization
+        reply = await self._ask(url, headers, limit)
+        is_ours = reply.url.origin() == self.base.origin()
+        if reply.status == 401 and "Authorization" not in headers and is_ours:
+            headers["Authorization"] = await self._answer_challenge(reply, scope)
+            reply = await self._ask(url, headers, limit)
+        return self._judge(reply.url, reply)
+
+    def _judge(self, url: URL, reply: Response) -> Reply:
+        name = self._registry.name
+        if reply.status == 200:
+            return Reply(url, reply.headers, reply.body)
+        if reply.status == 404:
+            raise NotFound(f"{name} has no {url.path[:200]}.")
+        if reply.status in (401, 403):
+            who = "the credentials" if self._registry.username else "anonymous requests"
+            raise RegistryRefused(f"{name} does not take {who} ({reply.status} for {url.path[:200]}).")
+        if reply.status == 429 or reply.status >= 500:
+            after = reply.headers.get("Retry-After", "")
+            raise _Again(f"status {reply.status}", float(after) if after.isdigit() and len(after) < 6 else 0.0)
+        raise RegistryRefused(f"{name} answers {url.path[:200]} with status {reply.status}.")
+
+    async def _ask(self, url: URL, headers: Mapping[str, str], limit: int) -> Response:
+        try:
+            return await self._client.read(
+                "GET", url, headers=headers, limit=limit, max_redirects=_MAX_REDIRECTS, within_s=_WITHIN_S
+            )
+        except (CertificateRefused, RedirectRefused) as e:
+            raise RegistryRefused(str(e)) from None
+        except ResponseTooLarge as e:
+            raise RegistryUnavailable(str(e)) from None
+        except OutboundFailed as e:
+            raise _Again(str(e)) from None
+
+    # ---- who asks
+
+    def _basic(self) -> str:
+        login = f"{self._registry.username}:{self._registry.password}"
+        return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+    def _known(self, scope: str, *, basic: bool) -> str | None:
+        until, token = self._tokens.get(scope, (0.0, ""))
+        if token and time.monotonic() < until:
+            return token
+        return self._basic() if basic and self._registry.username else None
+
+    async def _answer_challenge(self, reply: Response, scope: str) -> str:
+        """Raises RegistryRefused: there is no answer to it."""
+        scheme, _, rest = reply.headers.get("WWW-Authenticate", "").partition(" ")
+        facts = {key.lower(): quoted or plain for key, quoted, plain in _PAIR.findall(rest)}
+        if scheme.lower() == "basic" and self._registry.username:
+            self._tokens[scope] = (float("inf"), self._basic())
+            return self._tokens[scope][1]
+        if scheme.lower() != "bearer" or not facts.get("realm"):
+            who = "takes no anonymous requests" if not self._registry.username else "does not say how to log in"
+            raise RegistryRefused(f"{self._registry.name} {who}.")
+        wanted = scope or facts.get("scope", "")
+        async with self._locks.setdefault(wanted, asyncio.Lock()):
+            if known := self._known(wanted, basic=False):
+                return known
+            return await self._fetch_token(facts["realm"], facts.get("service", ""), wanted)
+
+    async def _fetch_token(self, realm: str, service: str, scope: str) -> str:
+        try:
+            url = parse_url(realm)
+        except AddressRefused:
+            url = None
+        if url is None or (self.base.scheme == "https" and url.scheme == "http"):
+            raise RegistryRefused(f"{self._registry.name} names no usable token server: {realm[:100]!r}.")
+        query = [("service", service)] if service else []
+        query += [("scope", one) for one in scope.split(" ") if one]
+        headers = {"Accept": "application/json"}
+        if self._registry.username:
+            if url.scheme != "https" and url.host != self.base.host:
+                raise RegistryRefused(f"The password of {self._registry.name} is not sent to {url.host} in the clear.")
+            headers["Authorization"] = self._basic()
+        reply = await self._ask(url.update_query(query), headers, _MAX_TOKEN)
+        told = self._judge(url, reply).json(_Token)
+        token = told.token or told.access_token
+        if not token or not token.isprintable():
+            raise RegistryRefused(f"The token server of {self._registry.name} gives no token.")
+        life_s = min(max(told.expires_in or _TOKEN_LIFE_S, 0.0), 3600.0) - _TOKEN_MARGIN_S
+        self._tokens[scope] = (time.monotonic() + life_s, f"Bearer {token}")
+        return self._tokens[scope][1]
+
+
+class _Token(msgspec.Struct):
+    token: str = ""
+    access_token: str = ""
+    expires_in: float | None = None
+
+
+def _is_loopback(url: URL) -> bool:
+    if url.host == "localhost":
+        return True
+    try:
+        return is_within(url.host or "", LOOPBACK)
+    except ValueError:
+        return False

@@ -1,0 +1,61 @@
+"""Everything about images of containers, as the API and the composition root receive it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.infra.config_store import ConfigStore
+from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.execution.commits import Commits
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.images.gateway import RegistryScanner
+from ai.backend.manager.images.preload import Spreading
+from ai.backend.manager.images.pulls import Provision
+from ai.backend.manager.images.registries import RegistryBook
+from ai.backend.manager.images.rescan import Rescan
+from ai.backend.manager.images.service import Catalogue
+from ai.backend.manager.images.store import ImageStore
+from ai.backend.manager.sessions.lookup import SessionFinder
+from ai.backend.manager.tasks.service import TaskService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Images:
+    catalogue: Catalogue
+    registries: RegistryBook
+    rescan: Rescan
+    spreading: Spreading
+    commits: Commits
+    provision: Provision
+
+    @classmethod
+    def over(
+        cls,
+        store: ImageStore,
+        scanner: RegistryScanner,
+        *,
+        config: ConfigStore,
+        agents: AgentStore,
+        identities: IdentityStore,
+        identity: IdentityService,
+        finder: SessionFinder,
+        gateway: AgentGateway,
+        tasks: TaskService,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> Images:
+        registries = RegistryBook(config)
+        catalogue = Catalogue(store, agents, identities, identity, registries)
+        provision = Provision(store, registries)
+        rescan = Rescan(store, scanner, registries, tasks, clock)
+        return cls(
+            catalogue=catalogue,
+            registries=registries,
+            rescan=rescan,
+            spreading=Spreading(catalogue, agents, provision, gateway, tasks, id_generator),
+            commits=Commits(store, registries, finder, gateway, tasks, config, clock, id_generator),
+            provision=provision,
+        )

@@ -1,0 +1,159 @@
+"""Images in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, and_, delete, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.sql import ColumnElement
+
+from ai.backend.common.errors import Conflict, InvalidInput
+from ai.backend.common.images import ImageName
+from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
+from ai.backend.manager.images.model import FoundImage, ImageAlias, RegisteredImage
+from ai.backend.manager.images.tables import ANY_ARCHITECTURE, image_aliases, images
+
+
+def _image(row: Row[Any]) -> RegisteredImage:
+    return RegisteredImage(**{key: value for key, value in row._mapping.items() if key != "repository"})
+
+
+def _alias(row: Row[Any]) -> ImageAlias:
+    return ImageAlias(alias=row.alias, image=row.image, architecture=row.architecture or None)
+
+
+def _key(name: str, architecture: str) -> ColumnElement[bool]:
+    return and_(images.c.name == name, images.c.architecture == architecture)
+
+
+def _drop_dangling(s: Connection, names: Collection[str]) -> None:
+    """Aliases of names that no architecture has any more."""
+    for some in chunks(names):
+        left = select(images.c.name).where(images.c.name.in_(some))
+        s.execute(delete(image_aliases).where(image_aliases.c.image.in_(some), image_aliases.c.image.not_in(left)))
+
+
+class SqlImageStore:
+    """Implements :class:`ai.backend.manager.images.store.ImageStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def record(self, registry: str, found: Sequence[FoundImage], *, at: datetime) -> int:
+        def work(s: Connection) -> int:
+            new = 0
+            for image in found:
+                changed = {**asdict(image), "labels": dict(image.labels), "scanned_at": at}
+                if s.execute(update(images).where(_key(image.name, image.architecture)).values(changed)).rowcount:
+                    continue
+                repository = ImageName.parse(image.name).repository
+                s.execute(insert(images), {**changed, "registry": registry, "repository": repository, "created_at": at})
+                new += 1
+            return new
+
+        return await self._db.run_write(work)
+
+    async def sweep(self, registry: str, *, before: datetime, keep: Collection[str] = ()) -> int:
+        def work(s: Connection) -> int:
+            stale = select(images.c.name).where(images.c.registry == registry, images.c.scanned_at < before)
+            gone = [row.name for row in s.execute(stale) if row.name not in keep]
+            count = 0
+            for some in chunks(set(gone)):
+                where = (images.c.name.in_(some), images.c.registry == registry, images.c.scanned_at < before)
+                count += s.execute(delete(images).where(*where)).rowcount
+            _drop_dangling(s, set(gone))
+            return count
+
+        return await self._db.run_write(work)
+
+    async def all(self, registry: str | None = None) -> list[RegisteredImage]:
+        def work(s: Connection) -> list[RegisteredImage]:
+            query = select(images).order_by(images.c.name, images.c.architecture)
+            if registry is not None:
+                query = query.where(images.c.registry == registry)
+            return [_image(row) for row in s.execute(query)]
+
+        return await self._db.run_read(work)
+
+    async def lookup(self, reference: str) -> list[RegisteredImage]:
+        def work(s: Connection) -> list[RegisteredImage]:
+            where = or_(images.c.name == reference, images.c.repository == reference)
+            found = [_image(row) for row in s.execute(select(images).where(where).order_by(images.c.name))]
+            alias = s.execute(select(image_aliases).where(image_aliases.c.alias == reference)).one_or_none()
+            if not found and alias is not None:
+                query = select(images).where(images.c.name == alias.image)
+                if alias.architecture != ANY_ARCHITECTURE:
+                    query = query.where(images.c.architecture == alias.architecture)
+                found = [_image(row) for row in s.execute(query)]
+            return found
+
+        return await self._db.run_read(work)
+
+    async def named(self, names: Collection[str]) -> list[RegisteredImage]:
+        def work(s: Connection) -> list[RegisteredImage]:
+            found: list[RegisteredImage] = []
+            for some in chunks(names):
+                found += [_image(row) for row in s.execute(select(images).where(images.c.name.in_(some)))]
+            return found
+
+        return await self._db.run_read(work)
+
+    async def forget(self, name: str, architecture: str | None = None) -> int:
+        def work(s: Connection) -> int:
+            where = images.c.name == name if architecture is None else _key(name, architecture)
+            count = s.execute(delete(images).where(where)).rowcount
+            if count:
+                _drop_dangling(s, [name])
+            return count
+
+        return await self._db.run_write(work)
+
+    async def clear(self, registry: str) -> int:
+        def work(s: Connection) -> int:
+            names = {row.name for row in s.execute(select(images.c.name).where(images.c.registry == registry))}
+            count = s.execute(delete(images).where(images.c.registry == registry)).rowcount
+            _drop_dangling(s, names)
+            return count
+
+        return await self._db.run_write(work)
+
+    async def aliases(self) -> list[ImageAlias]:
+        def work(s: Connection) -> list[ImageAlias]:
+            return [_alias(row) for row in s.execute(select(image_aliases).order_by(image_aliases.c.alias))]
+
+        return await self._db.run_read(work)
+
+    async def alias(self, alias: str) -> ImageAlias | None:
+        def work(s: Connection) -> ImageAlias | None:
+            row = s.execute(select(image_aliases).where(image_aliases.c.alias == alias)).one_or_none()
+            return _alias(row) if row is not None else None
+
+        return await self._db.run_read(work)
+
+    async def put_alias(self, alias: ImageAlias) -> None:
+        kept = {**asdict(alias), "architecture": alias.architecture or ANY_ARCHITECTURE}
+
+        def work(s: Connection) -> None:
+            row = s.execute(select(image_aliases).where(image_aliases.c.alias == alias.alias)).one_or_none()
+            if row is None:
+                if s.execute(select(func.count()).select_from(images).where(images.c.name == alias.alias)).scalar_one():
+                    raise InvalidInput(f"{alias.alias!r} is the name of an image itself.")
+                s.execute(insert(image_aliases), kept)
+            elif dict(row._mapping) != kept:
+                raise Conflict(f"{alias.alias!r} stands for {row.image} already.", data={"alias": "taken"})
+
+        try:
+            await self._db.run_write(work)
+        except IntegrityError:
+            raise Conflict(f"{alias.alias!r} is taken already.", data={"alias": "taken"}) from None
+
+    async def drop_alias(self, alias: str) -> bool:
+        def work(s: Connection) -> bool:
+            return s.execute(delete(image_aliases).where(image_aliases.c.alias == alias)).rowcount > 0
+
+        return await self._db.run_write(work)

@@ -1,0 +1,88 @@
+"""Leases in SQL; their fence is checked in the transactions that it guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, delete, insert, select, text, update
+
+from ai.backend.common.errors import Conflict
+from ai.backend.infra.database import Database
+from ai.backend.infra.database.engine import write_fence
+from ai.backend.manager.leadership import tables
+from ai.backend.manager.leadership.store import Lease
+
+
+def _now(s: Connection) -> datetime:
+    """By the server's clock: those of managers may differ. SQLite is of this machine."""
+    if s.dialect.name == "sqlite":
+        return datetime.now(UTC)
+    now: datetime = s.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return now
+
+
+class SqlLeaseStore:
+    """Implements :class:`ai.backend.manager.leadership.store.LeaseStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def acquire(self, name: str, holder: str, *, ttl_s: float) -> Lease | None:
+        c = tables.leases.c
+
+        def work(s: Connection) -> Lease | None:
+            now = _now(s)
+            until = now + timedelta(seconds=ttl_s)
+            row = s.execute(select(tables.leases).where(c.name == name)).one_or_none()
+            if row is None:
+                values = {"name": name, "holder": holder, "token": 1, "expires_at": until}
+                s.execute(insert(tables.leases), values)
+                return Lease(name=name, holder=holder, token=1)
+            if row.holder != holder and row.expires_at > now:
+                return None
+            token = row.token if row.holder == holder else row.token + 1
+            s.execute(update(tables.leases).where(c.name == name).values(holder=holder, token=token, expires_at=until))
+            return Lease(name=name, holder=holder, token=token)
+
+        return await self._db.run_write(work)
+
+    async def release(self, lease: Lease) -> None:
+        c = tables.leases.c
+        mine = (c.name == lease.name, c.holder == lease.holder, c.token == lease.token)
+
+        def work(s: Connection) -> None:
+            now = _now(s)
+            s.execute(update(tables.leases).where(*mine).values(expires_at=now, holder=""))
+
+        await self._db.run_write(work)
+
+    async def holders(self, prefix: str) -> dict[str, str]:
+        c = tables.leases.c
+
+        def work(s: Connection) -> dict[str, str]:
+            now = _now(s)
+            mine = c.name.startswith(prefix, autoescape=True)
+            forgotten = (mine, c.expires_at < now - timedelta(days=1))
+            s.execute(delete(tables.leases).where(*forgotten))
+            rows = s.execute(select(c.name, c.holder).where(mine, c.expires_at > now, c.holder != ""))
+            return {row.name: row.holder for row in rows}
+
+        return await self._db.run_write(work)
+
+    @contextmanager
+    def fenced(self, lease: Lease) -> Iterator[None]:
+        query = select(tables.leases.c.token).where(
+            tables.leases.c.name == lease.name, tables.leases.c.holder == lease.holder
+        )
+
+        def check(s: Connection) -> None:
+            if s.execute(query).scalar() != lease.token:
+                raise Conflict(f"another manager has the lease {lease.name!r} by now", data={"lease": lease.name})
+
+        before = write_fence.set(check)
+        try:
+            yield
+        finally:
+            write_fence.reset(before)

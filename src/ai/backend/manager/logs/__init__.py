@@ -1,0 +1,1 @@
+"""Audit trail and reported errors."""

@@ -1,0 +1,123 @@
+"""Errors that clients report, for people to look at (client wire contract 2.9)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from ai.backend.infra.http.decode import refuse
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.logs.errors import ErrorLogService
+from ai.backend.manager.logs.model import ErrorReport, KeptError
+
+Text = Annotated[str, Meta(max_length=65_536)]
+MAX_PAGE = 100
+
+
+class ErrorBody(Schema, frozen=True):
+    """``context_env`` is an object, or that as JSON text. Who reports is known, whatever ``user`` says."""
+
+    severity: Literal["critical", "error", "warning"]
+    source: Annotated[str, Meta(min_length=1, max_length=64)]
+    message: Text
+    context_lang: Annotated[str, Meta(max_length=64)] = ""
+    context_env: dict[str, Any] | Text = ""
+    user: Annotated[str, Meta(max_length=64)] | None = None
+    request_url: Annotated[str, Meta(max_length=2_048)] | None = None
+    request_status: int | None = None
+    traceback: Text | None = None
+
+
+class ErrorsQuery(Schema, frozen=True):
+    """The published client writes ``True`` and ``False``."""
+
+    mark_read: Literal["True", "False", "true", "false", "1", "0"] = "false"
+    page_no: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
+    page_size: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = 20
+
+
+class ErrorLogApi:
+    """Users see what they reported, administrators what is reported in their domain."""
+
+    def __init__(self, errors: ErrorLogService, now: Callable[[], datetime]) -> None:
+        self._errors = errors
+        self._now = now
+
+    @route("POST", "/logs/error", body=ErrorBody, audited=False)
+    async def report(self, call: Call[ErrorBody]) -> dict[str, Any]:
+        """Report an error."""
+        caller, body = caller_of(call), call.body
+        number = await self._errors.report(
+            ErrorReport(
+                severity=body.severity,
+                source=body.source,
+                message=body.message,
+                user_id=caller.user_id,
+                domain_name=caller.domain_name,
+                context_lang=body.context_lang,
+                context_env=_environment(body.context_env),
+                request_url=body.request_url,
+                request_status=body.request_status,
+                traceback=body.traceback,
+                created_at=self._now(),
+            )
+        )
+        return {"success": True, "log_id": str(number)}
+
+    @route("GET", "/logs/error", query=ErrorsQuery)
+    async def errors(self, call: Call[Nothing, ErrorsQuery]) -> dict[str, Any]:
+        """Reported errors, newest first; ``mark_read`` marks those of this page."""
+        query = call.query
+        page = await self._errors.list(
+            caller_of(call),
+            limit=query.page_size,
+            offset=(query.page_no - 1) * query.page_size,
+            mark_read=query.mark_read.lower() in ("true", "1"),
+        )
+        return {"logs": [_told(one) for one in page.items], "count": page.total_count}
+
+    @route("POST", "/logs/error/{log_id}/clear", repeatable=True)
+    async def clear(self, call: Call) -> dict[str, Any]:
+        """List an error no more."""
+        text = call.params["log_id"]
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+        await self._errors.clear(caller_of(call), number)
+        return {"success": True}
+
+
+def _environment(given: dict[str, Any] | str) -> dict[str, Any]:
+    if isinstance(given, dict):
+        found: Any = given
+    else:
+        try:
+            found = json.loads(given) if given else {}
+        except (ValueError, RecursionError):
+            raise refuse({"context_env": "not JSON"}) from None
+    if not isinstance(found, dict):
+        raise refuse({"context_env": "not an object"})
+    if len(json.dumps(found)) > 65_536:
+        raise refuse({"context_env": "too large"})
+    return found
+
+
+def _told(one: KeptError) -> dict[str, Any]:
+    report = one.report
+    return {
+        "log_id": str(one.id),
+        "created_at": report.created_at.timestamp(),
+        "severity": report.severity,
+        "source": report.source,
+        "user": str(report.user_id),
+        "is_read": one.is_read,
+        "message": report.message,
+        "context_lang": report.context_lang,
+        "context_env": dict(report.context_env),
+        "request_url": report.request_url,
+        "request_status": report.request_status,
+        "traceback": report.traceback,
+    }

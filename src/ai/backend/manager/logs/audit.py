@@ -1,0 +1,81 @@
+"""Audit of logs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ai.backend.common.errors import Forbidden
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.logs.model import AuditRecord
+from ai.backend.manager.logs.store import AuditStore
+
+log = logging.getLogger(__name__)
+
+
+_AUDIT_FLUSH_S = 0.5
+
+
+_AUDIT_KEPT = 10_000
+
+
+class AuditService:
+    """Collects records and writes them in batches."""
+
+    def __init__(self, store: AuditStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._pending: list[AuditRecord] = []
+
+    async def record(
+        self,
+        caller: Caller | None,
+        operation: str,
+        *,
+        request_id: str,
+        object_type: str,
+        object_id: str | None,
+        outcome: str,
+        detail: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keep who did what. Written in batches: it never delays the reply and is flushed at stop."""
+        record = AuditRecord(
+            at=self._clock.now(),
+            request_id=request_id[:64],
+            user_id=caller.user_id if caller is not None else None,
+            access_key=caller.access_key if caller is not None else None,
+            operation=operation[:128],
+            object_type=object_type[:32],
+            object_id=object_id[:128] if object_id is not None else None,
+            outcome=outcome[:64],
+            detail=detail or {},
+        )
+        self._pending.append(record)
+        if len(self._pending) >= _AUDIT_KEPT:
+            await self.flush()
+
+    async def recent(self, caller: Caller, *, limit: int = 100) -> Sequence[AuditRecord]:
+        """Superadmins only."""
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins read the audit trail.")
+        await self.flush()
+        return await self._store.recent(limit)
+
+    async def flush(self) -> None:
+        """Write what is pending; on failure it stays pending."""
+        batch = self._pending[:]
+        if batch:
+            await self._store.append(batch)
+            del self._pending[: len(batch)]
+
+    async def run(self) -> None:
+        """Flush from time to time, until cancelled."""
+        while True:
+            await asyncio.sleep(_AUDIT_FLUSH_S)
+            try:
+                await self.flush()
+            except Exception:  # the loop must outlive any failure of the store
+                log.exception("could not write the audit trail")

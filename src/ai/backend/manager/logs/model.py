@@ -1,0 +1,51 @@
+"""Errors that clients and daemons report for people to look at (client wire contract 2.9, ``/logs/error``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from ai.backend.common.ids import DomainName, UserId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorReport:
+    """An error before it is kept. ``severity`` is critical, error or warning."""
+
+    severity: str
+    source: str
+    message: str
+    user_id: UserId
+    domain_name: DomainName
+    context_lang: str = ""
+    context_env: Mapping[str, Any] = field(default_factory=dict)
+    request_url: str | None = None
+    request_status: int | None = None
+    traceback: str | None = None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptError:
+    """An error that is kept. ``is_read``: an administrator or its user has marked the page that it was on."""
+
+    id: int
+    report: ErrorReport
+    is_read: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """Who did what to which object and how it went. ``outcome`` is ``ok`` or the error code."""
+
+    at: datetime
+    request_id: str
+    user_id: UserId | None
+    access_key: str | None
+    operation: str
+    object_type: str
+    object_id: str | None
+    outcome: str
+    detail: Mapping[str, Any] = field(default_factory=dict)

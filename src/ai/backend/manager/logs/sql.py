@@ -1,0 +1,83 @@
+"""Stores of logs in SQL."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+
+from ai.backend.common.ids import UserId
+from ai.backend.infra.database import Database
+from ai.backend.manager.logs import tables
+from ai.backend.manager.logs.model import ErrorReport, KeptError
+from ai.backend.manager.query.model import Page
+
+
+class SqlErrorLogStore:
+    """Implements :class:`ai.backend.manager.logs.store.ErrorLogStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def add_error(self, report: ErrorReport) -> int:
+        def work(s: Connection) -> int:
+            row = {**asdict(report), "is_read": False, "is_cleared": False}
+            made = s.execute(insert(tables.error_logs).values(row)).inserted_primary_key
+            assert made is not None
+            return int(made[0])
+
+        return await self._db.run_write(work)
+
+    async def errors(
+        self,
+        *,
+        limit: int,
+        offset: int,
+        user_id: UserId | None = None,
+        domain_name: str | None = None,
+        mark_read: bool = False,
+    ) -> Page[KeptError]:
+        c = tables.error_logs.c
+        where = [c.is_cleared.is_(False), *_bounds(user_id, domain_name)]
+
+        def work(s: Connection) -> Page[KeptError]:
+            total = s.execute(select(func.count()).select_from(tables.error_logs).where(*where)).scalar_one()
+            page = select(tables.error_logs).where(*where).order_by(c.id.desc()).limit(limit).offset(offset)
+            found = []
+            for row in s.execute(page):
+                values = dict(row._mapping)
+                number, is_read = values.pop("id"), values.pop("is_read")
+                values.pop("is_cleared")
+                found.append(KeptError(id=number, is_read=is_read, report=ErrorReport(**values)))
+            if mark_read:
+                s.execute(update(tables.error_logs).where(c.id.in_([one.id for one in found])).values(is_read=True))
+            return Page(items=found, total_count=total)
+
+        return await (self._db.run_write(work) if mark_read else self._db.run_read(work))
+
+    async def clear_error(
+        self, error_id: int, *, user_id: UserId | None = None, domain_name: str | None = None
+    ) -> bool:
+        where = [tables.error_logs.c.id == error_id, *_bounds(user_id, domain_name)]
+
+        def work(s: Connection) -> bool:
+            return bool(s.execute(update(tables.error_logs).where(*where).values(is_cleared=True)).rowcount)
+
+        return await self._db.run_write(work)
+
+    async def purge_errors(self, *, before: datetime) -> None:
+        def work(s: Connection) -> None:
+            s.execute(delete(tables.error_logs).where(tables.error_logs.c.created_at < before))
+
+        await self._db.run_write(work)
+
+
+def _bounds(user_id: UserId | None, domain_name: str | None) -> list[ColumnElement[bool]]:
+    c = tables.error_logs.c
+    found: list[ColumnElement[bool]] = []
+    if user_id is not None:
+        found.append(c.user_id == user_id)
+    if domain_name is not None:
+        found.append(c.domain_name == domain_name)
+    return found

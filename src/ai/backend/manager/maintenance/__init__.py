@@ -1,0 +1,1 @@
+"""Retention, sealing again."""

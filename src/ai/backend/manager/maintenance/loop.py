@@ -1,0 +1,40 @@
+"""Forgets the past: old events, kept logs, client tokens and the answers to them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.idempotency.store import AnswerStore
+from ai.backend.manager.logs.store import ErrorLogStore
+from ai.backend.manager.maintenance.settings import RetentionSettings
+from ai.backend.manager.sessions.store import SessionStore
+
+
+class RetentionLoop(PeriodicLoop):
+    """Sessions themselves stay: they are the user's history."""
+
+    period_s = 600.0
+
+    def __init__(
+        self,
+        store: SessionStore,
+        answers: AnswerStore,
+        clock: Clock,
+        settings: RetentionSettings,
+        errors: ErrorLogStore | None = None,
+    ) -> None:
+        super().__init__()
+        self._errors = errors
+        self._store = store
+        self._answers = answers
+        self._clock = clock
+        self._settings = settings
+
+    async def once(self) -> None:
+        now = self._clock.now()
+        await self._store.purge(before=now - timedelta(days=self._settings.events_days))
+        await self._answers.purge(before=now - timedelta(hours=self._settings.tokens_hours))
+        if self._errors is not None:
+            await self._errors.purge_errors(before=now - timedelta(days=self._settings.errors_days))

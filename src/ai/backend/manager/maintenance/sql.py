@@ -1,0 +1,97 @@
+"""Checks all sealed secrets of the database, seals them again with the newest key, or replaces lost ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from sqlalchemy import Connection, select, update
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.ids import AccessKey
+from ai.backend.infra.database import Database
+from ai.backend.manager.artifacts.tables import registries
+from ai.backend.manager.identity import tables as identity_tables
+from ai.backend.manager.secrets.columns import opened, sealed
+from ai.backend.manager.secrets.sealer import Sealer, opened_credentials, sealed_credentials
+
+
+async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
+    """Return the ids of keys that secrets were sealed with and that the sealer does not have."""
+
+    def work(s: Connection) -> set[str]:
+        stored = [*s.execute(select(identity_tables.keypairs.c.secret_key)).scalars()]
+        stored += [
+            text
+            for credentials in s.execute(select(registries.c.credentials)).scalars()
+            for text in credentials.values()
+        ]
+        return {key for text in stored if (key := sealer.missing_key_id(text)) is not None}
+
+    return await database.run_read(work)
+
+
+async def seal_rows(database: Database, sealer: Sealer) -> int:
+    """Seal all that is plain or sealed with an older key with the newest one; return the number of rows.
+
+    Raises:
+        InvalidInput: the key of some is missing; nothing is changed.
+    """
+    if not sealer.is_on:
+        return 0
+    missing = await missing_keys(database, sealer)
+    if missing:
+        raise InvalidInput(
+            f"Secrets in the database were sealed with the key {', '.join(sorted(missing))}, which the key file "
+            "has not. Put that file back; if it is lost, `backend.ai mgr secrets reissue` makes new secrets."
+        )
+    k = identity_tables.keypairs.c
+
+    def work(s: Connection) -> int:
+        rows = [row for row in s.execute(select(k.access_key, k.secret_key)) if not sealer.is_current(row.secret_key)]
+        for row in rows:
+            text = sealed(sealer, row.access_key, opened(sealer, row.access_key, row.secret_key))
+            same = (k.access_key == row.access_key) & (k.secret_key == row.secret_key)
+            s.execute(update(identity_tables.keypairs).where(same).values(secret_key=text))
+        return len(rows) + _seal_registries(s, sealer)
+
+    return await database.run_write(work)
+
+
+def _seal_registries(s: Connection, sealer: Sealer) -> int:
+    c = registries.c
+    stored = s.execute(select(c.id, c.credentials)).all()
+    rows = [row for row in stored if not all(map(sealer.is_current, row.credentials.values()))]
+    for row in rows:
+        plain = opened_credentials(sealer, row.id, row.credentials)
+        text = sealed_credentials(sealer, row.id, plain)
+        s.execute(update(registries).where(c.id == row.id).values(credentials=text))
+    return len(rows)
+
+
+async def reissue(
+    database: Database, sealer: Sealer, mint: Callable[[], str], *, at: datetime
+) -> list[tuple[str, AccessKey, str]]:
+    """Give a new secret to every keypair whose old one cannot be opened; return e-mail address, access key and secret.
+
+    Credentials of artifact registries that cannot be opened are deleted, and an administrator sets them again.
+    """
+    k, u = identity_tables.keypairs.c, identity_tables.users.c
+
+    def work(s: Connection) -> list[tuple[str, AccessKey, str]]:
+        joined = (
+            select(u.email, k.access_key, k.secret_key)
+            .join(identity_tables.users, u.uuid == k.user_id)
+            .order_by(u.email)
+        )
+        lost = [row for row in s.execute(joined) if sealer.missing_key_id(row.secret_key) is not None]
+        made = [(row.email, AccessKey(row.access_key), mint()) for row in lost]
+        for _, access_key, secret in made:
+            values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}
+            s.execute(update(identity_tables.keypairs).where(k.access_key == access_key).values(values))
+        for row in s.execute(select(registries.c.id, registries.c.credentials)).all():
+            if any(sealer.missing_key_id(text) is not None for text in row.credentials.values()):
+                s.execute(update(registries).where(registries.c.id == row.id).values(credentials={}))
+        return made
+
+    return await database.run_write(work)

@@ -1,1 +1,0 @@
-"""Frozen views and requests of the manager. No ORM, no IO."""

@@ -1,0 +1,1 @@
+"""Filters, orders, pages; their language; in SQL and in memory."""

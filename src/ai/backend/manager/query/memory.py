@@ -1,0 +1,102 @@
+"""Filters, orders and pages over values in memory."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any, TypeVar
+from uuid import UUID
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.manager.query.model import Condition, Filter, ListQuery, Page
+
+T = TypeVar("T")
+
+COMPARE = {
+    "==": operator.eq,
+    "is": operator.eq,
+    "!=": operator.ne,
+    "isnot": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+"""What the operators of conditions that compare mean."""
+
+
+def _field(item: object, name: str) -> Any:
+    if name not in getattr(type(item), "__dataclass_fields__", {}):
+        raise InvalidInput(f"there is no field {name[:64]!r} to filter or order by", data={"filter": "unknown field"})
+    return getattr(item, name)
+
+
+def _comparable(value: Any, operand: Any) -> Any:
+    """``operand`` as what ``value`` is, as the SQL store reads it."""
+    try:
+        if isinstance(value, datetime) and isinstance(operand, str):
+            parsed = datetime.fromisoformat(operand)
+            return parsed if parsed.tzinfo else datetime.fromisoformat(f"{operand}+00:00")
+        if isinstance(value, UUID) and isinstance(operand, str):
+            return UUID(operand)
+        if isinstance(value, StrEnum) and isinstance(operand, str):
+            return next(m for m in type(value) if m.value.lower() == operand.lower())
+    except (ValueError, StopIteration):
+        raise InvalidInput(f"{operand!r} is no such value", data={"filter": "bad value"}) from None
+    return operand
+
+
+def _like(value: object, pattern: str, *, ignore_case: bool) -> bool:
+    return _expression(pattern, ignore_case).fullmatch(str(value)) is not None
+
+
+@lru_cache(64)
+def _expression(pattern: str, ignore_case: bool) -> re.Pattern[str]:
+    """Each part between ``%`` is taken where it comes first and never looked for again, so that no pattern takes
+    longer than the product of both lengths."""
+    first, *others = ("".join("." if c == "_" else re.escape(c) for c in part) for part in pattern.split("%"))
+    parts = [*(f"(?>.*?{part})" for part in others[:-1] if part), *(f".*{part}" for part in others[-1:])]
+    return re.compile(first + "".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
+
+
+def _holds(item: object, condition: Condition) -> bool:
+    value = _field(item, condition.field)
+    op, operand = condition.op, condition.value
+    if op == "in":
+        return value in [_comparable(value, v) for v in (operand if isinstance(operand, tuple) else (operand,))]
+    if op in ("like", "ilike"):
+        return value is not None and _like(value, str(operand), ignore_case=op == "ilike")
+    if op == "contains":
+        return value is not None and str(operand) in str(value)
+    if value is None and operand is not None:
+        return False
+    return bool(COMPARE[op](value, _comparable(value, operand)))
+
+
+def matches(item: object, wanted: Filter | None) -> bool:
+    """Whether an item passes. Raises InvalidInput for a field that there is not."""
+    if wanted is None:
+        return True
+    if isinstance(wanted, Condition):
+        return _holds(item, wanted)
+    results = [matches(item, term) for term in wanted.terms]
+    return all(results) if wanted.kind == "&" else any(results)
+
+
+def select(items: Iterable[T], query: ListQuery, *, default: str = "created_at", descending: bool = True) -> Page[T]:
+    """One page. The items come in the order of their tie-break."""
+    found: Sequence[T] = [item for item in items if matches(item, query.filter)]
+    found = sorted(found, key=lambda item: _field(item, default), reverse=descending)
+    for order in reversed(query.order):
+        missing_last = [(_field(item, order.field), item) for item in found]
+        with_value = [pair for pair in missing_last if pair[0] is not None]
+        without = [item for value, item in missing_last if value is None]
+        ordered = sorted(with_value, key=lambda pair: pair[0], reverse=order.descending)
+        # As in SQLite, nothing is smaller than anything.
+        values = [item for _, item in ordered]
+        found = [*values, *without] if order.descending else [*without, *values]
+    return Page(items=found[query.offset : query.offset + query.limit], total_count=len(found))

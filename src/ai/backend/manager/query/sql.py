@@ -1,0 +1,121 @@
+"""Filters and orders of list queries as SQL."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Boolean, Column, ColumnElement, Float, Integer, Table, TypeDecorator, and_, cast, or_
+from sqlalchemy import String as SqlString
+
+from ai.backend.common.errors import InvalidInput
+from ai.backend.infra.database import GUID, UTCDateTime
+from ai.backend.infra.database.columns import EnumText
+from ai.backend.manager.query.memory import COMPARE
+from ai.backend.manager.query.model import Condition, Filter, OrderBy, Scalar
+
+_LARGEST = 2.0**63
+_EQUALITIES = frozenset({"==", "is", "!=", "isnot"})
+
+
+def _column(table: Table, name: str, hidden: frozenset[str]) -> Column[Any]:
+    column = table.c.get(name)
+    if column is None or name in hidden:
+        raise InvalidInput(f"there is no field {name[:64]!r} to filter or order by", data={"filter": "unknown field"})
+    return column
+
+
+def _value(column: Column[Any], value: Scalar) -> Any:
+    try:
+        if value is None:
+            return None
+        if isinstance(column.type, UTCDateTime):
+            parsed = datetime.fromisoformat(str(value))
+            return parsed if parsed.tzinfo else datetime.fromisoformat(f"{value}+00:00")
+        if isinstance(column.type, GUID):
+            return UUID(str(value))
+        if isinstance(column.type, EnumText):
+            return _member(column.type.kind, str(value))
+        if isinstance(column.type, Boolean):
+            return _boolean(value)
+        if isinstance(column.type, Integer | Float):
+            return _number(value)
+        return str(value)
+    except ValueError:
+        raise InvalidInput(f"{column.name}: {value!r} is no such value", data={"filter": column.name}) from None
+
+
+def _boolean(value: Scalar) -> bool:
+    if not isinstance(value, int) or value not in (0, 1):
+        raise ValueError(value)
+    return bool(value)
+
+
+def _number(value: Scalar) -> int | float:
+    number = value if isinstance(value, int | float) else float(str(value))
+    if not abs(number) < _LARGEST:
+        raise ValueError(value)
+    return number
+
+
+def _is_structured(column: Column[Any]) -> bool:
+    """JSON in a text column: compared as text only."""
+    return isinstance(column.type, TypeDecorator) and not isinstance(column.type, UTCDateTime | GUID | EnumText)
+
+
+def _member(kind: type[StrEnum], text: str) -> StrEnum:
+    """By its value or, as the published client's help has it (``READ_ONLY``), by its name, in any case."""
+    known = {m.name.lower(): m for m in kind} | {m.value.lower(): m for m in kind}
+    return known[text.lower()] if text.lower() in known else kind(text)
+
+
+def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> ColumnElement[bool]:
+    column = _column(table, condition.field, hidden)
+    op, value = condition.op, condition.value
+    if _is_structured(column) and op not in ("like", "ilike", "contains", "is", "isnot"):
+        raise InvalidInput(f"{condition.field}: {op} does not apply; use like", data={"filter": condition.field})
+    if op == "in":
+        values = value if isinstance(value, tuple) else (value,)
+        return column.in_([_value(column, v) for v in values])
+    if isinstance(value, tuple):
+        raise InvalidInput(f"{condition.field}: {op} takes one value", data={"filter": condition.field})
+    if op in ("like", "ilike", "contains"):
+        text = cast(column, SqlString)
+        pattern = str(value)
+        if op == "contains":
+            return text.contains(pattern, autoescape=True)
+        return text.like(pattern) if op == "like" else text.ilike(pattern)
+    operand = _value(column, value)
+    if operand is not None and _is_structured(column):
+        raise InvalidInput(f"{condition.field}: {op} takes only null here", data={"filter": condition.field})
+    if operand is None:
+        if op not in _EQUALITIES:
+            raise InvalidInput(f"{condition.field}: {op} takes a value", data={"filter": condition.field})
+        return column.is_(None) if op in ("==", "is") else column.is_not(None)
+    compared: ColumnElement[bool] = COMPARE[op](column, operand)
+    return compared
+
+
+def compile_filter(
+    table: Table, wanted: Filter | None, *, hidden: frozenset[str] = frozenset()
+) -> list[ColumnElement[bool]]:
+    """Clauses to add to a WHERE. Raises InvalidInput for a field that there is not, or that is hidden."""
+    if wanted is None:
+        return []
+    if isinstance(wanted, Condition):
+        return [_condition(table, wanted, hidden)]
+    terms = [and_(*compile_filter(table, term, hidden=hidden)) for term in wanted.terms]
+    return [(and_ if wanted.kind == "&" else or_)(*terms)]
+
+
+def compile_order(
+    table: Table,
+    order: tuple[OrderBy, ...],
+    default: tuple[ColumnElement[Any], ...],
+    *,
+    hidden: frozenset[str] = frozenset(),
+) -> list[ColumnElement[Any]]:
+    columns = [(_column(table, o.field, hidden), o.descending) for o in order]
+    return [*((c.desc() if down else c.asc()) for c, down in columns), *default]

@@ -1,0 +1,1 @@
+"""Resource groups and whom they are open to."""

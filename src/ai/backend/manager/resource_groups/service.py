@@ -1,0 +1,148 @@
+"""Resource groups as superadmins make and change them, and to whom they are open (spec 03-09, "Scaling Group")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName
+from ai.backend.common.names import check_slug
+from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus
+from ai.backend.core.scheduling.options import check, order_name
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.query.model import Condition
+from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.placement_plugins import plugged
+from ai.backend.manager.sessions.model import SessionQuery
+from ai.backend.manager.sessions.store import SessionStore
+
+DRIVERS = ("static",)
+"""How the agents of a group come to be: they are started by hand (spec 03-09, ``driver``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beneficiary:
+    """To whom a resource group is open besides those who may use any public one; exactly one of the three."""
+
+    domain_name: DomainName | None = None
+    group_id: GroupId | None = None
+    access_key: AccessKey | None = None
+
+
+class ResourceGroupService:
+    """Every method raises Forbidden for callers who are no superadmins, and NotFound for what is not there.
+
+    Args:
+        after_change: loops that have work once a group schedules in another way.
+    """
+
+    def __init__(
+        self,
+        store: IdentityStore,
+        agents: AgentStore,
+        sessions: SessionStore,
+        clock: Clock,
+        after_change: Sequence[PeriodicLoop] = (),
+    ) -> None:
+        self._store = store
+        self._agents = agents
+        self._sessions = sessions
+        self._clock = clock
+        self.after_change = list(after_change)
+
+    async def create(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
+        """Raises InvalidName; InvalidInput for a scheduler or options that there are not; Conflict for a known name."""
+        _check_caller(caller)
+        check_slug(name, what="name", allow_dots=True)
+        group = ResourceGroup(name=ResourceGroupName(name), created_at=self._clock.now(), **_checked(values))
+        await self._store.put_resource_group(group, only_new=True)
+        return group
+
+    async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
+        """In force from the next pass of the scheduler on. Raises InvalidInput as :meth:`create`."""
+        _check_caller(caller)
+        changed = await self._store.change_resource_group(name, **_checked(values))
+        if changed is None:
+            raise _unknown(name)
+        for loop in self.after_change:
+            loop.wake()
+        return changed
+
+    async def delete(self, caller: Caller, name: str) -> None:
+        """Raises Conflict while it has agents or live sessions."""
+        _check_caller(caller)
+        agents = [a for a in await self._agents.agents(scaling_group=name) if a.status is AgentStatus.ALIVE]
+        here = Condition(field="scaling_group", op="==", value=name)
+        live = await self._sessions.search(SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, filter=here))
+        if agents or live.total_count:
+            raise Conflict(
+                f"{name[:64]!r} has {len(agents)} living agents and {live.total_count} live sessions.",
+                data={"name": "in use", "agents": [a.id for a in agents[:10]], "sessions": live.total_count},
+            )
+        if not await self._store.delete_resource_group(name):
+            raise _unknown(name)
+
+    async def associate(self, caller: Caller, name: str, whom: Beneficiary) -> None:
+        """Harmless where it is open to them already. Raises NotFound also for the domain, group or keypair."""
+        _check_caller(caller)
+        if await self._store.resource_group(name) is None:
+            raise _unknown(name)
+        await self._check_beneficiary(whom)
+        await self._store.associate(
+            ResourceGroupName(name),
+            domain_name=whom.domain_name,
+            group_id=whom.group_id,
+            access_key=whom.access_key,
+        )
+
+    async def dissociate(self, caller: Caller, name: str | None, whom: Beneficiary) -> None:
+        """``name`` None: from all. Raises NotFound where one is named and it was not associated."""
+        _check_caller(caller)
+        gone = await self._store.dissociate(
+            ResourceGroupName(name) if name is not None else None,
+            domain_name=whom.domain_name,
+            group_id=whom.group_id,
+            access_key=whom.access_key,
+        )
+        if name is not None and not gone:
+            raise NotFound(f"The resource group {name[:64]!r} is not associated with that.")
+
+    async def _check_beneficiary(self, whom: Beneficiary) -> None:
+        if whom.domain_name is not None and await self._store.domain(whom.domain_name) is None:
+            raise NotFound(f"There is no domain {whom.domain_name[:64]!r}.")
+        if whom.group_id is not None and all(g.id != whom.group_id for g in await self._store.groups()):
+            raise NotFound(f"There is no group {whom.group_id}.")
+        if whom.access_key is not None and await self._store.keypair(whom.access_key) is None:
+            raise NotFound("There is no such keypair.")
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is to be stored, with names of policies in one spelling; what is None is left out."""
+    given = {name: value for name, value in values.items() if value is not None}
+    if given.get("driver", DRIVERS[0]) not in DRIVERS:
+        raise InvalidInput(f"driver is one of {', '.join(DRIVERS)}.", data={"driver": "unknown"})
+    for name in ("driver_opts", "scheduler_opts"):
+        if not isinstance(given.get(name, {}), Mapping):
+            raise InvalidInput(f"{name} is an object.", data={name: "malformed"})
+    options = given.get("scheduler_opts", {})
+    strategy = options.get("agent_selection_strategy")
+    plugins = {strategy} if isinstance(strategy, str) and plugged(strategy) is not None else set()
+    check(given.get("scheduler"), options, plugins=plugins)
+    if "scheduler" in given:
+        given["scheduler"] = order_name(given["scheduler"])
+    return given
+
+
+def _unknown(name: str) -> NotFound:
+    return NotFound(f"There is no resource group {name[:64]!r}.")
+
+
+def _check_caller(caller: Caller) -> None:
+    if not caller.is_superadmin:
+        raise Forbidden("Only superadmins change resource groups.")

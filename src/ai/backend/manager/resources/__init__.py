@@ -1,0 +1,1 @@
+"""Presets, variants, quotas: what can be asked for."""

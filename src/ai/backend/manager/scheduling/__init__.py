@@ -1,0 +1,1 @@
+"""The scheduling loop, snapshots, fair share."""

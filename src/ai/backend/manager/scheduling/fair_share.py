@@ -1,0 +1,64 @@
+"""What scopes used lately, for fair share: kept, so that a restart or another manager goes on from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.core.scheduling.options import order_name, read
+from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.scheduling.model import ShareHistory
+from ai.backend.manager.scheduling.snapshot import scope_of
+from ai.backend.manager.scheduling.store import ShareStore
+from ai.backend.manager.sessions.store import SessionStore
+
+SAMPLE_S = 60.0
+"""So often what is held is looked at and added to the average, whether anybody waits or not."""
+
+
+class ShareBook:
+    """Between two samples what is held now counts as having been held all the time."""
+
+    def __init__(
+        self, store: ShareStore, sessions: SessionStore, agents: AgentStore, identities: IdentityStore, clock: Clock
+    ) -> None:
+        self._store = store
+        self._sessions = sessions
+        self._agents = agents
+        self._identities = identities
+        self._clock = clock
+        self._due = 0.0
+
+    async def used_lately(
+        self, group: ResourceGroup, held: Mapping[str, ResourceSlot], now: datetime
+    ) -> Mapping[str, ResourceSlot]:
+        """Up to now; ``held`` is what each scope holds now."""
+        kept = await self._store.history(group.name)
+        if kept is None:
+            return {}
+        elapsed_s = (now - kept.at).total_seconds()
+        half_life_s = read(group.scheduler_opts).half_life_s
+        return decayed(kept.used, held, elapsed_s=elapsed_s, half_life_s=half_life_s)
+
+    async def sample(self) -> None:
+        """Keep what is used in every group with fair share, if the last time is long enough ago."""
+        began = self._clock.monotonic()
+        if began < self._due:
+            return
+        for group in await self._identities.resource_groups():
+            if order_name(group.scheduler) == "fair-share":
+                now = self._clock.now()
+                used = await self.used_lately(group, await self._held(group), now)
+                await self._store.put_history(group.name, ShareHistory(used=used, at=now))
+        self._due = began + SAMPLE_S
+
+    async def _held(self, group: ResourceGroup) -> Mapping[str, ResourceSlot]:
+        agents = await self._agents.agents(scaling_group=group.name)
+        holdings = await self._sessions.held([a.id for a in agents])
+        owners = {s.id: s for s in await self._sessions.get_many({h.session_id for h in holdings})}
+        return occupied((scope_of(owners[h.session_id]), h.slots) for h in holdings if h.session_id in owners)

@@ -1,0 +1,298 @@
+"""Places pending sessions: load, decide, apply."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from ai.backend.common.errors import BackendError, InsufficientResource, StaleVersion
+from ai.backend.common.ids import AgentId, SessionId
+from ai.backend.common.states import KernelEventReason, SessionStatus
+from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled, SessionStartOverRequested
+from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.index.agent_state import MakeCache
+from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
+from ai.backend.core.scheduling.ordering.fair_share import occupied
+from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
+from ai.backend.core.scheduling.policy import PLACEMENTS, SHARED_ORDERS, Policy, Rng
+from ai.backend.core.scheduling.snapshot import Snapshot
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.process.memory import collector_paused
+from ai.backend.manager.agents.capabilities import from_allocation
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.images.service import Catalogue
+from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, plugged
+from ai.backend.manager.resources.quotas import QuotaBook
+from ai.backend.manager.scheduling.fair_share import ShareBook
+from ai.backend.manager.scheduling.snapshot import DeviceReader, build_snapshot, running_sessions, scope_of
+from ai.backend.manager.scheduling.store import ShareStore
+from ai.backend.manager.sessions.changes import Change
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.networks import needs_overlay, settle
+from ai.backend.manager.sessions.settings import SessionSettings
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.transitions import MAX_RETRY_AFTER_S, advance
+from ai.backend.manager.sessions.writer import SessionWriter
+
+log = logging.getLogger(__name__)
+
+_SLOW_S = 5.0
+_CAUSE = "schedule loop"
+_COMPARED = 100
+_LONGEST_S = 10 * 365 * 86_400.0
+
+
+def group_policy(group: ResourceGroup | None) -> Policy:
+    """The policy that a resource group names, with the defaults for what it does not or cannot mean.
+
+    A strategy that is none of ours is the name of a placement plugin.
+    """
+    if group is None:
+        return Policy()
+    options = read(group.scheduler_opts)
+    plugin = None if options.placement in PLACEMENTS else plugged(options.placement)
+    return Policy(
+        order=order_name(group.scheduler) or DEFAULT_ORDER,
+        placement=options.placement if options.placement in PLACEMENTS or plugin else FALLBACK,
+        plugged=plugin,
+        preempts=options.preemption.enabled,
+        oldest_first=options.preemption.order == "oldest",
+    )
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What the loop remembers of a resource group between its passes.
+
+    The board is compared with what is stored in each pass, and anew with a new one in every hundredth.
+    """
+
+    makes: MakeCache
+    last_agent: AgentId | None = None
+    board: Board | None = None
+    passes: int = 0
+
+    def decide(self, snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
+        """Decide on the board as it is by this snapshot."""
+        self.passes += 1
+        board, self.board = self.board, None  # after a failure its state is unknown, and it is not used again
+        with collector_paused():
+            if board is None or not board.renew(snapshot):
+                board = Board(snapshot, self.makes)
+            elif self.passes % _COMPARED == 0:
+                new = Board(snapshot, self.makes)
+                if new.free != board.free:
+                    log.error("the board of resource group %s has drifted, and is made anew", snapshot.resource_group)
+                board = new
+            plan = decide(board, policy, now=now, rng=rng)
+        self.board = board
+        return plan
+
+
+class ScheduleLoop(PeriodicLoop):
+    """One resource group after the other; all placements of a group are one transaction."""
+
+    def __init__(
+        self,
+        sessions: SessionStore,
+        agents: AgentStore,
+        identities: IdentityStore,
+        writer: SessionWriter,
+        clock: Clock,
+        settings: SessionSettings,
+        shares: ShareStore,
+        devices: DeviceReader,
+        rng: random.Random | None = None,
+        images: Catalogue | None = None,
+        key_id: Callable[[], str] = str,
+    ) -> None:
+        super().__init__()
+        self._key_id = key_id
+        self._devices = devices
+        self._images = images
+        self._sessions = sessions
+        self._agents = agents
+        self._identities = identities
+        self._quotas = QuotaBook(sessions, identities)
+        self._shares = ShareBook(shares, sessions, agents, identities, clock)
+        self._writer = writer
+        self._clock = clock
+        self._settings = settings
+        self._rng = rng or random.Random()
+        self._makes = MakeCache()
+        self._memories: dict[str, _Memory] = {}
+
+    async def once(self) -> None:
+        try:
+            await self._shares.sample()
+        except BackendError as e:
+            log.warning("what is used could not be kept: %s", e)
+        pending = await self._sessions.refreshed([SessionStatus.PENDING], self._writer.written)
+        now = self._clock.now()
+        self.period_s = _SLOW_S
+        groups: dict[str, list[Session]] = {}
+        for session in pending:
+            not_before = session.not_before or now
+            if not_before - now > timedelta(seconds=MAX_RETRY_AFTER_S):
+                not_before = now  # it was noted before the wall clock was set back
+            due = max(not_before, session.starts_at or now)
+            if due > now:
+                self.period_s = min(self.period_s, (due - now).total_seconds() + 0.001)
+            if not_before <= now:
+                groups.setdefault(session.scaling_group, []).append(session)
+        for name, sessions in groups.items():
+            self._writer.note(sessions)
+            try:
+                await self._schedule(name, sessions, now)
+            except StaleVersion:
+                self.wake()
+            except BackendError as e:
+                log.warning("resource group %s could not be scheduled: %s", name, e)
+
+    async def dump(self, name: str) -> tuple[Snapshot, Policy]:
+        """What the next pass over a resource group would decide on, and how."""
+        pending = await self._sessions.by_status([SessionStatus.PENDING])
+        here = [s for s in pending if s.scaling_group == name]
+        return await self.snapshot(name, here), group_policy(await self._identities.resource_group(name))
+
+    async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
+        """What :func:`decide` is asked about; also for dumps that ``mgr scheduler replay`` reads."""
+        agents = await self._agents.agents(scaling_group=name)
+        if self._images is not None:
+            agents = await self._images.with_fetchable(agents, {k.image for s in sessions for k in s.kernels})
+        holdings = await self._sessions.held([a.id for a in agents])
+        wanted = [d for s in sessions for d in s.dependencies]
+        dependencies = {d.id: d for d in await self._sessions.get_many(wanted)} if wanted else {}
+        quotas = await self._quotas.quotas(sessions)
+        group = await self._identities.resource_group(name)
+        made = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self._devices)
+        memory = self._memories.setdefault(name, _Memory(self._makes))
+        policy = group_policy(group)
+        options = read(group.scheduler_opts) if group is not None else GroupOptions()
+        if group is None or (policy.order not in SHARED_ORDERS and not policy.preempts):
+            return replace(made, last_agent=memory.last_agent)
+        owners = {s.id: s for s in await self._sessions.get_many({h.session_id for h in holdings})}
+        held = [(scope_of(owner), h.slots) for h in holdings if (owner := owners.get(h.session_id)) is not None]
+        now, now_used = self._clock.now(), occupied(held)
+        spared = timedelta(seconds=min(options.preemption.min_runtime_s, _LONGEST_S))
+        return replace(
+            made,
+            last_agent=memory.last_agent,
+            running=running_sessions(owners.values(), since=now - spared, preemption=options.preemption)
+            if policy.preempts
+            else (),
+            occupied=now_used,
+            used_lately=await self._shares.used_lately(group, now_used, now),
+            weights=options.weights,
+        )
+
+    async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
+        policy = group_policy(await self._identities.resource_group(name))
+        snapshot = await self.snapshot(name, sessions)
+        plan = self._memories[name].decide(snapshot, policy, now=now, rng=self._rng)
+        for agent_id, fault in plan.broken_agents:
+            log.warning("agent %s is left out of scheduling: %s", agent_id, fault)
+        if plan.placements:
+            self._memories[name].last_agent = plan.placements[-1].kernels[-1].agent_id
+        by_id = {s.id: s for s in sessions}
+        placed = [change for p in plan.placements if (change := self._place(by_id[p.session_id], p, now)) is not None]
+        placed, without = await self._with_networks(placed, name)
+        await self._commit(placed)
+        await self._evict(plan, now)
+        await self._explain([*plan.skips, *without], by_id, now)
+
+    async def _commit(self, placed: Sequence[Change]) -> None:
+        """All at once; one by one if somebody was faster with one of them."""
+        if not placed:
+            return
+        try:
+            await self._writer.commit(placed, point="commit-schedule")
+        except (StaleVersion, InsufficientResource):
+            for change in placed:
+                try:
+                    await self._writer.commit([change], point="commit-schedule")
+                except (StaleVersion, InsufficientResource) as e:
+                    log.info("session %s was not placed: %s", change.old.id, e)
+
+    @staticmethod
+    def _place(session: Session, placement: Placement, now: datetime) -> Change | None:
+        agents = {p.kernel_id: p.agent_id for p in placement.kernels}
+        details = {
+            p.kernel_id: {"devices": from_allocation(p.devices), "generation": p.generation} for p in placement.kernels
+        }
+        return advance(session, SessionScheduled(agents=agents, stimulus_id=_CAUSE), now=now, placed=details)
+
+    async def _with_networks(self, placed: list[Change], group: str) -> tuple[list[Change], list[Skip]]:
+        """The changes with the networks that their sessions need, and why others that can have none must wait."""
+        if not any(needs_overlay(change.new) for change in placed):
+            return placed, []
+        agents = {a.id: a for a in await self._agents.agents(scaling_group=group)}
+        taken = await self._sessions.networks()
+        found: list[Change] = []
+        without: list[Skip] = []
+        for change in placed:
+            if not needs_overlay(change.new):
+                found.append(change)
+                continue
+            try:
+                vni, network = settle(change.new, agents, taken, self._settings, self._rng, self._key_id())
+            except InsufficientResource as e:
+                reason = SkipReason.INSUFFICIENT_RESOURCE
+                without.append(Skip(session_id=change.old.id, reason=reason, message=e.message))
+                continue
+            taken.append((vni, network))
+            found.append(replace(change, new=replace(change.new, vni=vni, network=network)))
+        return found, without
+
+    async def _evict(self, plan: Plan, now: datetime) -> None:
+        """End the sessions that make way; their place is kept for those in whose favour they end."""
+        evictions = {e.session_id: e for e in plan.evictions}
+        victims = await self._sessions.get_many(list(evictions)) if evictions else []
+        for session in victims:
+            event = (
+                SessionStartOverRequested(stimulus_id=_CAUSE)
+                if evictions[session.id].starts_over
+                else SessionDestroyRequested(reason=KernelEventReason.PREEMPTED, stimulus_id=_CAUSE)
+            )
+            change = advance(session, event, now=now)
+            if change is not None:
+                try:
+                    await self._writer.commit([change], point="commit-schedule")
+                except StaleVersion:
+                    self.wake()
+
+    async def _explain(self, skips: Iterable[Skip], sessions: Mapping[SessionId, Session], now: datetime) -> None:
+        """Write why a session waits, when that has changed."""
+        for skip in skips:
+            session = sessions[skip.session_id]
+            change = self._cancel(session, skip, now) if skip.is_final else _note(session, skip, now)
+            if change is not None:
+                try:
+                    await self._writer.commit([change], point="commit-schedule")
+                except StaleVersion:
+                    self.wake()
+
+    @staticmethod
+    def _cancel(session: Session, skip: Skip, now: datetime) -> Change | None:
+        event = SessionDestroyRequested(reason=KernelEventReason.DEPENDENCY_FAILED, stimulus_id=_CAUSE)
+        change = advance(session, event, now=now)
+        noted = _note(session, skip, now)
+        if change is None or noted is None:
+            return change
+        return replace(change, new=replace(change.new, status_data=noted.new.status_data))
+
+
+def _note(session: Session, skip: Skip, now: datetime) -> Change | None:
+    told = {"reason": skip.reason.value, "message": skip.message}
+    before = session.status_data.get("scheduler", {})
+    if {name: before.get(name) for name in told} == told:
+        return None
+    scheduler = {**told, "at": now.isoformat(), "retries": before.get("retries", 0) + 1}
+    data = {**session.status_data, "scheduler": scheduler}
+    return Change(old=session, new=replace(session, status_info=skip.reason.value, status_data=data))

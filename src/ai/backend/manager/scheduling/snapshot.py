@@ -1,0 +1,182 @@
+"""Builds the scheduler's snapshot from the manager's rows.
+
+Only :class:`DeviceReader`, which its owner keeps, remembers something.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
+
+from ai.backend.common.devices import (
+    DeviceHealth,
+    VariantProperty,
+)
+from ai.backend.common.ids import AgentId, SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import AgentStatus, SessionStatus, SessionType
+from ai.backend.core.allocation.node import PluginDevices
+from ai.backend.core.scheduling.options import Preemption
+from ai.backend.core.scheduling.snapshot import (
+    AgentView,
+    Dependency,
+    HeldKernel,
+    PendingKernel,
+    PendingSession,
+    Quota,
+    RunningSession,
+    Snapshot,
+)
+from ai.backend.manager.agents.capabilities import (
+    _READ_LIMIT,
+    _read,
+    features_of,
+    is_encrypted,
+    needs_of,
+    to_allocation,
+)
+from ai.backend.manager.agents.model import Agent, Holding
+from ai.backend.manager.resources.quotas import quota_names
+from ai.backend.manager.sessions.model import Session
+
+log = logging.getLogger(__name__)
+
+
+class DeviceReader:
+    """Reads the devices of agents and remembers them until an agent reports other ones.
+
+    Reading costs milliseconds for an agent, and every decision needs it.
+    """
+
+    def __init__(self) -> None:
+        self._devices: dict[AgentId, tuple[object, tuple[PluginDevices, ...]]] = {}
+
+    def plugins_of(self, agent: Agent) -> tuple[PluginDevices, ...]:
+        """Return the devices of an agent by plugin. A slot that no device offers becomes a pool of which only sums
+        are known."""
+        reported = agent.devices, agent.plugins, agent.available_slots
+        cached = self._devices.get(agent.id)
+        if cached is not None and cached[0] == reported:
+            return cached[1]
+        plugins = _read(agent)
+        if len(self._devices) >= _READ_LIMIT:
+            self._devices.clear()
+        self._devices[agent.id] = reported, plugins
+        return plugins
+
+
+def agent_view(agent: Agent, holdings: Iterable[Holding], devices: DeviceReader) -> AgentView:
+    """What the planner sees. What healthy devices have and the agent does not offer is kept from everybody."""
+    plugins = devices.plugins_of(agent)
+    totals: dict[str, Decimal] = {}
+    for plugin in plugins:
+        for device in plugin.devices:
+            for slot in device.slots if device.health is DeviceHealth.HEALTHY else ():
+                totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
+    kept = ResourceSlot({n: q - agent.available_slots[n] for n, q in totals.items() if q > agent.available_slots[n]})
+    return AgentView(
+        agent_id=agent.id,
+        architecture=agent.architecture,
+        plugins=plugins,
+        generation=agent.generation,
+        held=tuple(
+            HeldKernel(kernel_id=h.kernel_id, slots=h.slots, devices=to_allocation(h.devices)) for h in holdings
+        ),
+        is_schedulable=agent.status is AgentStatus.ALIVE and agent.schedulable,
+        images=frozenset(image.name for image in agent.images),
+        features=features_of(agent),
+        location=agent.location,
+        kernel_limit=agent.kernel_limit,
+        reserved=kept,
+    )
+
+
+def scope_of(session: Session) -> tuple[str, str, str]:
+    """Whose it is: domain, project, user."""
+    return session.domain_name, str(session.group_id), str(session.user_id)
+
+
+def running_sessions(
+    sessions: Iterable[Session], *, since: datetime, preemption: Preemption
+) -> tuple[RunningSession, ...]:
+    """What holds slots, for preemption. A session may be preempted if it runs since a time or longer, unless it says
+    ``preemptible: false`` in its resource options. Only a batch session can start over, since its program is all that
+    it is; see :class:`Preemption`."""
+    by_default = "true" if preemption.mode == "reschedule" else "false"
+    return tuple(
+        RunningSession(
+            session_id=s.id,
+            priority=s.priority,
+            started_at=s.started_at or s.created_at,
+            kernels=tuple((k.agent, k.id) for k in s.kernels if k.agent is not None and len(k.holds)),
+            is_preemptible=s.status is SessionStatus.RUNNING
+            and (s.started_at or s.created_at) <= since
+            and s.resource_opts.get("preemptible") != "false",
+            is_ending=s.status is SessionStatus.TERMINATING,
+            starts_over=s.type is SessionType.BATCH and s.resource_opts.get("restartable", by_default) == "true",
+        )
+        for s in sessions
+    )
+
+
+def pending_session(
+    session: Session, dependencies: Mapping[SessionId, Session], quotas: Iterable[str]
+) -> PendingSession:
+    requirements = tuple(VariantProperty.parse(text) for text in session.variant_requirements)
+    encrypted = is_encrypted(session.resource_opts)
+    needs = needs_of(session.cluster_size, session.cluster_mode, session.runtime_class, encrypted=encrypted)
+    return PendingSession(
+        session_id=session.id,
+        name=session.name,
+        kernels=tuple(
+            PendingKernel(
+                kernel_id=k.id,
+                slots=k.requested_slots,
+                image=k.image,
+                architecture=k.architecture,
+                requirements=requirements,
+                needs=needs,
+            )
+            for k in session.kernels
+        ),
+        enqueued_at=session.created_at,
+        priority=session.priority,
+        session_type=session.type,
+        cluster_mode=session.cluster_mode,
+        starts_at=session.starts_at,
+        dependencies=tuple(
+            Dependency(session_id=d.id, name=d.name, status=d.status, result=d.result)
+            for i in session.dependencies
+            if (d := dependencies.get(i)) is not None
+        ),
+        designated_agents=session.designated_agents,
+        avoided_agents=session.agent_ids,
+        quotas=tuple(quotas),
+        scope=scope_of(session),
+    )
+
+
+def build_snapshot(
+    resource_group: str,
+    agents: Sequence[Agent],
+    holdings: Sequence[Holding],
+    pending: Sequence[Session],
+    dependencies: Mapping[SessionId, Session],
+    quotas: Mapping[str, Quota],
+    devices: DeviceReader,
+) -> Snapshot:
+    """One resource group as the scheduler sees it. ``quotas``: those that limit, by
+    :func:`ai.backend.manager.resources.quotas.quota_names`."""
+    by_agent: dict[str, list[Holding]] = {}
+    for holding in holdings:
+        by_agent.setdefault(holding.agent, []).append(holding)
+    return Snapshot(
+        resource_group=resource_group,
+        agents=tuple(agent_view(a, by_agent.get(a.id, ()), devices) for a in agents),
+        pending=tuple(
+            pending_session(s, dependencies, [name for name in quota_names(s) if name in quotas]) for s in pending
+        ),
+        quotas=quotas,
+    )

@@ -1,0 +1,106 @@
+"""Secrets in the shared configuration are sealed as those in the database (decisions 0180, 0168)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from ai.backend.common.errors import InternalError, InvalidInput
+from ai.backend.infra.config_store import GLOBAL, ConfigChange, ConfigScope, ConfigStore, SQLiteConfigStore
+from ai.backend.manager.secrets.sealer import Sealer
+
+log = logging.getLogger(__name__)
+_FOLDER = "config/docker/registry"
+_SECRET = re.compile(rf"{_FOLDER}/[^/]+/password")
+_PLACE = f"{_FOLDER}:password"
+"""One place for all these keys, because `mgr etcd move-subtree` may move them."""
+
+
+class SealedConfigStore:
+    """Wraps a configuration store and seals the passwords of container registries in it.
+
+    Args:
+        opens: whether reads return them opened, or sealed as they are stored. A value that is sealed already is
+            written as it is, so a backup can be restored.
+    """
+
+    def __init__(self, inner: ConfigStore, sealer: Sealer, *, opens: bool) -> None:
+        self._inner = inner
+        self._sealer = sealer
+        self._opens = opens
+
+    async def get(self, key: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> str | None:
+        value = await self._inner.get(key, scopes=scopes)
+        return value if value is None else self._opened(key, value)
+
+    async def get_prefix(self, prefix: str, *, scopes: Sequence[ConfigScope] = (GLOBAL,)) -> dict[str, str]:
+        values = await self._inner.get_prefix(prefix, scopes=scopes)
+        return {key: self._opened(key, value) for key, value in values.items()}
+
+    async def put_many(self, values: Mapping[str, str], *, scope: ConfigScope = GLOBAL) -> int:
+        sealed = {key: self._sealed(key, value) for key, value in values.items()}
+        return await self._inner.put_many(sealed, scope=scope)
+
+    async def delete(self, key: str, *, scope: ConfigScope = GLOBAL, prefix: bool = False) -> int:
+        return await self._inner.delete(key, scope=scope, prefix=prefix)
+
+    def watch(self, prefix: str, *, after: int | None = None) -> AsyncIterator[ConfigChange]:
+        """Values are returned as they are stored."""
+        return self._inner.watch(prefix, after=after)
+
+    async def revision(self) -> int:
+        return await self._inner.revision()
+
+    async def present(self) -> tuple[int, list[ConfigChange]]:
+        """Values are returned as they are stored."""
+        return await self._inner.present()
+
+    def _opened(self, key: str, value: str) -> str:
+        if not self._opens or not _SECRET.fullmatch(key):
+            return value
+        try:
+            return self._sealer.open(value, _PLACE)
+        except InternalError as e:  # one password must not keep everybody from every registry
+            log.error("%s cannot be opened: %s", key, e.message)
+            return ""
+
+    def _sealed(self, key: str, value: str) -> str:
+        if not value or not _SECRET.fullmatch(key) or self._sealer.is_sealed(value):
+            return value
+        return self._sealer.seal(value, _PLACE)
+
+
+async def _secrets(store: ConfigStore) -> dict[str, str]:
+    values = await store.get_prefix(_FOLDER)
+    return {key: value for key, value in values.items() if value and _SECRET.fullmatch(key)}
+
+
+async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
+    """Seal all that is plain or sealed with an older key with the newest one; return the number of values.
+
+    Raises:
+        InvalidInput: the key of some is missing; nothing is changed. Unavailable: the store is away.
+    """
+    if not sealer.is_on:
+        return 0
+    stale = {key: text for key, text in (await _secrets(store)).items() if not sealer.is_current(text)}
+    missing = {key for text in stale.values() if (key := sealer.missing_key_id(text)) is not None}
+    if missing:
+        raise InvalidInput(
+            f"Passwords of container registries were sealed with the key {', '.join(sorted(missing))}, which the key "
+            "file has not. Put that file back; if it is lost, `backend.ai mgr secrets reissue` forgets them."
+        )
+    if stale:
+        await store.put_many({key: sealer.seal(sealer.open(text, _PLACE), _PLACE) for key, text in stale.items()})
+        if isinstance(store, SQLiteConfigStore):
+            await store.forget_past(stale)
+    return len(stale)
+
+
+async def forget_lost(store: ConfigStore, sealer: Sealer) -> int:
+    """Empty the passwords whose key is missing; return their number."""
+    lost = {key: "" for key, text in (await _secrets(store)).items() if sealer.missing_key_id(text) is not None}
+    if lost:
+        await store.put_many(lost)
+    return len(lost)

@@ -1,0 +1,1 @@
+"""Services of sessions and tunnels to them."""

@@ -1,0 +1,99 @@
+"""Services of sessions, as their users start, stop and look at them. Connections to them are tunnels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ai.backend.common.errors import BackendError, Conflict
+from ai.backend.common.states import RUNNING_SESSION_STATUSES
+from ai.backend.common.wire.execution import ArgumentValue, KernelRef, ServiceState, StartService, StopService
+from ai.backend.common.wire.link import AgentCommands
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.sessions.lookup import SessionFinder
+from ai.backend.manager.sessions.model import Session
+
+_PRIVATE_PROTOCOL = "internal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceRequest:
+    """``port`` is one of the service's; ``envs`` and ``arguments`` are those that its definition allows."""
+
+    app: str
+    port: int | None = None
+    envs: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, ArgumentValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedService:
+    """A service as clients know it: its declared ports, and its state if the session runs and its agent answers."""
+
+    name: str
+    protocol: str
+    ports: tuple[int, ...]
+    state: ServiceState | None = None
+
+
+class ServicePorts:
+    """Every method raises SessionNotFound and TooManySessionsMatched."""
+
+    def __init__(self, finder: SessionFinder, gateway: AgentGateway) -> None:
+        self._finder = finder
+        self._gateway = gateway
+
+    async def start(
+        self, caller: Caller, ref: str, request: ServiceRequest, *, owner_access_key: str | None = None
+    ) -> ServiceState:
+        """Answers once it listens; one that runs is left alone.
+
+        Raises:
+            NotFound: the session has no such service. InvalidInput: it takes no such argument, variable or port.
+            Forbidden: the session's node does not let anything be served. Conflict: the session does not run.
+            RunError: it ended or never listened. Unavailable, DeadlineExceeded: its agent is away.
+        """
+        session, agent = await self._running(caller, ref, owner_access_key)
+        return await agent.start_service(
+            StartService(
+                kernel_id=str(session.main.id),
+                name=request.app,
+                port=request.port,
+                envs=dict(request.envs),
+                arguments=dict(request.arguments),
+            )
+        )
+
+    async def stop(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> None:
+        """One that does not run is no error. Raises as :meth:`start`."""
+        session, agent = await self._running(caller, ref, owner_access_key)
+        await agent.stop_service(StopService(kernel_id=str(session.main.id), name=name))
+
+    async def list(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Sequence[OfferedService]:
+        """What the session offers, whatever state it is in."""
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, may_be_recent=True)
+        states: dict[str, ServiceState] = {}
+        if session.status in RUNNING_SESSION_STATUSES and session.main.agent is not None and session.service_ports:
+            agent = self._gateway.agent(session.main.agent)
+            try:
+                states = {s.name: s for s in await agent.list_services(KernelRef(kernel_id=str(session.main.id)))}
+            except BackendError:
+                pass  # the agent is away: what is declared is known all the same
+        return [_offered(port, states) for port in session.service_ports if port.get("protocol") != _PRIVATE_PROTOCOL]
+
+    async def _running(self, caller: Caller, ref: str, owner: str | None) -> tuple[Session, AgentCommands]:
+        session = await self._finder.one(caller, ref, owner_access_key=owner, to_change=True, may_be_recent=True)
+        if session.status not in RUNNING_SESSION_STATUSES or session.main.agent is None:
+            raise Conflict(
+                f"The session is {session.status}, not RUNNING.",
+                data={"status": session.status.value, "reason": session.status_info},
+            )
+        return session, self._gateway.agent(session.main.agent)
+
+
+def _offered(port: Mapping[str, Any], states: Mapping[str, ServiceState]) -> OfferedService:
+    name = str(port["name"])
+    ports = tuple(int(number) for number in port.get("container_ports") or ())
+    return OfferedService(name=name, protocol=str(port.get("protocol", "tcp")), ports=ports, state=states.get(name))

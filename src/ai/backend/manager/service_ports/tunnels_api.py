@@ -1,0 +1,173 @@
+"""Tunnels over WebSockets: the bytes of one connection to a service, in binary frames (wire contract 2.3).
+
+A WebSocket has no half that ends: where the client says ``half-close``, an empty frame is the end of that way, and the
+socket is closed when both have ended. To any other client the socket is closed once the service has said all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket as sockets
+from typing import Annotated
+
+from aiohttp import WSCloseCode, WSMsgType, web
+from msgspec import Meta
+
+from ai.backend.common.errors import BackendError
+from ai.backend.infra.http.decode import refuse
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.streams import PING_INTERVAL_S, open_socket
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.service_ports.api import arguments_of, envs_of
+from ai.backend.manager.service_ports.tunnels import Tunnel, TunnelRequest, TunnelService
+
+LINGER_S = 5.0
+_KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+
+
+class TunnelQuery(Schema, frozen=True, rename="kebab"):
+    """``envs`` and ``arguments`` are JSON objects, as for a start. ``service`` is an older name of ``app``."""
+
+    app: Annotated[str, Meta(max_length=64)] | None = None
+    service: Annotated[str, Meta(max_length=64)] | None = None
+    port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
+    arguments: Annotated[str, Meta(max_length=16_384)] | None = None
+    envs: Annotated[str, Meta(max_length=16_384)] | None = None
+    half_close: bool = False
+
+
+class TunnelsApi:
+    """``{s}`` is a name or id, as in the REST calls."""
+
+    def __init__(self, tunnels: TunnelService) -> None:
+        self._tunnels = tunnels
+
+    @route("GET", "/stream/session/{s}/tcpproxy", kind="socket", query=TunnelQuery)
+    @route("GET", "/stream/session/{s}/httpproxy", kind="socket", query=TunnelQuery)
+    async def proxy(self, call: Call[Nothing, TunnelQuery]) -> web.StreamResponse:
+        """Connect to a service of the session, which is started if it does not run; bytes in binary frames."""
+        wanted = tunnel_request(call.query)
+        tunnel = await self._tunnels.open(
+            caller_of(call), call.params["s"], wanted, owner_access_key=call.owner_access_key
+        )
+        try:
+            # No pongs are waited for: whoever reads slowly answers late, and is there all the same.
+            async with open_socket(call.request, heartbeat_s=None) as socket:
+                _keep_alive(call.request)
+                await _Carrier(
+                    socket, tunnel, half_close=call.query.half_close, idle_s=self._tunnels.settings.idle_timeout
+                ).carry()
+        finally:
+            await tunnel.close()
+        return socket
+
+
+def tunnel_request(query: TunnelQuery) -> TunnelRequest:
+    """Raises InvalidInput, naming the field."""
+    app = query.app or query.service
+    if not app:
+        raise refuse({"app": "missing"})
+    return TunnelRequest(
+        app=app,
+        port=query.port,
+        envs=envs_of(query.envs),
+        arguments=arguments_of(query.arguments),
+    )
+
+
+def _keep_alive(request: web.Request) -> None:
+    """Have the system find out that a silent client has gone."""
+    line = request.transport.get_extra_info("socket") if request.transport is not None else None
+    if line is None or line.family not in (sockets.AF_INET, sockets.AF_INET6):
+        return
+    line.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(sockets, name):
+            line.setsockopt(sockets.IPPROTO_TCP, getattr(sockets, name), value)
+
+
+class _Carrier:
+    """Carries one tunnel's bytes until both ways have ended or either is cut."""
+
+    def __init__(self, socket: web.WebSocketResponse, tunnel: Tunnel, *, half_close: bool, idle_s: float) -> None:
+        self._socket = socket
+        self._tunnel = tunnel
+        self._half_close = half_close
+        self._idle_s = idle_s
+        self._moved_at = asyncio.get_running_loop().time()
+
+    async def carry(self) -> None:
+        inward, outward = asyncio.create_task(self._inward()), asyncio.create_task(self._outward())
+        watch = asyncio.create_task(self._watch())
+        tasks = {inward, outward, watch}
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if outward.done() and outward.exception() is None and self._half_close and not watch.done():
+                await asyncio.wait({inward, watch}, return_when=asyncio.FIRST_COMPLETED)
+            elif inward.done() and inward.exception() is None and inward.result() and not watch.done():
+                await asyncio.wait({outward, watch}, return_when=asyncio.FIRST_COMPLETED)
+            await self._tell_end(inward, outward, watch)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _tell_end(self, *tasks: asyncio.Task[bool]) -> None:
+        for task in tasks:
+            error = task.exception() if task.done() else None
+            if isinstance(error, BackendError):
+                raise error
+            if error is not None and not isinstance(error, ConnectionError):
+                raise error
+
+    async def _inward(self) -> bool:
+        """From the client to the service. True: it has said all, and listens on; False: it has gone.
+
+        What it said before it went is handed on, if the service takes it soon.
+        """
+        async for message in self._socket:
+            if message.type is WSMsgType.BINARY:
+                data = message.data
+            elif message.type is WSMsgType.TEXT:
+                data = message.data.encode()
+            else:
+                continue
+            self._move()
+            if not data and self._half_close:
+                await self._tunnel.write_eof()
+                return True
+            await self._tunnel.write(data)
+        with contextlib.suppress(TimeoutError, BackendError):
+            async with asyncio.timeout(LINGER_S):
+                await self._tunnel.write_eof()
+        return False
+
+    async def _outward(self) -> bool:
+        while data := await self._tunnel.read():
+            await self._socket.send_bytes(data)
+            self._move()
+        if self._half_close:
+            await self._socket.send_bytes(b"")
+        return True
+
+    def _move(self) -> None:
+        self._moved_at = asyncio.get_running_loop().time()
+
+    async def _watch(self) -> bool:
+        """Say now and then that this connection is alive, to whatever lies between; end it where that is the rule."""
+        pinged_at = self._moved_at
+        while True:
+            now = asyncio.get_running_loop().time()
+            waits = [pinged_at + PING_INTERVAL_S - now]
+            if self._idle_s:
+                waits.append(self._moved_at + self._idle_s - now)
+                if waits[1] <= 0:
+                    with contextlib.suppress(ConnectionError):
+                        await self._socket.close(code=WSCloseCode.OK, message=b"nothing came for too long")
+                    return True
+            if waits[0] <= 0:
+                pinged_at = now
+                await self._socket.ping()
+                continue
+            await asyncio.sleep(min(waits))

@@ -1,1 +1,0 @@
-"""Session templates and cluster templates."""

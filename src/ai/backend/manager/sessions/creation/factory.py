@@ -1,0 +1,301 @@
+"""From a request to a session that may be stored: every check that needs no lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
+from uuid import UUID
+
+from ai.backend.common.errors import (
+    ImageNotFound,
+    InvalidInput,
+    InvalidQuantity,
+    LimitExceeded,
+    UnsupportedResource,
+)
+from ai.backend.common.ids import KernelId, SessionId, SlotName
+from ai.backend.common.names import check_slot_name
+from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
+from ai.backend.common.states import SessionStatus, SlotType
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.agents.capabilities import ENCRYPTION, is_encrypted, needs_of, with_networks
+from ai.backend.manager.agents.slots import SlotCatalogue
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.dotfiles.service import SessionDefaults
+from ai.backend.manager.folders.model import FolderMount
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.images.model import Image
+from ai.backend.manager.images.service import Catalogue, merge_images, resolve_image
+from ai.backend.manager.scheduling.snapshot import DeviceReader
+from ai.backend.manager.sessions.creation.feasibility import DEFAULT_SLOTS, Member, Place, Placing, of_class
+from ai.backend.manager.sessions.creation.mounts import SessionMounts
+from ai.backend.manager.sessions.creation.request import (
+    _OPTIONS,
+    check_callback,
+    check_environ,
+    check_flags,
+    check_ports,
+    check_requirements,
+    check_shape,
+    check_text,
+    parse_start,
+)
+from ai.backend.manager.sessions.model import CreateSession, Kernel, OwnerLimits, Session
+from ai.backend.manager.sessions.settings import SessionSettings
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.system.service import ManagerState
+
+
+class SessionFactory:
+    """Builds a PENDING session of a request, or says which field of it is wrong."""
+
+    def __init__(
+        self,
+        sessions: SessionStore,
+        agents: AgentStore,
+        identities: IdentityStore,
+        slots: SlotCatalogue,
+        settings: SessionSettings,
+        clock: Clock,
+        id_generator: IdGenerator,
+        devices: DeviceReader,
+        mounts: SessionMounts | None = None,
+        defaults: SessionDefaults | None = None,
+        state: ManagerState | None = None,
+        images: Catalogue | None = None,
+    ) -> None:
+        self._images = images
+        self._mounts = mounts
+        self._defaults = defaults
+        self._state = state
+        self._sessions = sessions
+        self._agents = agents
+        self._placing = Placing(identities, agents, devices)
+        self._identities = identities
+        self._known_slots = slots
+        self._settings = settings
+        self._clock = clock
+        self._id_generator = id_generator
+        self._devices = devices
+
+    async def build(
+        self, caller: Caller, owner: Caller, request: CreateSession, session_id: SessionId | None = None
+    ) -> tuple[Session, OwnerLimits]:
+        """The session, and what its owner may have with it. ``session_id`` None: a new one.
+
+        See ``SessionService.create`` for the errors.
+        """
+        if self._state is not None:
+            await self._state.check_running()
+        check_shape(request, self._settings)
+        now = self._clock.now()
+        place = await self._placing.find(caller, owner, request)
+        encrypted = self._settings.encrypt_networks or is_encrypted(check_flags(request))
+        needs = needs_of(request.cluster_size, request.cluster_mode, "", encrypted=encrypted)
+        if needs:
+            place = replace(place, agents=with_networks(place.agents, place.resource_group, needs))
+        image = await self._image(owner, place, request.image, request.architecture)
+        limits = await self._check_policy(owner, request)
+        slots = self._slots(request.resources, image)
+        members = await self._members(owner, request, image, slots, place)
+        if request.runtime_class:
+            place, members = of_class(request.runtime_class, place, members, self._devices)
+        await self._placing.check_fits(request, members, place)
+        mounts = await self._resolve_mounts(owner, request)
+        bootstrap_script = request.bootstrap_script
+        if self._defaults is not None:
+            bootstrap_script = await self._defaults.apply(owner, place.domain, place.group.id, request, mounts)
+        session_id = session_id or SessionId(self._id_generator.uuid())
+        session = Session(
+            id=session_id,
+            name=request.name or f"session-{session_id.hex[:10]}",
+            type=request.type,
+            status=SessionStatus.PENDING,
+            status_history={SessionStatus.PENDING.value: now.isoformat()},
+            status_changed=now,
+            domain_name=place.domain,
+            group_id=place.group.id,
+            group_name=place.group.name,
+            user_id=owner.user_id,
+            user_email=owner.email,
+            access_key=owner.access_key,
+            created_by=caller.access_key,
+            image=image.name,
+            architecture=image.architecture,
+            tag=request.tag,
+            cluster_mode=request.cluster_mode,
+            cluster_size=request.cluster_size,
+            runtime_class=request.runtime_class,
+            requested_slots=slots,
+            variant_requirements=check_requirements(request.variant_requirements),
+            resource_opts=self._options(request, slots),
+            environ=check_environ(request.environ, max_bytes=self._settings.max_environ_bytes),
+            mounts=tuple(mount.name for mount in mounts),
+            vfolder_mounts=mounts,
+            startup_command=request.startup_command,
+            bootstrap_script=bootstrap_script,
+            callback_url=check_callback(request.callback_url),
+            starts_at=parse_start(request.starts_at, now) if request.starts_at else None,
+            dependencies=await self._dependencies(owner, request.dependencies),
+            priority=place.priority,
+            scaling_group=place.resource_group,
+            designated_agents=place.designated,
+            preopen_ports=check_ports(request.preopen_ports),
+            batch_timeout_s=request.batch_timeout_s,
+            exec_timeout_s=request.exec_timeout_s,
+            created_at=now,
+            kernels=self._kernels(session_id, members, now),
+        )
+        return session, limits
+
+    async def is_image_of(self, session: Session, wanted: str) -> bool:
+        """Whether ``wanted`` names the image of this session, directly or by an alias that holds now."""
+        if session.image == wanted:
+            return True
+        agents = await self._agents.agents(scaling_group=session.scaling_group)
+        try:
+            registered, aliases = await self._images.known_as(wanted) if self._images is not None else ((), ())
+            known = merge_images(agents, registered, aliases)
+            return resolve_image(known, wanted, session.architecture).name == session.image
+        except ImageNotFound:
+            return False
+
+    async def _resolve_mounts(self, owner: Caller, request: CreateSession) -> tuple[FolderMount, ...]:
+        if self._mounts is not None:
+            return await self._mounts.resolve(owner, request.mounts, request.mount_map, request.mount_options)
+        for folder in (*request.mounts, *request.mount_map, *request.mount_options):
+            raise InvalidInput(
+                f"The folder {folder[:64]!r} cannot be mounted: this cluster keeps no folders.",
+                data={"config.mounts": f"no such folder: {folder[:64]}"},
+            )
+        return ()
+
+    async def _image(self, owner: Caller, place: Place, wanted: str, architecture: str | None) -> Image:
+        """Raises as :meth:`Catalogue.choose`."""
+        if self._images is None:
+            return resolve_image(merge_images(place.agents), wanted, architecture)
+        return await self._images.choose(owner, place.domain, place.agents, wanted, architecture)
+
+    async def _members(
+        self, owner: Caller, request: CreateSession, image: Image, slots: ResourceSlot, place: Place
+    ) -> tuple[Member, ...]:
+        """The kernels to be, those of one role in a row."""
+        if not request.roles:
+            roles = [("main", 1), ("sub", request.cluster_size - 1)]
+            return tuple(Member(role, i + 1, image, slots) for role, size in roles for i in range(size))
+        found: list[Member] = []
+        for role in request.roles:
+            its = await self._image(owner, place, role.image, role.architecture)
+            if role.name == "main" and its.name != image.name:
+                its = image  # the request has named another one
+            wanted = {**(role.resources or {}), **((request.resources or {}) if role.name == "main" else {})}
+            needed = self._slots(wanted, its)
+            environ = check_environ(role.environ, max_bytes=self._settings.max_environ_bytes)
+            script = check_text(role.bootstrap_script, "bootstrap_script", self._settings.max_script_bytes)
+            options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
+            found += [Member(role.name, i + 1, its, needed, options) for i in range(role.replicas)]
+        return tuple(found)
+
+    async def _check_policy(self, owner: Caller, request: CreateSession) -> OwnerLimits:
+        """What the owner may have at a time; whoever inserts the session counts it."""
+        found = await self._identities.policies(name=owner.resource_policy)
+        if not found:
+            return OwnerLimits()
+        policy = found[0]
+        if request.cluster_size > policy.max_containers_per_session:
+            limit = policy.max_containers_per_session
+            raise LimitExceeded(f"Your policy allows {limit} kernels in a session.", data={"clusterSize": limit})
+        return OwnerLimits(
+            max_live=policy.max_concurrent_sessions or None,
+            max_pending=policy.max_pending_session_count or None,
+            max_pending_slots=policy.max_pending_session_resource_slots,
+        )
+
+    def _slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
+        known = self._known_slots.known
+        asked: dict[str, Decimal] = {}
+        for name, value in (resources or {}).items():
+            check_slot_name(name)
+            try:
+                quantity = parse_quantity(value, is_bytes=name in known and known[name].slot_type is SlotType.BYTES)
+            except InvalidQuantity as e:
+                raise InvalidQuantity(f"{name}: {e}", data={"config.resources": f"{name}: malformed"}) from None
+            if name not in known:
+                if not quantity:
+                    continue
+                there_are = ", ".join(sorted(known)) or "none"
+                raise UnsupportedResource(
+                    f"No agent has ever offered the resource slot {name!r}; known slots are {there_are}.",
+                    data={"config.resources": f"unknown slot: {name}", "available": sorted(known)},
+                )
+            if quantity.is_infinite():
+                raise InvalidQuantity(f"{name} must be finite", data={"config.resources": f"{name}: malformed"})
+            asked[name] = quantity
+        minimum = image.min_slots
+        for slot in ("cpu", "mem"):
+            if slot in known and slot not in asked:
+                asked[slot] = minimum[slot] or DEFAULT_SLOTS[SlotName(slot)]
+        for slot, least in minimum.items():
+            if asked.setdefault(slot, least) < least:
+                raise InvalidInput(
+                    f"The image {image.name} needs at least {least} of {slot}.",
+                    data={"config.resources": f"{slot}: below the minimum of the image"},
+                )
+        return ResourceSlot(asked).nonzero()
+
+    def _options(self, request: CreateSession, slots: ResourceSlot) -> dict[str, str]:
+        options = dict(request.resource_opts)
+        for name in options:
+            if name not in _OPTIONS:
+                raise InvalidInput(f"unknown resource option {name[:64]!r}", data={"config.resource_opts": "unknown"})
+        try:
+            shmem = BinarySize.parse(str(options.get("shmem", self._settings.default_shmem)))
+        except InvalidQuantity as e:
+            raise InvalidQuantity(f"shmem: {e}", data={"config.resource_opts": "shmem: malformed"}) from None
+        if "shmem" in options and slots["mem"] and shmem > slots["mem"]:
+            raise InvalidInput(
+                "shmem exceeds the memory of the session", data={"config.resource_opts": "shmem: too large"}
+            )
+        return {
+            **options,
+            **check_flags(request),
+            **({ENCRYPTION: "true"} if self._settings.encrypt_networks else {}),
+            "shmem": str(int(min(Decimal(shmem), slots["mem"] or Decimal(shmem)))),
+        }
+
+    async def _dependencies(self, owner: Caller, refs: Sequence[str]) -> tuple[SessionId, ...]:
+        found: list[SessionId] = []
+        for ref in refs:
+            try:
+                session = await self._sessions.get(SessionId(UUID(ref)))
+            except ValueError:
+                live = await self._sessions.find_live(owner.access_key, ref)
+                exact = [s for s in live if s.name == ref] or live
+                newest = await self._sessions.newest_named(owner.access_key, ref)
+                session = exact[0] if len(exact) == 1 else newest
+            if session is None or session.user_id != owner.user_id:
+                raise InvalidInput(f"There is no session {ref[:64]!r} to depend on.", data={"dependencies": "unknown"})
+            found.append(session.id)
+        return tuple(dict.fromkeys(found))
+
+    def _kernels(self, session_id: SessionId, members: Sequence[Member], now: datetime) -> tuple[Kernel, ...]:
+        return tuple(
+            Kernel(
+                id=KernelId(session_id if rank == 0 else self._id_generator.uuid()),
+                session_id=session_id,
+                cluster_role=member.role,
+                cluster_idx=member.number,
+                local_rank=rank,
+                cluster_hostname=f"{member.role}{member.number}",
+                image=member.image.name,
+                architecture=member.image.architecture,
+                status_changed=now,
+                requested_slots=member.slots,
+                role_options=member.options,
+                created_at=now,
+            )
+            for rank, member in enumerate(members)
+        )

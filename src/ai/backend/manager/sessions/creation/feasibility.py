@@ -1,0 +1,222 @@
+"""Where a session that is asked for belongs, and whether it could ever be there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+from ai.backend.common.devices import DeviceHealth
+from ai.backend.common.errors import (
+    Forbidden,
+    ImageNotFound,
+    InsufficientResource,
+    InvalidInput,
+    NotFound,
+    ResourceError,
+    UnsupportedResource,
+)
+from ai.backend.common.ids import AgentId, DomainName, ResourceGroupName, SlotName
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import AgentStatus, ClusterMode
+from ai.backend.core.allocation.node import NodeAllocator
+from ai.backend.core.scheduling.options import USUAL_PRIORITY, read
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.agents.capabilities import with_class
+from ai.backend.manager.agents.model import Agent
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.identity.model import Group
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.images.model import Image
+from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.scheduling.snapshot import DeviceReader
+from ai.backend.manager.sessions.model import CreateSession
+
+DEFAULT_SLOTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_456)}
+
+
+def _check_devices(agents: Sequence[Agent], slots: ResourceSlot, devices: DeviceReader) -> None:
+    """Refuse what fits the sums of an agent but never its devices (a part of a share, a share larger than a device).
+
+    Raises:
+        ResourceError: what the last of the agents says; none of them could take one kernel even if it were empty.
+    """
+    if all(name in DEFAULT_SLOTS for name in slots.nonzero()):
+        return
+    refusal: ResourceError | None = None
+    for agent in agents:
+        # What has failed may come back.
+        well = [
+            replace(p, devices=tuple(replace(d, health=DeviceHealth.HEALTHY) for d in p.devices))
+            for p in devices.plugins_of(agent)
+        ]
+        try:
+            NodeAllocator.from_devices(well).allocate(slots)
+        except ResourceError as e:
+            refusal = e
+        else:
+            return
+    if refusal is not None:
+        raise refusal
+
+
+def _slot_names(agent: Agent, devices: DeviceReader) -> frozenset[str]:
+    """Every slot of an agent, whether or not one of its devices is healthy now."""
+    return frozenset(s.slot_name for p in devices.plugins_of(agent) for d in p.devices for s in d.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a session is to be, and the agents that might take it. ``open_groups``: all that are open to its owner."""
+
+    domain: DomainName
+    group: Group
+    resource_group: ResourceGroupName
+    open_groups: frozenset[ResourceGroupName]
+    agents: Sequence[Agent]
+    designated: tuple[AgentId, ...]
+    priority: int = USUAL_PRIORITY
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One kernel to be. ``number`` counts from 1 in each role."""
+
+    role: str
+    number: int
+    image: Image
+    slots: ResourceSlot
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup) -> int:
+    """What the resource group allows of a session; its priority.
+
+    Raises:
+        InvalidInput: sessions of this type are not for this group, or the priority is larger than users may have.
+    """
+    options = read(group.scheduler_opts)
+    if request.type not in options.allowed_session_types:
+        allowed = sorted(options.allowed_session_types)
+        raise InvalidInput(
+            f"Resource group {group.name} runs sessions of type {', '.join(allowed)} only.",
+            data={"type": "not allowed", "available": allowed},
+        )
+    if request.priority is None:
+        return min(USUAL_PRIORITY, options.max_priority)
+    if request.priority > options.max_priority and not caller.is_any_admin:
+        raise InvalidInput(
+            f"The priority may be at most {options.max_priority} in resource group {group.name}.",
+            data={"priority": "too large", "max": options.max_priority},
+        )
+    return request.priority
+
+
+def of_class(
+    name: str, place: Place, members: Sequence[Member], devices: DeviceReader
+) -> tuple[Place, tuple[Member, ...]]:
+    """The agents that have the runtime class, and the kernels with what it costs. Raises as ``with_class``."""
+    agents, cost = with_class(place.agents, name, [m.slots for m in members], place.resource_group, devices)
+    return replace(place, agents=agents), tuple(replace(m, slots=m.slots + cost) for m in members)
+
+
+class Placing:
+    """Finds the place of a request among what its owner may use."""
+
+    def __init__(self, identities: IdentityStore, agents: AgentStore, devices: DeviceReader) -> None:
+        self._devices = devices
+        self._identities = identities
+        self._agents = agents
+
+    async def find(self, caller: Caller, owner: Caller, request: CreateSession) -> Place:
+        """The group, resource group and agents that ``request`` names, or the first that are open to ``owner``.
+
+        Raises:
+            NotFound: what is named is not there for the owner. Forbidden: ``caller`` may not choose agents.
+            InvalidInput: the resource group refuses such a session.
+        """
+        domain = DomainName(request.domain or owner.domain_name)
+        if domain != owner.domain_name and not caller.is_superadmin:
+            raise NotFound(f"There is no domain {domain[:64]!r} for you.", data={"domain": "unknown"})
+        name = request.group or "default"
+        groups = await self._identities.groups(domain_name=domain, user_id=owner.user_id)
+        if caller.is_any_admin:
+            groups += await self._identities.groups(domain_name=domain)
+        group = next((g for g in groups if name in (g.name, str(g.id))), None)
+        if group is None or not group.is_active:
+            raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
+        allowed = await self._identities.resource_groups(
+            domain_name=domain, group_ids=[group.id], access_key=owner.access_key, is_active=True
+        )
+        wanted = request.scaling_group
+        chosen = next((r for r in allowed if r.name == wanted), None) if wanted else next(iter(allowed), None)
+        if chosen is None:
+            raise NotFound(
+                f"There is no resource group {wanted[:64]!r} for you."
+                if wanted
+                else "No resource group is open to you.",
+                data={"config.scalingGroup": "unknown", "available": [r.name for r in allowed]},
+            )
+        agents = await self._agents.agents(scaling_group=chosen.name)
+        agents = [a for a in agents if a.status is not AgentStatus.TERMINATED]
+        if request.agent_list and not caller.is_any_admin:
+            raise Forbidden("Only administrators choose agents.", data={"config.agentList": "not allowed"})
+        known = {a.id for a in agents}
+        for agent in request.agent_list:
+            if agent not in known:
+                raise NotFound(f"There is no agent {agent[:64]!r}.", data={"config.agentList": "unknown"})
+        open_groups = frozenset(r.name for r in allowed)
+        designated = tuple(AgentId(a) for a in request.agent_list)
+        priority = _check_options(caller, request, chosen)
+        return Place(domain, group, chosen.name, open_groups, agents, designated, priority)
+
+    async def check_fits(self, request: CreateSession, members: Sequence[Member], place: Place) -> None:
+        """Refuse what no agent could hold even if it were empty: it would wait for ever.
+
+        Raises:
+            ImageNotFound: no agent has this architecture. UnsupportedResource: no agent has such a slot.
+            InsufficientResource, or what the allocator raises: no agent has as much.
+        """
+        whole = sum((member.slots for member in members), ResourceSlot())
+        is_together = request.cluster_mode is ClusterMode.SINGLE_NODE
+        for member in {member.role: member for member in members}.values():
+            await self._check_holds(member.image, member.slots, whole if is_together else member.slots, place)
+
+    async def _check_holds(self, image: Image, slots: ResourceSlot, whole: ResourceSlot, place: Place) -> None:
+        candidates = [
+            a
+            for a in place.agents
+            if a.architecture == image.architecture and (not place.designated or a.id in place.designated)
+        ]
+        roomy = [a for a in candidates if whole <= a.capacity]
+        if roomy:
+            _check_devices(roomy, slots, self._devices)
+            return
+        if not candidates:
+            raise ImageNotFound(f"No agent of {place.resource_group} can run {image.name} ({image.architecture}).")
+        await self._check_offered(slots, candidates, place)
+        shortages = {a.id: whole.shortage(a.capacity) for a in candidates}
+        closest, lack = min(shortages.items(), key=lambda item: (len(item[1]), sum(item[1].values()), item[0]))
+        lacking = ", ".join(f"{name} ({amount} short)" for name, amount in lack.to_json().items())
+        raise InsufficientResource(
+            f"No agent of {place.resource_group} could hold this even if it were empty; {closest} comes closest and "
+            f"lacks {lacking}.",
+            data={"config.resources": "larger than every agent", "shortage": lack.to_json()},
+        )
+
+    async def _check_offered(self, slots: ResourceSlot, candidates: Sequence[Agent], place: Place) -> None:
+        """Refuse a slot that these agents do not have at all; other resource groups are named if they are open."""
+        had = {name for a in candidates for name in _slot_names(a, self._devices)}
+        missing = next((name for name in sorted(slots.nonzero()) if name not in had), None)
+        if missing is None:
+            return
+        elsewhere = sorted(
+            {a.scaling_group for a in await self._agents.agents() if missing in a.capacity} & place.open_groups
+        )
+        where = f"agent {', '.join(place.designated)}" if place.designated else f"resource group {place.resource_group}"
+        hint = f"it is in {', '.join(elsewhere)}" if elsewhere else "nor has any other that is open to you"
+        raise UnsupportedResource(
+            f"The {where} has no resource slot {missing}; {hint}.",
+            data={"config.resources": f"not there: {missing}", "slot": missing, "resource_groups": elsewhere},
+        )

@@ -1,0 +1,153 @@
+"""What a request for a session may say, by itself: checks that ask nobody."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
+
+from ai.backend.common.devices import VariantProperty
+from ai.backend.common.errors import InvalidInput
+from ai.backend.common.names import check_env_name, check_session_name
+from ai.backend.common.states import SessionType
+from ai.backend.manager.agents.capabilities import ENCRYPTION
+from ai.backend.manager.sessions.model import CreateSession
+from ai.backend.manager.sessions.settings import SessionSettings
+
+_DURATION = re.compile(r"\+?(?P<number>\d{1,9}(?:\.\d{1,6})?)\s*(?P<unit>[smhdw])")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_MAX_PORTS = 20
+_MAX_REQUIREMENTS = 32
+
+
+def parse_start(text: str, now: datetime) -> datetime:
+    """ISO 8601 (UTC where no zone is named) or a duration from now, as ``90s`` or ``1.5h``.
+
+    Raises:
+        InvalidInput: neither.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    try:
+        if match is not None:
+            return now + timedelta(seconds=float(match["number"]) * _UNITS[match["unit"]])
+        parsed = datetime.fromisoformat(text.strip())
+        return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidInput("starts_at is neither a time nor a duration", data={"starts_at": "malformed"}) from None
+
+
+def check_environ(environ: Mapping[str, str], *, max_bytes: int) -> dict[str, str]:
+    """Names that a shell accepts, values without NUL, everything together not too large."""
+    for name, value in environ.items():
+        check_env_name(name)
+        if "\0" in value:
+            raise InvalidInput(f"{name} contains a NUL", data={"config.environ": "malformed"})
+    if sum(len(k.encode()) + len(v.encode()) for k, v in environ.items()) > max_bytes:
+        raise InvalidInput(f"environ exceeds {max_bytes} bytes", data={"config.environ": "too large"})
+    return dict(environ)
+
+
+def check_text(text: str | None, field: str, limit: int) -> str | None:
+    """``text``, if it has no NUL and at most ``limit`` bytes. Raises InvalidInput with ``field``."""
+    if text is not None and (len(text.encode()) > limit or "\0" in text):
+        raise InvalidInput(f"{field} exceeds {limit} bytes or contains a NUL", data={field: "too large or malformed"})
+    return text
+
+
+def check_callback(url: str | None) -> str | None:
+    """``url``, if it is one of HTTP. Raises InvalidInput."""
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    # urlsplit drops line breaks silently, whoever sends the URL on would not
+    is_text = url.isprintable() and " " not in url
+    if len(url) > 2048 or not is_text or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInput("callback_url is not an http(s) URL", data={"callback_url": "malformed"})
+    return url
+
+
+_WORDS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+def check_flags(request: CreateSession) -> dict[str, str]:
+    """The resource options that are true or false, in one spelling: whether the session may be ended for others,
+    whether it starts over then, and whether its network is encrypted between agents.
+
+    Raises:
+        InvalidInput: neither true nor false; or an interactive session is to start over, which would lose what its user
+            has done.
+    """
+    found: dict[str, str] = {}
+    for name in ("preemptible", "restartable", ENCRYPTION):
+        if (value := request.resource_opts.get(name)) is None:
+            continue
+        said = _WORDS.get(str(value).strip().lower())
+        if said is None:
+            raise InvalidInput(f"{name} is true or false", data={"config.resource_opts": f"{name}: malformed"})
+        if said and name == "restartable" and request.type is not SessionType.BATCH:
+            raise InvalidInput(
+                "Only a batch session can start over.",
+                data={"config.resource_opts": "restartable: not a batch session"},
+            )
+        found[name] = str(said).lower()
+    return found
+
+
+def check_requirements(texts: Sequence[str]) -> tuple[str, ...]:
+    """Requirements in their canonical form, each once. Whether any device meets them is the scheduler's word.
+
+    Raises:
+        InvalidInput: too many of them, or one that is not ``namespace::feature::value`` of printable text.
+    """
+    field = "config.variant_requirements"
+    if len(texts) > _MAX_REQUIREMENTS:
+        raise InvalidInput(
+            f"a session may have {_MAX_REQUIREMENTS} variant requirements at most", data={field: "too many"}
+        )
+    for text in texts:
+        if not text.isprintable():
+            raise InvalidInput(f"{text[:64]!r} has characters that do not print", data={field: "malformed"})
+    try:
+        return tuple(dict.fromkeys(str(VariantProperty.parse(text)) for text in texts))
+    except InvalidInput as e:
+        raise InvalidInput(e.message, data={field: "malformed"}) from None
+
+
+def check_ports(ports: Sequence[int]) -> tuple[int, ...]:
+    """``ports``, if a session may have them open from its start. Raises InvalidInput."""
+    if len(ports) > _MAX_PORTS or len(set(ports)) != len(ports) or any(not 1024 <= p <= 65535 for p in ports):
+        raise InvalidInput(
+            f"preopen_ports takes up to {_MAX_PORTS} different ports of 1024 to 65535",
+            data={"config.preopen_ports": "out of range"},
+        )
+    return tuple(ports)
+
+
+def check_shape(request: CreateSession, settings: SessionSettings) -> None:
+    """Refuse what no session may be, wherever it would go. Raises InvalidInput with the field."""
+    if request.name is not None:
+        check_session_name(request.name)
+    if not 1 <= request.cluster_size <= settings.max_cluster_size:
+        limit = settings.max_cluster_size
+        raise InvalidInput(f"clusterSize must be 1 to {limit}", data={"clusterSize": "out of range"})
+    if request.max_wait_s < 0:
+        raise InvalidInput("maxWaitSeconds must not be negative", data={"maxWaitSeconds": "out of range"})
+    if request.type is SessionType.INFERENCE:
+        raise InvalidInput("inference sessions are made by model services", data={"type": "not supported"})
+    if request.type is SessionType.BATCH and not (request.startup_command or "").strip():
+        raise InvalidInput("a batch session needs a startupCommand", data={"startupCommand": "missing"})
+    for name, value in (("batch_timeout", request.batch_timeout_s), ("exec_timeout", request.exec_timeout_s)):
+        if value is not None and not 0 < value <= 366 * 86_400:
+            raise InvalidInput(f"{name} must be positive seconds", data={name: "out of range"})
+    check_text(request.tag, "tag", 256)
+    if request.tag is not None and not request.tag.isprintable():
+        raise InvalidInput("a tag has no control characters", data={"tag": "malformed"})
+    check_text(request.startup_command, "startupCommand", settings.max_script_bytes)
+    check_text(request.bootstrap_script, "bootstrap_script", settings.max_script_bytes)
+
+
+_OPTIONS = frozenset({"shmem", "allow_fractional_resource_fragmentation", "preemptible", "restartable", ENCRYPTION})

@@ -1,0 +1,1 @@
+"""Loops and reports that move sessions: launch, terminate, watchdog, reconcile."""

@@ -1,0 +1,98 @@
+"""What an agent is told about a kernel. Pure.
+
+The variables are those of peer facts 2.7 that only the manager knows; the user's own come first, so ours win.
+"""
+
+from __future__ import annotations
+
+from ai.backend.common.slots import BinarySize
+from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, MountSpec
+from ai.backend.common.wire.execution import FileBlob
+from ai.backend.manager.dotfiles.model import GivenFiles
+from ai.backend.manager.sessions.model import Kernel, Session
+from ai.backend.manager.sessions.networks import Derive, no_secret, overlay_info
+from ai.backend.manager.sessions.transitions import RELOCATED_FROM
+
+_NOTHING = GivenFiles()
+
+
+def _replicas(session: Session) -> dict[str, int]:
+    replicas: dict[str, int] = {}
+    for kernel in session.kernels:
+        replicas[kernel.cluster_role] = replicas.get(kernel.cluster_role, 0) + 1
+    return replicas
+
+
+def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
+    """The environment of one kernel."""
+    environ = {
+        **session.environ,
+        **kernel.role_options.get("environ", {}),
+        "BACKENDAI_USER_UUID": str(session.user_id),
+        "BACKENDAI_USER_EMAIL": session.user_email,
+        "BACKENDAI_USER_NAME": session.user_email.partition("@")[0],
+        "BACKENDAI_SESSION_ID": str(session.id),
+        "BACKENDAI_SESSION_NAME": session.name,
+        "BACKENDAI_ACCESS_KEY": session.access_key,
+        "BACKENDAI_CLUSTER_SIZE": str(session.cluster_size),
+        "BACKENDAI_CLUSTER_REPLICAS": ",".join(f"{role}:{n}" for role, n in _replicas(session).items()),
+        "BACKENDAI_CLUSTER_HOSTS": ",".join(k.cluster_hostname for k in session.kernels),
+        "BACKENDAI_KERNEL_ID": str(kernel.id),
+        "BACKENDAI_KERNEL_IMAGE": kernel.image,
+        "BACKENDAI_CLUSTER_ROLE": kernel.cluster_role,
+        "BACKENDAI_CLUSTER_IDX": str(kernel.cluster_idx),
+        "BACKENDAI_CLUSTER_LOCAL_RANK": str(kernel.local_rank),
+        "BACKENDAI_CLUSTER_HOST": kernel.cluster_hostname,
+    }
+    if session.preopen_ports:
+        environ["BACKENDAI_PREOPEN_PORTS"] = ",".join(str(port) for port in session.preopen_ports)
+    return environ
+
+
+def kernel_spec(
+    session: Session, kernel: Kernel, given: GivenFiles = _NOTHING, derive: Derive = no_secret
+) -> KernelSpec:
+    """Everything that an agent needs to create the kernel's present attempt. ``derive``: for networks over agents."""
+    is_main = kernel.id == session.main.id
+    return KernelSpec(
+        kernel_id=str(kernel.id),
+        session_id=str(session.id),
+        attempt=kernel.attempt,
+        session_name=session.name,
+        session_type=session.type,
+        image=kernel.image,
+        architecture=kernel.architecture,
+        access_key=session.access_key,
+        user_id=str(session.user_id),
+        user_email=session.user_email,
+        slots=kernel.requested_slots.to_json(),
+        devices={slot: dict(devices) for slot, devices in kernel.devices.items()},
+        generation=kernel.generation,
+        variant_requirements=list(session.variant_requirements),
+        shmem_bytes=int(BinarySize.parse(session.resource_opts.get("shmem", "0"))),
+        environ=kernel_environ(session, kernel),
+        mounts=[
+            MountSpec(name=m.name, source=m.source, target=m.target, read_only=m.read_only)
+            for m in session.vfolder_mounts
+        ],
+        cluster=ClusterInfo(
+            mode=session.cluster_mode,
+            size=session.cluster_size,
+            replicas=_replicas(session),
+            hosts=[k.cluster_hostname for k in session.kernels],
+            overlay=overlay_info(session, kernel, derive),
+        ),
+        cluster_role=kernel.cluster_role,
+        cluster_idx=kernel.cluster_idx,
+        cluster_hostname=kernel.cluster_hostname,
+        local_rank=kernel.local_rank,
+        startup_command=session.startup_command if is_main else None,
+        bootstrap_script=kernel.role_options.get("bootstrap_script") or session.bootstrap_script,
+        dotfiles=[FileBlob(path=d.path, data=d.data.encode(), mode=int(d.permission, 8)) for d in given.dotfiles],
+        ssh_public_key=given.ssh_public_key,
+        batch_timeout_s=session.batch_timeout_s if is_main else None,
+        exec_timeout_s=session.exec_timeout_s,
+        preopen_ports=list(session.preopen_ports),
+        runtime_class=session.runtime_class,
+        relocated_from=kernel.status_data.get(RELOCATED_FROM),
+    )

@@ -1,0 +1,237 @@
+"""Sends the creations and restarts that statuses call for.
+
+A SCHEDULED session is created on the agents of its kernels, a RESTARTING one is restarted. The agents are idempotent by
+(kernel, attempt), so after a crash, or when an agent does not answer, everything is simply sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from ai.backend.common.errors import (
+    BackendError,
+    CreationDeferred,
+    CreationDenied,
+    InvalidInput,
+    NotFound,
+    PluginError,
+    Unavailable,
+    UnsupportedResource,
+)
+from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.wire.agent import CreateKernels, RestartKernel
+from ai.backend.core.lifecycle.events import SessionCreationFailed, SessionDispatched
+from ai.backend.infra.clock import Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.infra.retry import Backoff
+from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.dotfiles.model import GivenFiles
+from ai.backend.manager.dotfiles.service import SessionDefaults
+from ai.backend.manager.images.pulls import Provision
+from ai.backend.manager.sessions.changes import Change
+from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
+from ai.backend.manager.sessions.model import Kernel, Session
+from ai.backend.manager.sessions.networks import Derive, no_secret
+from ai.backend.manager.sessions.settings import SessionSettings
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.transitions import MAX_RETRY_AFTER_S, advance
+from ai.backend.manager.sessions.writer import SessionWriter
+from ai.backend.plugin.crash_points import crash_point
+
+log = logging.getLogger(__name__)
+
+_FOR_GOOD = (CreationDenied, UnsupportedResource, InvalidInput, NotFound, PluginError)
+"""Refusals that another try cannot change. Any other one sends the session back to the scheduler, a few times."""
+_REQUIREMENTS = "requirements"
+"""What an UnsupportedResource names in its data if there is the slot, but no device of it that is as required any more:
+the scheduler, which knows other agents and the news of this one, has the word then."""
+_CAUSE = "launch loop"
+_LAUNCHABLE = (SessionStatus.SCHEDULED, SessionStatus.RESTARTING)
+
+
+class LaunchLoop(PeriodicLoop):
+    """See the module."""
+
+    period_s = 2.0
+
+    def __init__(
+        self,
+        store: SessionStore,
+        writer: SessionWriter,
+        gateway: AgentGateway,
+        clock: Clock,
+        settings: SessionSettings,
+        defaults: SessionDefaults | None = None,
+        provision: Provision | None = None,
+        derive: Derive = no_secret,
+    ) -> None:
+        super().__init__()
+        self._derive = derive
+        self._provision = provision
+        self._defaults = defaults
+        self._store = store
+        self._writer = writer
+        self._gateway = gateway
+        self._clock = clock
+        first_s = min(settings.retry_backoff_s, MAX_RETRY_AFTER_S)
+        self._retry_backoff = Backoff(first_s, MAX_RETRY_AFTER_S)
+        self._under_way: dict[SessionId, asyncio.Task[None]] = {}
+
+    def push(self, session: Session) -> None:
+        """Launch this session now, unless it is under way."""
+        if session.id in self._under_way:
+            return
+        task = asyncio.create_task(self._launch(session))
+        self._under_way[session.id] = task
+        task.add_done_callback(lambda _: self._under_way.pop(session.id, None))
+
+    async def once(self) -> None:
+        for session in await self._store.by_status(_LAUNCHABLE):
+            self._writer.note([session])
+            self.push(session)
+
+    async def stop(self) -> None:
+        """Cancel what is under way; the next start sends it again."""
+        tasks = list(self._under_way.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _launch(self, session: Session) -> None:
+        try:
+            if session.status is SessionStatus.RESTARTING:
+                await self._restart(session)
+            else:
+                await self._create(session)
+        except Exception:  # one session's trouble must not end the others'; the loop sends again
+            log.exception("could not launch session %s", session.id)
+
+    async def _create(self, session: Session) -> None:
+        by_agent: dict[AgentId, list[Kernel]] = {}
+        for kernel in session.kernels:
+            if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
+                by_agent.setdefault(kernel.agent, []).append(kernel)
+        given = await self._defaults.given_to(session) if self._defaults is not None else GivenFiles()
+        crash_point("before-agent-create")
+        agents = list(by_agent)
+        outcomes = await asyncio.gather(*(self._ask(session, a, by_agent[a], given) for a in agents))
+        crash_point("after-agent-create")
+        refused = {a: error for a, error in zip(agents, outcomes, strict=True) if error is not None}
+        attempts = {k.id: k.attempt for k in session.kernels}
+        if not refused:
+            await self._settle(session.id, attempts)
+            return
+        if all(isinstance(error, Unavailable) for error in refused.values()):
+            # Perhaps they have accepted: only they can tell, so the same attempt is sent until they do or are lost.
+            return
+        failed = frozenset(
+            k.id for a, error in refused.items() if not isinstance(error, Unavailable) for k in by_agent[a]
+        )
+        await self._fail(session.id, attempts, failed, refused)
+
+    async def _ask(
+        self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], given: GivenFiles
+    ) -> BackendError | None:
+        """None if the agent accepted."""
+        specs = [kernel_spec(session, k, given, self._derive) for k in kernels]
+        try:
+            request = CreateKernels(kernels=specs)
+            if self._provision is not None:
+                request = await self._provision.request(specs)
+            await self._gateway.agent(agent_id).create_kernels(request)
+        except BackendError as e:
+            log.warning("agent %s refused session %s: %s: %s", agent_id, session.id, e.code, e.message)
+            return e
+        return None
+
+    async def _settle(self, session_id: SessionId, attempts: Mapping[KernelId, int]) -> None:
+        """Become PREPARING, unless the agents' observations were faster."""
+
+        def make(now: Session) -> Change | None:
+            if now.status is not SessionStatus.SCHEDULED or not _same_attempts(now, attempts):
+                return None
+            return advance(now, SessionDispatched(stimulus_id=_CAUSE), now=self._clock.now())
+
+        # An agent that starts at once has its observations on the way: one write less on the path to RUNNING.
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            recent = self._writer.written(session_id)
+            if recent is None or recent.status is not SessionStatus.SCHEDULED:
+                return
+        await self._writer.transition(session_id, make, point="commit-dispatch")
+
+    async def _fail(
+        self,
+        session_id: SessionId,
+        attempts: Mapping[KernelId, int],
+        failed: frozenset[KernelId],
+        refused: Mapping[AgentId, BackendError],
+    ) -> None:
+        """``failed`` are the kernels of agents that refused. The session hears the worst refusal, a kernel its own."""
+        for_good = next(
+            (a for a, e in refused.items() if isinstance(e, _FOR_GOOD) and _REQUIREMENTS not in e.data), None
+        )
+        agent = for_good or next(a for a, e in refused.items() if not isinstance(e, Unavailable))
+        worst = refused[agent]
+        reason = KernelEventReason.CREATION_DENIED if for_good is not None else KernelEventReason.CREATION_DEFERRED
+        event = SessionCreationFailed(kernel_ids=failed, reason=reason, retryable=for_good is None, stimulus_id=_CAUSE)
+        now = self._clock.now()
+
+        def make(session: Session) -> Change | None:
+            if not _same_attempts(session, attempts):
+                return None
+            change = advance(session, event, now=now)
+            if change is None:
+                return None
+            places = {k.id: k.agent for k in session.kernels}
+            kernels = tuple(
+                replace(k, status_info=e.message[:500], status_data={**k.status_data, **_evidence(a, e)})
+                if k.id in failed and (a := places[k.id]) is not None and (e := refused.get(a)) is not None
+                else k
+                for k in change.new.kernels
+            )
+            new = replace(
+                change.new,
+                status_data={**session.status_data, **_evidence(agent, worst)},
+                status_info=worst.message[:500],
+                kernels=kernels,
+            )
+            if new.status is SessionStatus.PENDING:
+                new = replace(new, not_before=now + timedelta(seconds=self._backoff(new, worst)))
+            return replace(change, new=new)
+
+        await self._writer.transition(session_id, make, point="commit-dispatch")
+
+    def _backoff(self, session: Session, error: BackendError) -> float:
+        tried = max(k.attempt for k in session.kernels)
+        requested_s = error.retry_after if isinstance(error, CreationDeferred) else 0.0
+        return min(max(self._retry_backoff.delay_s(tried - 1), requested_s), MAX_RETRY_AFTER_S)
+
+    async def _restart(self, session: Session) -> None:
+        for kernel in session.kernels:
+            if kernel.status is not KernelStatus.RESTARTING or kernel.agent is None:
+                continue
+            crash_point("before-agent-restart")
+            try:
+                await self._gateway.agent(kernel.agent).restart_kernel(
+                    RestartKernel(kernel_id=str(kernel.id), attempt=kernel.attempt)
+                )
+            except BackendError as e:
+                log.warning("agent %s does not restart kernel %s (yet): %s", kernel.agent, kernel.id, e)
+                return  # sent again until the deadline of RESTARTING
+            crash_point("after-agent-restart")
+
+
+def _evidence(agent: AgentId, error: BackendError) -> dict[str, Any]:
+    return {"error": {"code": error.code, "message": error.message, "agent": agent, "data": error.data}}
+
+
+def _same_attempts(session: Session, attempts: Mapping[KernelId, int]) -> bool:
+    """Whether an answer about these attempts still concerns the session."""
+    return all(k.attempt == attempts.get(k.id) for k in session.kernels)

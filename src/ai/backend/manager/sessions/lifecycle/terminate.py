@@ -1,0 +1,128 @@
+"""Ends kernels: what statuses call for, and older attempts that somebody left behind.
+
+A kernel in TERMINATING is asked to end until its agent reports that nothing is left. The end is forced when the
+deadline has passed, and the kernel is given up when its agent is lost or the deadline has passed three times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterable, Sequence
+
+from ai.backend.common.errors import BackendError, Unavailable
+from ai.backend.common.ids import KernelId, SessionId
+from ai.backend.common.states import AgentStatus, KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.wire.agent import DestroyKernel
+from ai.backend.core.lifecycle.effects import DestroyKernels, KernelTarget
+from ai.backend.core.lifecycle.events import KernelsAbandoned
+from ai.backend.infra.clock import Ages, Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.agents.settings import AgentSettings
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.sessions.settings import SessionSettings
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.transitions import advance
+from ai.backend.manager.sessions.writer import SessionWriter
+from ai.backend.plugin.crash_points import crash_point
+
+log = logging.getLogger(__name__)
+_AGAIN_S = 1.0
+"""What was sent so lately is not sent again by a round."""
+
+
+class TerminateLoop(PeriodicLoop):
+    """See the module."""
+
+    period_s = 5.0
+
+    def __init__(
+        self,
+        store: SessionStore,
+        agents: AgentStore,
+        writer: SessionWriter,
+        gateway: AgentGateway,
+        clock: Clock,
+        sessions: SessionSettings,
+        agent_settings: AgentSettings,
+    ) -> None:
+        super().__init__()
+        self._store = store
+        self._agents = agents
+        self._writer = writer
+        self._gateway = gateway
+        self._clock = clock
+        self._ages = Ages(clock)
+        self._sessions = sessions
+        self._agent_settings = agent_settings
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sent: dict[KernelTarget, float] = {}
+
+    def push(self, effect: DestroyKernels) -> None:
+        """Send now."""
+        self._note(effect.targets)
+        task = asyncio.create_task(self._destroy(effect.targets, effect.reason, forced=effect.forced))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def once(self) -> None:
+        lately = self._clock.monotonic() - _AGAIN_S
+        self._sent = {target: at for target, at in self._sent.items() if at > lately}
+        sessions = await self._store.by_status([SessionStatus.TERMINATING])
+        if not sessions:
+            return
+        agents = {a.id: a for a in await self._agents.agents()}
+        self._ages.next_round()
+        asking: list[Awaitable[None]] = []
+        for session in sessions:
+            age = self._ages.of(session.id, session.status_changed)
+            overdue = age > self._sessions.terminate_timeout_s
+            hopeless = age > 3 * self._sessions.terminate_timeout_s
+            given_up: set[KernelId] = set()
+            for kernel in session.kernels:
+                if kernel.status is not KernelStatus.TERMINATING or kernel.agent is None:
+                    continue
+                agent = agents.get(kernel.agent)
+                is_lost = agent is None or agent.status is not AgentStatus.ALIVE
+                if hopeless or (is_lost and age > self._agent_settings.abandon_terminating_s):
+                    given_up.add(kernel.id)
+                    continue
+                target = KernelTarget(kernel_id=kernel.id, agent_id=kernel.agent, attempt=kernel.attempt)
+                if not is_lost and target not in self._sent:
+                    self._note([target])
+                    asking.append(self._destroy([target], session.reason, forced=overdue))
+            if given_up:
+                await self._abandon(session.id, frozenset(given_up))
+        await asyncio.gather(*asking)
+
+    def _note(self, targets: Iterable[KernelTarget]) -> None:
+        now = self._clock.monotonic()
+        self._sent.update((target, now) for target in targets)
+
+    async def _abandon(self, session_id: SessionId, kernels: frozenset[KernelId]) -> None:
+        log.warning("giving up %d kernels of session %s: their agents do not end them", len(kernels), session_id)
+        event = KernelsAbandoned(kernel_ids=kernels, reason=KernelEventReason.AGENT_LOST, stimulus_id="terminate loop")
+        await self._writer.transition(
+            session_id, lambda s: advance(s, event, now=self._clock.now()), point="commit-abandon"
+        )
+
+    async def _destroy(self, targets: Sequence[KernelTarget], reason: KernelEventReason, *, forced: bool) -> None:
+        for target in targets:
+            request = DestroyKernel(
+                kernel_id=str(target.kernel_id), attempt=target.attempt, reason=reason, forced=forced
+            )
+            crash_point("before-agent-destroy")
+            try:
+                await self._gateway.agent(target.agent_id).destroy_kernel(request)
+            except Unavailable:
+                continue  # asked again by the next round, or given up with its agent
+            except BackendError as e:
+                log.warning("agent %s does not end kernel %s: %s", target.agent_id, target.kernel_id, e)
+            crash_point("after-agent-destroy")

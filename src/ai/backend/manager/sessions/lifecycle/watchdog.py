@@ -1,0 +1,185 @@
+"""Looks after what nobody reports: silent agents, and sessions that stay in a transient state for too long."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import replace
+
+from ai.backend.common.errors import BackendError
+from ai.backend.common.ids import AgentId, KernelId
+from ai.backend.common.states import (
+    STARTING_SESSION_STATUSES,
+    AgentStatus,
+    KernelEventReason,
+    KernelStatus,
+    SessionStatus,
+)
+from ai.backend.core.lifecycle.events import (
+    KernelsAbandoned,
+    SessionCreationFailed,
+    SessionDegraded,
+    SessionDestroyRequested,
+    SessionEvent,
+    SessionRecovered,
+)
+from ai.backend.core.scheduling.options import read
+from ai.backend.infra.clock import Ages, Clock
+from ai.backend.infra.loop import PeriodicLoop
+from ai.backend.manager.agents.model import Agent
+from ai.backend.manager.agents.settings import AgentSettings
+from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.sessions.changes import Change
+from ai.backend.manager.sessions.lifecycle.observations import ReportsService
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.settings import SessionSettings
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.transitions import STARTED_OVER, advance
+from ai.backend.manager.sessions.writer import SessionWriter
+
+log = logging.getLogger(__name__)
+
+S = SessionStatus
+_TRANSIENT = (*STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
+"""Looked at each time. PENDING only where there is a limit, RUNNING only while an agent is lost."""
+
+
+class SweepLoop(PeriodicLoop):
+    """See the module."""
+
+    period_s = 3.0
+
+    def __init__(
+        self,
+        *,
+        sessions: SessionStore,
+        agents: AgentStore,
+        identities: IdentityStore,
+        writer: SessionWriter,
+        reports: ReportsService,
+        clock: Clock,
+        session_settings: SessionSettings,
+        agent_settings: AgentSettings,
+    ) -> None:
+        super().__init__()
+        self._sessions = sessions
+        self._agents = agents
+        self._identities = identities
+        self._writer = writer
+        self._reports = reports
+        self._clock = clock
+        self._limits = session_settings
+        self._agent_settings = agent_settings
+        self._awake_since = self._looked_at = clock.monotonic()
+        self._ages = Ages(clock)
+
+    async def once(self) -> None:
+        self._ages.next_round()
+        self._notice_sleep()
+        agents = {a.id: a for a in [await self._watch(a) for a in await self._agents.agents()]}
+        pending_limits = await self._pending_limits()
+        watched = set(_TRANSIENT)
+        if pending_limits:
+            watched.add(S.PENDING)
+        if any(_is_lost(a) for a in agents.values()):
+            watched.add(S.RUNNING)
+        for session in await self._sessions.by_status(watched):
+            event = self._due(session, agents, pending_limits)
+            if event is not None:
+                await self._advance(session, event, agents, pending_limits)
+
+    # ---- agents ----
+
+    def _notice_sleep(self) -> None:
+        """A process that was stopped has heard nobody, and must not blame the agents for it."""
+        now = self._clock.monotonic()
+        if now - self._looked_at > self._agent_settings.heartbeat_timeout_s + self.period_s:
+            self._awake_since = now
+        self._looked_at = now
+
+    def _silence(self, agent_id: AgentId) -> float:
+        """Seconds since the last sign of life; the time in which this process did not run does not count."""
+        return self._clock.monotonic() - max(self._reports.last_seen.get(agent_id, 0.0), self._awake_since)
+
+    async def _watch(self, agent: Agent) -> Agent:
+        if agent.status is AgentStatus.ALIVE and self._silence(agent.id) > self._agent_settings.heartbeat_timeout_s:
+            log.warning("agent %s is silent and counts as lost", agent.id)
+            self._reports.mark_lost(agent.id)
+            await self._agents.set_status(agent.id, AgentStatus.LOST, at=self._clock.now())
+            return await self._agents.agent(agent.id) or agent
+        return agent
+
+    # ---- sessions ----
+
+    async def _pending_limits(self) -> dict[str, float]:
+        """Resource group -> how long a session may wait there, in seconds; without a limit there is no entry."""
+        limits: dict[str, float] = {}
+        for group in await self._identities.resource_groups():
+            limit = read(group.scheduler_opts).pending_timeout_s
+            if limit > 0:
+                limits[group.name] = limit
+        return limits
+
+    def _due(self, session: Session, agents: dict[AgentId, Agent], pending: dict[str, float]) -> SessionEvent | None:
+        """What must happen to this session now, if anything."""
+        age = self._ages.of(session.id, session.status_changed)
+        if session.status is S.PENDING:
+            since = max(session.created_at, session.starts_at or session.created_at)
+            if STARTED_OVER in session.status_data:
+                since = max(since, session.status_changed)
+            limit = pending.get(session.scaling_group)
+            if limit is not None and self._ages.of(session.id, since) > limit:
+                return SessionDestroyRequested(reason=KernelEventReason.PENDING_TIMEOUT)
+            return None
+        lost = [k for k in session.kernels if k.agent is not None and _is_lost(agents.get(k.agent))]
+        if session.status in STARTING_SESSION_STATUSES:
+            return self._starting(session, age, frozenset(k.id for k in lost))
+        if session.status is S.RESTARTING and age > self._limits.restart_timeout_s:
+            return SessionDestroyRequested(reason=KernelEventReason.RESTART_TIMEOUT)
+        given_up = frozenset(
+            k.id
+            for k in lost
+            if k.agent is not None and self._lost_for(agents.get(k.agent)) > self._agent_settings.abandon_s
+        )
+        if given_up:
+            return KernelsAbandoned(kernel_ids=given_up)
+        if session.status is S.RUNNING and lost:
+            return SessionDegraded()
+        if session.status is S.RUNNING_DEGRADED and not lost:
+            return SessionRecovered()
+        return None
+
+    def _starting(self, session: Session, age: float, lost: frozenset[KernelId]) -> SessionEvent | None:
+        if lost:
+            return SessionCreationFailed(kernel_ids=lost, reason=KernelEventReason.AGENT_LOST, retryable=True)
+        limit = self._limits.pull_timeout_s if session.status is S.PULLING else self._limits.start_timeout_s
+        if age > limit:
+            late = frozenset(k.id for k in session.kernels if k.status is not KernelStatus.RUNNING)
+            return SessionCreationFailed(kernel_ids=late, reason=KernelEventReason.FAILED_TO_START, retryable=False)
+        return None
+
+    def _lost_for(self, agent: Agent | None) -> float:
+        if agent is None:
+            return math.inf
+        return self._ages.of(agent.id, agent.lost_at) if agent.lost_at is not None else 0.0
+
+    async def _advance(
+        self, session: Session, event: SessionEvent, agents: dict[AgentId, Agent], pending: dict[str, float]
+    ) -> None:
+        log.info("session %s is %s: %s", session.id, session.status, type(event).__name__)
+
+        def make(now: Session) -> Change | None:
+            due = self._due(now, agents, pending)
+            return (
+                advance(now, replace(due, stimulus_id="watchdog"), now=self._clock.now()) if due is not None else None
+            )
+
+        try:
+            await self._writer.transition(session.id, make, point="commit-abandon")
+        except BackendError as e:
+            log.warning("session %s could not be swept: %s", session.id, e)
+
+
+def _is_lost(agent: Agent | None) -> bool:
+    return agent is None or agent.status in (AgentStatus.LOST, AgentStatus.TERMINATED)

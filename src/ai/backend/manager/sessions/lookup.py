@@ -1,0 +1,88 @@
+"""Finding the session that a user means."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from ai.backend.common.errors import Forbidden, SessionNotFound, TooManySessionsMatched
+from ai.backend.common.ids import SessionId
+from ai.backend.common.states import UserRole
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.sessions.access import controls, sees
+from ai.backend.manager.sessions.model import Session
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.writer import SessionWriter
+
+MATCHES = 10
+
+
+def _as_id(ref: str) -> SessionId | None:
+    try:
+        return SessionId(UUID(ref)) if len(ref) == 36 else None
+    except ValueError:
+        return None
+
+
+class SessionFinder:
+    """Looks up by name, id, or a prefix of either, bounded by what the caller sees."""
+
+    def __init__(self, store: SessionStore, writer: SessionWriter, identity: IdentityService) -> None:
+        self._store = store
+        self._writer = writer
+        self._identity = identity
+
+    async def one(
+        self,
+        caller: Caller,
+        ref: str,
+        *,
+        owner_access_key: str | None = None,
+        to_change: bool = False,
+        may_be_recent: bool = False,
+    ) -> Session:
+        """Live sessions first; a final one only by its full id, or as the newest of that name when no live one has it.
+
+        Args:
+            caller: who asks.
+            ref: what they typed.
+            owner_access_key: whose sessions are meant.
+            to_change: also require that the caller controls it.
+            may_be_recent: a copy of this process will do.
+
+        Raises:
+            SessionNotFound, TooManySessionsMatched, Forbidden.
+        """
+        owner = await self._identity.resolve_owner(caller, owner_access_key)
+        scope = caller if owner_access_key is None else owner
+        session = await self._find(scope, owner, ref, may_be_recent=may_be_recent)
+        if session is None or not sees(scope, session) or not sees(caller, session):
+            raise SessionNotFound(f"There is no such session: {ref[:64]!r}.")
+        if to_change and not controls(caller, session):
+            raise Forbidden("You may look at this session only.")
+        if to_change and caller.role is UserRole.ADMIN and session.user_id != caller.user_id:
+            # What runs in it runs with the rights of its owner, whose folders are mounted there.
+            await self._identity.resolve_owner(caller, session.access_key)
+        return session
+
+    async def _find(self, scope: Caller, owner: Caller, ref: str, *, may_be_recent: bool) -> Session | None:
+        session_id = _as_id(ref)
+        if session_id is not None:
+            recent = self._writer.recent(session_id) if may_be_recent else None
+            session = recent or await self._store.get(session_id)
+            if session is not None and recent is None:
+                self._writer.note([session])
+            return session
+        found = await self._store.find_live(owner.access_key, ref, limit=MATCHES)
+        if not found and (scope.is_any_admin or scope.sees_all):
+            found = [s for s in await self._store.find_live(None, ref, limit=MATCHES) if sees(scope, s)]
+        if len(found) > 1:
+            raise TooManySessionsMatched(
+                data={"matches": [{"id": str(s.id), "name": s.name, "status": s.status.value} for s in found]}
+            )
+        return found[0] if found else await self._store.newest_named(owner.access_key, ref)
+
+    async def several(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[Session]:
+        """Live sessions of the owner that match; an exact name or id alone wins."""
+        owner = await self._identity.resolve_owner(caller, owner_access_key)
+        return await self._store.find_live(owner.access_key, ref, limit=MATCHES)

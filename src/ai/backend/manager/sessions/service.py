@@ -1,0 +1,312 @@
+"""Sessions: creation, reading, renaming, restart, destruction."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from ai.backend.common.errors import (
+    Conflict,
+    DeadlineExceeded,
+    Forbidden,
+    SessionAlreadyExists,
+    StaleVersion,
+)
+from ai.backend.common.ids import AccessKey, AgentId, SessionId
+from ai.backend.common.names import check_session_name
+from ai.backend.common.states import LIVE_SESSION_STATUSES, KernelEventReason, SessionStatus, UserRole
+from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionRestartRequested
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.metrics.live import StatBoard
+from ai.backend.manager.query.model import Page
+from ai.backend.manager.sessions.access import sees
+from ai.backend.manager.sessions.changes import Change
+from ai.backend.manager.sessions.creation.factory import SessionFactory
+from ai.backend.manager.sessions.lookup import SessionFinder
+from ai.backend.manager.sessions.model import (
+    CreateReply,
+    CreateSession,
+    DependencyNode,
+    DestroyReply,
+    Kernel,
+    Session,
+    SessionMatch,
+    SessionQuery,
+)
+from ai.backend.manager.sessions.settings import SessionSettings
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.sessions.transitions import advance, enqueued_event
+from ai.backend.manager.sessions.writer import SessionWriter
+
+_MAX_DEPTH = 16
+
+
+def _has_started(session: Session) -> bool:
+    return session.started_at is not None or session.status.is_final
+
+
+def _has_ended(session: Session) -> bool:
+    return session.status.is_final
+
+
+class SessionService:
+    """Use cases on sessions. ``ref`` is a name, an id or an unambiguous prefix of an id.
+
+    Another user's session is SessionNotFound unless the caller's role sees it (superadmin and monitor: all; admin: own
+    domain). Every method takes ``owner_access_key`` as IdentityService.resolve_owner does.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: SessionStore,
+        writer: SessionWriter,
+        factory: SessionFactory,
+        finder: SessionFinder,
+        identity: IdentityService,
+        stats: StatBoard,
+        bus: Bus,
+        clock: Clock,
+        settings: SessionSettings,
+    ) -> None:
+        self._store = store
+        self._writer = writer
+        self._factory = factory
+        self._finder = finder
+        self._identity = identity
+        self._stats = stats
+        self._bus = bus
+        self._clock = clock
+        self._settings = settings
+
+    # ---- creation ----
+
+    async def create(self, caller: Caller, request: CreateSession, *, call_id: UUID | None = None) -> CreateReply:
+        """Enqueue a session and, unless ``enqueue_only``, wait until it has started, failed or the wait ran out.
+
+        ``call_id`` becomes the id of the session. Two calls with the same ``call_id`` or the same name give one
+        session; the later one gets ``created=False``, for a name only if ``reuse_if_exists`` and the image is the same.
+
+        Raises:
+            InvalidInput, InvalidName, InvalidQuantity: ``data`` maps the wire field to what is wrong.
+            ImageNotFound: ``data.available`` lists what there is.
+            UnsupportedResource: no agent ever reported a requested slot.
+            InsufficientResource: no agent of the resource group, even if empty, could hold it.
+            SessionAlreadyExists, LimitExceeded, Forbidden, NotFound (group, domain, resource group).
+        """
+        owner = await self._identity.resolve_owner(caller, request.owner_access_key)
+        session_id = SessionId(call_id) if call_id is not None else None
+        existing = await self._existing(owner, request, session_id)
+        if existing is None:
+            session, limits = await self._factory.build(caller, owner, request, session_id)
+            told = [enqueued_event(session)]
+            try:
+                await self._writer.insert(session, told, limits=limits)
+            except SessionAlreadyExists:
+                existing = await self._existing(owner, request, session_id)
+                if existing is None:
+                    raise
+            else:
+                return await self._started(session, request, created=True)
+        return await self._started(existing, request, created=False)
+
+    async def _existing(self, owner: Caller, request: CreateSession, session_id: SessionId | None) -> Session | None:
+        """The session that this request names already.
+
+        Raises:
+            SessionAlreadyExists: there is one that must not be reused.
+        """
+        if session_id is not None:
+            created = await self._store.get(session_id)
+            if created is not None:
+                return created
+        if request.name is None:
+            return None
+        named = [s for s in await self._store.find_live(owner.access_key, request.name) if s.name == request.name]
+        if not named:
+            return None
+        if not request.reuse_if_exists or not await self._factory.is_image_of(named[0], request.image):
+            raise SessionAlreadyExists(data={"existingSessionId": str(named[0].id)})
+        return named[0]
+
+    async def _started(self, session: Session, request: CreateSession, *, created: bool) -> CreateReply:
+        if request.enqueue_only or _has_started(session):
+            return CreateReply(session=session, status=session.status.value, created=created)
+        timeout_s = request.max_wait_s or None
+        reached = await self._writer.wait_until(session.id, _has_started, timeout_s=timeout_s)
+        if reached is None:
+            return CreateReply(session=await self._writer.load(session.id), status="TIMEOUT", created=created)
+        return CreateReply(session=reached, status=reached.status.value, created=created)
+
+    # ---- reading ----
+
+    async def get(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Session:
+        """Live sessions first; a final one only by its full id, or as the newest of that name when no live one has it.
+
+        Raises:
+            SessionNotFound, TooManySessionsMatched.
+        """
+        return self._stats.fill(await self._finder.one(caller, ref, owner_access_key=owner_access_key))
+
+    async def get_by_id(self, caller: Caller, session_id: SessionId) -> Session:
+        """The session with live statistics, whatever its status (GraphQL ``compute_session``)."""
+        return await self.get(caller, str(session_id))
+
+    async def search(self, caller: Caller, query: SessionQuery) -> Page[Session]:
+        """What the caller may see: users their own, admins their domain, superadmins all, with live statistics.
+
+        A plain user who names another access key gets Forbidden.
+        """
+        if caller.role is UserRole.ADMIN:
+            query = replace(query, domain_name=caller.domain_name)
+        elif not caller.sees_all:
+            if query.access_key is not None:
+                await self._identity.resolve_owner(caller, query.access_key)
+            query = replace(query, access_key=query.access_key or caller.access_key)
+        page = await self._store.search(query)
+        return Page(items=[self._stats.fill(s) for s in page.items], total_count=page.total_count)
+
+    async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[SessionMatch]:
+        """Live sessions whose name or id starts with ``ref``, at most 10; an exact name or id alone wins."""
+        found = await self._finder.several(caller, ref, owner_access_key=owner_access_key)
+        return [SessionMatch(id=s.id, name=s.name, status=s.status) for s in found]
+
+    async def kernels_of_agent(self, caller: Caller, agent_id: str, *, statuses: tuple[str, ...] = ()) -> list[Kernel]:
+        """Those of live sessions. Superadmins only; others get an empty list."""
+        if not caller.sees_all:
+            return []
+        kernels = [k for s in await self._store.on_agent(AgentId(agent_id)) for k in self._stats.fill(s).kernels]
+        return [k for k in kernels if k.agent == agent_id and (not statuses or k.status in statuses)]
+
+    async def get_many(self, caller: Caller, ids: tuple[SessionId, ...]) -> Mapping[SessionId, Session]:
+        """Those of ``ids`` that the caller may see (GraphQL ``dependencies``)."""
+        return {s.id: s for s in await self._store.get_many(ids) if sees(caller, s)}
+
+    async def concurrency_used(self, access_keys: tuple[AccessKey, ...]) -> Mapping[AccessKey, int]:
+        """How many live sessions each access key has."""
+        return await self._store.count_live(access_keys)
+
+    async def count_active(self) -> int:
+        """Live sessions over the whole cluster (``/manager/status``)."""
+        return sum((await self._store.count_live()).values())
+
+    async def status_history(
+        self, caller: Caller, ref: str, *, owner_access_key: str | None = None
+    ) -> Mapping[str, str | None]:
+        """Lower-cased status -> ISO time of the last entry; ``preparing`` and ``terminated`` are always there."""
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
+        told = {name.lower(): at for name, at in session.status_history.items()}
+        return {"preparing": None, "terminated": None, **told}
+
+    async def dependency_graph(
+        self, caller: Caller, ref: str, *, owner_access_key: str | None = None
+    ) -> DependencyNode:
+        """The session and what it depends on, to the depth of 16."""
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
+        return await self._node(caller, session, _MAX_DEPTH)
+
+    async def _node(self, caller: Caller, session: Session, depth: int) -> DependencyNode:
+        below = await self.get_many(caller, session.dependencies) if session.dependencies and depth else {}
+        nodes = [await self._node(caller, below[d], depth - 1) for d in session.dependencies if d in below]
+        return DependencyNode(session=session, depends_on=tuple(nodes))
+
+    # ---- changing ----
+
+    async def rename(self, caller: Caller, ref: str, new_name: str, *, owner_access_key: str | None = None) -> Session:
+        """Raises SessionAlreadyExists if a live session of the same owner has the name."""
+        check_session_name(new_name)
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
+        if session.status.is_final:
+            raise Conflict("The session has ended.", data={"status": session.status.value})
+
+        def make(now: Session) -> Change | None:
+            return Change(old=now, new=replace(now, name=new_name)) if now.name != new_name else None
+
+        return await self._writer.transition(session.id, make, point="commit-rename")
+
+    async def restart(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Session:
+        """Restart all kernels in place and wait until they run again.
+
+        Raises:
+            Conflict: the session is not RUNNING, or ended instead of coming back.
+            DeadlineExceeded: it takes too long; it goes on.
+        """
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
+        request = SessionRestartRequested(stimulus_id=caller.stimulus_id)
+        asked = await self._writer.transition(
+            session.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-restart"
+        )
+        back = await self._writer.wait_until(
+            asked.id,
+            lambda s: s.version > asked.version and s.status is not SessionStatus.RESTARTING,
+            timeout_s=self._settings.restart_timeout_s,
+        )
+        if back is None:
+            raise DeadlineExceeded("The session is still restarting.")
+        if back.status is not SessionStatus.RUNNING:
+            raise Conflict("The session ended while it was restarting.", data={"status": back.status.value})
+        return back
+
+    async def destroy(
+        self,
+        caller: Caller,
+        ref: str,
+        *,
+        owner_access_key: str | None = None,
+        forced: bool = False,
+        recursive: bool = False,
+    ) -> DestroyReply:
+        """PENDING becomes CANCELLED at once, anything else TERMINATING; the end is awaited for a few seconds.
+
+        ``recursive`` also ends every live session that depends on it. Repeating it is harmless.
+        """
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key, to_change=True)
+        victims = [*(await self._dependents(session) if recursive else ()), session]
+        reason = KernelEventReason.FORCE_TERMINATED if forced else KernelEventReason.USER_REQUESTED
+        request = SessionDestroyRequested(reason=reason, forced=forced, stimulus_id=caller.stimulus_id)
+        last = session
+        for victim in victims:
+            if not victim.status.is_final:
+                last = await self._writer.transition(
+                    victim.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-destroy"
+                )
+        ended = last
+        if not last.status.is_final:
+            ended = await self._writer.wait_until(last.id, _has_ended, timeout_s=self._settings.destroy_wait_s) or last
+        return DestroyReply(
+            session=ended, stats=self._final_stats(ended), destroyed=tuple(victim.id for victim in victims)
+        )
+
+    async def destroy_all(self, caller: Caller) -> int:
+        """End every live session by force; how many there were. Raises Forbidden for others than superadmins."""
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins end everybody's sessions.")
+        reason = KernelEventReason.FORCE_TERMINATED
+        request = SessionDestroyRequested(reason=reason, forced=True, stimulus_id=caller.stimulus_id)
+        live = await self._store.by_status(LIVE_SESSION_STATUSES)
+        for session in live:
+            with contextlib.suppress(StaleVersion):  # it is ending, or the caller asks again
+                await self._writer.transition(
+                    session.id, lambda s: advance(s, request, now=self._clock.now()), point="commit-destroy"
+                )
+        return len(live)
+
+    def _final_stats(self, session: Session) -> Mapping[str, Any]:
+        metrics = session.main.last_stat or self._stats.of_kernel(session.main.id)
+        return {**metrics, "status": session.status.value, "version": 2} if metrics else {}
+
+    async def _dependents(self, session: Session) -> list[Session]:
+        """Live sessions that depend on this one, directly or not, the furthest first."""
+        found: dict[SessionId, Session] = {}
+        front = [session]
+        while front:
+            below = [d for s in front for d in await self._store.dependents(s.id)]
+            front = [d for d in below if d.id not in found and d.user_id == session.user_id]
+            found.update((d.id, d) for d in front)
+        return list(reversed(found.values()))

@@ -1,0 +1,451 @@
+"""Sessions in SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Row, String, TextClause, delete, func, insert, or_, select, update
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.exc import IntegrityError
+
+from ai.backend.common.errors import SessionAlreadyExists, StaleVersion
+from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, KernelId, SessionId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import SessionStatus
+from ai.backend.core.lifecycle.kernel import HOLDING
+from ai.backend.infra.database import Database
+from ai.backend.infra.database.batching import chunks
+from ai.backend.manager.agents import tables as agents_tables
+from ai.backend.manager.agents.model import Holding
+from ai.backend.manager.artifacts.sql import link_artifacts
+from ai.backend.manager.folders.sql import link_mounts
+from ai.backend.manager.identity import tables as identity_tables
+from ai.backend.manager.query.model import Page
+from ai.backend.manager.query.sql import compile_filter, compile_order
+from ai.backend.manager.sessions import tables
+from ai.backend.manager.sessions.callbacks import Callback
+from ai.backend.manager.sessions.changes import Change, ObservationAck, slot_deltas
+from ai.backend.manager.sessions.events import Event, EventDraft
+from ai.backend.manager.sessions.model import Kernel, OwnerLimits, Session, SessionQuery, SlotAudit, too_many_sessions
+from ai.backend.manager.sessions.network import SessionNetwork, lasting
+from ai.backend.manager.sessions.sql_bulk import Gatherer, check_versions, move_slots, update_many
+from ai.backend.manager.sessions.sql_outbox import acknowledge, insert_events, read_due_callbacks, read_events
+from ai.backend.manager.sessions.store import UNLIMITED
+
+_SESSION_FIELDS = tuple(f.name for f in fields(Session) if f.name not in ("kernels", "story"))
+_KERNEL_FIELDS = tuple(f.name for f in fields(Kernel) if f.name != "live_stat")
+_session_values, _kernel_values = attrgetter(*_SESSION_FIELDS), attrgetter(*_KERNEL_FIELDS)
+_SESSION_COLUMNS, _KERNEL_COLUMNS = tables.sessions.c.keys(), tables.kernels.c.keys()
+_HIDDEN = frozenset({"environ", "network", "bootstrap_script", "callback_url", "version"})
+
+
+def _kernel_row(kernel: Kernel) -> dict[str, Any]:
+    return dict(zip(_KERNEL_FIELDS, _kernel_values(kernel), strict=True))
+
+
+def _session_row(session: Session) -> dict[str, Any]:
+    return dict(zip(_SESSION_FIELDS, _session_values(session), strict=True))
+
+
+def _difference(
+    names: tuple[str, ...], values: Callable[[Any], tuple[Any, ...]], old: object, new: object
+) -> dict[str, Any]:
+    told = zip(names, values(old), values(new), strict=True)
+    return {name: after for name, before, after in told if after is not before and after != before}
+
+
+def _load(s: Connection, rows: Sequence[Row[Any]]) -> list[Session]:
+    """Sessions with their kernels, in the order of ``rows``."""
+    kernels: dict[UUID, list[Kernel]] = {}
+    for ids in chunks([row.id for row in rows]):
+        query = select(tables.kernels).where(tables.kernels.c.session_id.in_(ids)).order_by(tables.kernels.c.local_rank)
+        for row in s.execute(query):
+            kernels.setdefault(row.session_id, []).append(Kernel(**dict(zip(_KERNEL_COLUMNS, row, strict=True))))
+    return [Session(**dict(zip(_SESSION_COLUMNS, row, strict=True)), kernels=tuple(kernels[row.id])) for row in rows]
+
+
+def _existing(error: IntegrityError, session_id: UUID | None) -> SessionAlreadyExists:
+    data = {"existingSessionId": str(session_id)} if session_id is not None else {}
+    return SessionAlreadyExists(data=data)
+
+
+@dataclass(frozen=True, slots=True)
+class _NewSession:
+    session: Session
+    events: Sequence[EventDraft]
+    limits: OwnerLimits
+
+
+class SqlSessionStore:
+    """Implements :class:`ai.backend.manager.sessions.store.SessionStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        # Where each transaction costs round trips, creations that come at once share their statements.
+        self._gatherer = Gatherer(self._insert_all, self._insert_one) if database.is_shared else None
+
+    async def insert(
+        self,
+        session: Session,
+        *,
+        events: Sequence[EventDraft],
+        limits: OwnerLimits = UNLIMITED,
+    ) -> None:
+        new = _NewSession(session, events, limits)
+        try:
+            await (self._gatherer.put(new) if self._gatherer is not None else self._insert_one(new))
+        except IntegrityError as e:
+            existing = await self.get(session.id)
+            if existing is None:
+                named = await self.find_live(session.access_key, session.name)
+                existing = next((x for x in named if x.name == session.name), None)
+            if existing is None:
+                raise
+            raise _existing(e, existing.id) from None
+
+    async def _insert_one(self, new: _NewSession) -> None:
+        await self._insert_all([new])
+
+    async def _insert_all(self, several: Sequence[_NewSession]) -> None:
+        def work(s: Connection) -> None:
+            s.execute(insert(tables.sessions), [_session_row(new.session) for new in several])
+            s.execute(insert(tables.kernels), [_kernel_row(k) for new in several for k in new.session.kernels])
+            links = [
+                {"session_id": new.session.id, "depends_on": d} for new in several for d in new.session.dependencies
+            ]
+            if links:
+                s.execute(insert(tables.session_dependencies), links)
+            for session in (new.session for new in several):
+                link_mounts(s, session.id, session.vfolder_mounts, session.created_at)
+                link_artifacts(s, session.id, session.vfolder_mounts, session.created_at)
+            insert_events(s, [(new.session, new.events, new.session.created_at) for new in several])
+            judged: list[tuple[AccessKey, OwnerLimits]] = []
+            for new in several:
+                if (new.session.access_key, new.limits) not in judged:
+                    judged.append((new.session.access_key, new.limits))
+                    self._check_limits(s, new.session, new.limits)
+
+        await self._db.run_write(work)
+
+    @staticmethod
+    def _check_limits(s: Connection, session: Session, limits: OwnerLimits) -> None:
+        if limits.max_live is None and not limits.counts_pending:
+            return
+        # SQLite has one writer; elsewhere the lock makes creations of one key wait for each other
+        key, c = session.access_key, tables.sessions.c
+        s.execute(
+            select(identity_tables.keypairs.c.access_key)
+            .where(identity_tables.keypairs.c.access_key == key)
+            .with_for_update()
+        )
+        if limits.max_live is not None:
+            count = select(func.count()).select_from(tables.sessions).where(tables.LIVE, c.access_key == key)
+            if s.execute(count).scalar_one() > limits.max_live:
+                raise too_many_sessions(limits.max_live)
+        if limits.counts_pending:
+            k = tables.kernels.c
+            waiting = (c.access_key == key, c.status == SessionStatus.PENDING)
+            wanted = select(c.id, k.requested_slots).join(tables.kernels, k.session_id == c.id).where(*waiting)
+            rows = s.execute(wanted).all()
+            limits.check_pending(len({row[0] for row in rows}), sum((row[1] for row in rows), ResourceSlot()))
+
+    async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
+        try:
+
+            def work(s: Connection) -> None:
+                self._write(s, changes)
+                move_slots(s, slot_deltas(changes))
+                insert_events(s, [(c.new, c.events, c.new.status_changed) for c in changes])
+                if ack is not None:
+                    acknowledge(s, ack)
+
+            await self._db.run_write(work)
+        except IntegrityError as e:
+            if any(c.new.vni is not None and c.new.vni != c.old.vni for c in changes):
+                raise StaleVersion("another session has the number of this one's network") from e
+            named = [await self.newest_named(c.new.access_key, c.new.name) for c in changes if c.old.name != c.new.name]
+            raise _existing(e, next((x.id for x in named if x is not None), None)) from None
+
+    @staticmethod
+    def _write(s: Connection, changes: Sequence[Change]) -> None:
+        """Change rows, provided that each session is at the version that its change was made from."""
+        told = [
+            (c.old, {**_difference(_SESSION_FIELDS, _session_values, c.old, c.new), "version": c.old.version + 1})
+            for c in changes
+        ]
+        if len(told) == 1:
+            old, values = told[0]
+            same = (tables.sessions.c.id == old.id, tables.sessions.c.version == old.version)
+            if s.execute(update(tables.sessions).where(*same).values(values)).rowcount != 1:
+                raise StaleVersion(f"session {old.id} is not at version {old.version} any more")
+        elif told:
+            check_versions(s, {old.id: old.version for old, _ in told})
+            update_many(s, tables.sessions, [(old.id, values) for old, values in told])
+        kernels = [
+            (after.id, values)
+            for c in changes
+            for before, after in zip(c.old.kernels, c.new.kernels, strict=True)
+            if after is not before and (values := _difference(_KERNEL_FIELDS, _kernel_values, before, after))
+        ]
+        update_many(s, tables.kernels, kernels)
+
+    async def _select(
+        self, *where: ColumnElement[bool] | TextClause, order: Any = None, limit: int | None = None
+    ) -> list[Session]:
+        query = select(tables.sessions).where(*where)
+        query = query.order_by(*(order if order is not None else (tables.sessions.c.created_at, tables.sessions.c.id)))
+
+        def work(s: Connection) -> list[Session]:
+            rows = (s.execute(query.limit(limit) if limit is not None else query)).all()
+            return _load(s, rows)
+
+        return await self._db.run_read(work)
+
+    async def get(self, session_id: SessionId) -> Session | None:
+        found = await self._select(tables.sessions.c.id == session_id)
+        return found[0] if found else None
+
+    async def get_many(self, ids: Iterable[SessionId]) -> list[Session]:
+        found: list[Session] = []
+        for some in chunks(dict.fromkeys(ids)):
+            found += await self._select(tables.sessions.c.id.in_(some))
+        return found
+
+    async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
+        c = tables.sessions.c
+        scope = [tables.LIVE] if access_key is None else [tables.LIVE, c.access_key == access_key]
+        as_text = sql_cast(c.id, String)
+        exact = await self._select(*scope, or_(c.name == ref, as_text == ref.lower()), limit=limit)
+        if exact or not ref:
+            return exact
+        starts = or_(c.name.startswith(ref, autoescape=True), as_text.startswith(ref.lower(), autoescape=True))
+        return await self._select(*scope, starts, limit=limit)
+
+    async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
+        c = tables.sessions.c
+        order = (c.created_at.desc(), c.id)
+        found = await self._select(c.access_key == access_key, c.name == name, order=order, limit=1)
+        return found[0] if found else None
+
+    async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
+        return await self._select(tables.sessions.c.status.in_(list(statuses)))
+
+    async def refreshed(
+        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+    ) -> list[Session]:
+        c = tables.sessions.c
+        query = select(c.id, c.version).where(c.status.in_(list(statuses))).order_by(c.created_at, c.id)
+
+        def work(s: Connection) -> list[Session]:
+            versions = {row[0]: row[1] for row in s.execute(query)}
+            found = {i: one for i, v in versions.items() if (one := known(i)) is not None and one.version == v}
+            missing = [i for i in versions if i not in found]
+            for some in chunks(missing):
+                rows = s.execute(select(tables.sessions).where(c.id.in_(some))).all()
+                found.update((one.id, one) for one in _load(s, rows))
+            return [found[i] for i in versions]
+
+        return await self._db.run_read(work)
+
+    async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]:
+        owners = select(tables.kernels.c.session_id).where(tables.kernels.c.id.in_(list(kernel_ids)))
+        return await self._select(tables.sessions.c.id.in_(owners))
+
+    async def on_agent(self, agent_id: AgentId) -> list[Session]:
+        owners = select(tables.kernels.c.session_id).where(tables.kernels.c.agent == agent_id)
+        return await self._select(tables.LIVE, tables.sessions.c.id.in_(owners))
+
+    async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
+        c = tables.kernels.c
+        query = (
+            select(
+                c.id,
+                c.session_id,
+                c.agent,
+                tables.sessions.c.access_key,
+                c.status,
+                c.status_changed,
+                c.attempt,
+                c.occupied_slots,
+                c.devices,
+            )
+            .join(tables.sessions, tables.sessions.c.id == c.session_id)
+            .where(c.agent.in_(list(agent_ids)), c.status.in_(HOLDING))
+        )
+
+        def work(s: Connection) -> list[Holding]:
+            return [
+                Holding(
+                    kernel_id=kernel_id,
+                    session_id=session_id,
+                    agent=agent,
+                    access_key=access_key,
+                    status=status,
+                    status_changed=status_changed,
+                    attempt=attempt,
+                    slots=slots,
+                    devices=devices,
+                )
+                for kernel_id, session_id, agent, access_key, status, status_changed, attempt, slots, devices in (
+                    s.execute(query)
+                )
+            ]
+
+        return await self._db.run_read(work)
+
+    async def networks(self) -> list[tuple[int, SessionNetwork]]:
+        c = tables.sessions.c
+        query = select(c.vni, c.network, c.status).where(c.vni.is_not(None))
+
+        def work(s: Connection) -> list[tuple[int, SessionNetwork]]:
+            return [(vni, lasting(network, status)) for vni, network, status in s.execute(query)]
+
+        return await self._db.run_read(work)
+
+    async def search(self, query: SessionQuery) -> Page[Session]:
+        c = tables.sessions.c
+        where = compile_filter(tables.sessions, query.filter, hidden=_HIDDEN)
+        if query.statuses is not None:
+            where.append(c.status.in_(query.statuses))
+        if query.access_key is not None:
+            where.append(c.access_key == query.access_key)
+        if query.domain_name is not None:
+            where.append(c.domain_name == query.domain_name)
+        if query.group_id is not None:
+            where.append(c.group_id == query.group_id)
+        order = compile_order(tables.sessions, query.order, (c.created_at.desc(), c.id.asc()), hidden=_HIDDEN)
+
+        def work(s: Connection) -> Page[Session]:
+            total = (s.execute(select(func.count()).select_from(tables.sessions).where(*where))).scalar_one()
+            page = select(tables.sessions).where(*where).order_by(*order).limit(query.limit).offset(query.offset)
+            return Page(items=_load(s, (s.execute(page)).all()), total_count=total)
+
+        return await self._db.run_read(work)
+
+    async def dependents(self, session_id: SessionId) -> list[Session]:
+        c = tables.session_dependencies.c
+        return await self._select(
+            tables.LIVE, tables.sessions.c.id.in_(select(c.session_id).where(c.depends_on == session_id))
+        )
+
+    async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]:
+        c = tables.sessions.c
+        query = select(c.access_key, func.count()).where(tables.LIVE).group_by(c.access_key)
+        if access_keys is not None:
+            query = query.where(c.access_key.in_(list(access_keys)))
+
+        def work(s: Connection) -> Mapping[AccessKey, int]:
+            return {AccessKey(key): count for key, count in s.execute(query)}
+
+        return await self._db.run_read(work)
+
+    async def occupied(
+        self,
+        *,
+        access_key: AccessKey | None = None,
+        group_id: GroupId | None = None,
+        domain_name: DomainName | None = None,
+    ) -> ResourceSlot:
+        k, c = tables.kernels.c, tables.sessions.c
+        where: list[ColumnElement[bool]] = [k.agent.is_not(None), k.status.in_(HOLDING)]
+        bounds = {c.access_key: access_key, c.group_id: group_id, c.domain_name: domain_name}
+        where += [column == value for column, value in bounds.items() if value is not None]
+        query = select(k.occupied_slots).join(tables.sessions, c.id == k.session_id).where(*where)
+
+        def work(s: Connection) -> ResourceSlot:
+            return sum(s.execute(query).scalars(), ResourceSlot())
+
+        return await self._db.run_read(work)
+
+    async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
+        c = tables.sessions.c
+
+        def work(s: Connection) -> None:
+            for session_id, count in queries.items():
+                s.execute(update(tables.sessions).where(c.id == session_id).values(num_queries=c.num_queries + count))
+            for kernel_id, stat in stats.items():
+                s.execute(update(tables.kernels).where(tables.kernels.c.id == kernel_id).values(last_stat=dict(stat)))
+
+        await self._db.run_write(work)
+
+    async def put_log(self, kernel_id: KernelId, tail: bytes) -> None:
+        def work(s: Connection) -> None:
+            s.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id == kernel_id))
+            s.execute(insert(tables.kernel_logs), {"kernel_id": kernel_id, "tail": tail})
+
+        await self._db.run_write(work)
+
+    async def get_log(self, kernel_id: KernelId) -> bytes | None:
+        def work(s: Connection) -> bytes | None:
+            found = s.execute(select(tables.kernel_logs.c.tail).where(tables.kernel_logs.c.kernel_id == kernel_id))
+            return found.scalar_one_or_none()
+
+        return await self._db.run_read(work)
+
+    async def acked(self, agent_id: AgentId, epoch: int) -> int:
+        c = tables.agent_acks.c
+
+        def work(s: Connection) -> int:
+            found = s.execute(select(c.seq).where(c.agent_id == agent_id, c.epoch == epoch))
+            return found.scalar_one_or_none() or 0
+
+        return await self._db.run_read(work)
+
+    async def audit(self) -> SlotAudit:
+        c = tables.kernels.c
+
+        def work(s: Connection) -> SlotAudit:
+            agents = s.execute(select(agents_tables.agents.c.id, agents_tables.agents.c.occupied_slots)).all()
+            holding = c.agent.is_not(None) & c.status.in_(HOLDING)
+            sums: dict[str, ResourceSlot] = {}
+            for agent_id, slots in s.execute(select(c.agent, c.occupied_slots).where(holding)):
+                sums[agent_id] = sums.get(agent_id, ResourceSlot()) + slots
+            orphans = s.execute(select(c.id).where(c.session_id.not_in(select(tables.sessions.c.id)))).scalars().all()
+            none = ResourceSlot()
+            drift = {AgentId(a): (told, sums.get(a, none)) for a, told in agents if told != sums.get(a, none)}
+            return SlotAudit(drift=drift, orphans=tuple(KernelId(k) for k in orphans))
+
+        return await self._db.run_read(work)
+
+    async def purge(self, *, before: datetime) -> int:
+        def work(s: Connection) -> int:
+            gone = s.execute(delete(tables.session_events).where(tables.session_events.c.at < before))
+            stale = select(tables.kernels.c.id).where(tables.kernels.c.terminated_at < before)
+            s.execute(delete(tables.kernel_logs).where(tables.kernel_logs.c.kernel_id.in_(stale)))
+            return int(gone.rowcount)
+
+        return await self._db.run_write(work)
+
+    async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]:
+        def work(s: Connection) -> list[Event]:
+            return read_events(s, after_id, limit)
+
+        return await self._db.run_read(work)
+
+    async def last_event_id(self) -> int:
+        def work(s: Connection) -> int:
+            return (s.execute(select(func.max(tables.session_events.c.id)))).scalar_one_or_none() or 0
+
+        return await self._db.run_read(work)
+
+    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
+        return await self._db.run_read(lambda s: read_due_callbacks(s, now, limit))
+
+    async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:
+        c = tables.session_callbacks
+
+        def work(s: Connection) -> None:
+            s.execute(update(c).where(c.c.id == callback_id).values(attempts=attempts, due_at=due_at))
+
+        await self._db.run_write(work)
+
+    async def drop_callback(self, callback_id: int) -> None:
+        def work(s: Connection) -> None:
+            s.execute(delete(tables.session_callbacks).where(tables.session_callbacks.c.id == callback_id))
+
+        await self._db.run_write(work)

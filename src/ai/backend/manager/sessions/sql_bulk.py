@@ -1,0 +1,121 @@
+"""Many sessions in few statements: what makes one commit hold hundreds of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select, update
+
+from ai.backend.common.errors import InsufficientResource, StaleVersion, Unavailable
+from ai.backend.common.ids import AgentId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.infra.database.batching import CHUNK, chunks
+from ai.backend.manager.agents import tables as agents_tables
+from ai.backend.manager.agents.model import withheld_slots
+from ai.backend.manager.sessions import tables
+
+
+def check_versions(s: Connection, versions: Mapping[Any, int]) -> None:
+    """Lock sessions that are to change, by id, and raise StaleVersion unless each is at its version."""
+    c = tables.sessions.c
+    for part in chunks(versions):
+        rows = s.execute(select(c.id, c.version).where(c.id.in_(part)).with_for_update())
+        found = {row.id: row.version for row in rows}
+        for session_id in part:
+            if found.get(session_id) != versions[session_id]:
+                raise StaleVersion(f"session {session_id} is not at version {versions[session_id]} any more")
+
+
+def update_many(s: Connection, table: Any, changed: Sequence[tuple[Any, Mapping[str, Any]]]) -> None:
+    """Set columns of rows by their id; rows in which the same columns change share a statement."""
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row_id, values in changed:
+        row = {f"new_{name}": value for name, value in values.items()}
+        groups.setdefault(tuple(sorted(values)), []).append({**row, "row_id": row_id})
+    for names, rows in groups.items():
+        values = {name: bindparam(f"new_{name}", type_=table.c[name].type) for name in names}
+        which = table.c.id == bindparam("row_id", type_=table.c.id.type)
+        s.execute(update(table).where(which).values(values), rows)
+
+
+def move_slots(s: Connection, deltas: Mapping[AgentId, ResourceSlot]) -> None:
+    """Add to what agents hold, in the order of their names.
+
+    Raises:
+        InsufficientResource: one would hold more than it has, devices that have failed included.
+    """
+    c = agents_tables.agents.c
+    wanted = sorted(deltas)
+    changed: list[tuple[Any, Mapping[str, Any]]] = []
+    for part in chunks(wanted):
+        query = select(c.id, c.available_slots, c.occupied_slots).where(c.id.in_(part)).order_by(c.id)
+        for agent_id, available, before in s.execute(query.with_for_update()):
+            delta = deltas[AgentId(agent_id)]
+            occupied = (before + delta).nonzero()
+            over = [name for name, amount in delta.items() if amount > 0 and occupied[name] > available[name]]
+            if over:  # perhaps of devices that have failed, which kernels may still hold
+                withheld = withheld_slots(s.execute(select(c.devices).where(c.id == agent_id)).scalar_one())
+                over = [name for name in over if occupied[name] > available[name] + withheld[name]]
+            if over:
+                raise InsufficientResource(f"agent {agent_id} has not that much free")
+            changed.append((agent_id, {"occupied_slots": occupied}))
+    update_many(s, agents_tables.agents, changed)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    item: Any
+    done: asyncio.Future[None]
+
+
+class Gatherer:
+    """Takes items one by one and writes those that came meanwhile together.
+
+    If a batch fails its items are written one by one, so that each has its own fate.
+
+    Args:
+        write_all: writes several or none. write_one: writes one.
+    """
+
+    def __init__(
+        self, write_all: Callable[[Sequence[Any]], Awaitable[None]], write_one: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        self._write_all = write_all
+        self._write_one = write_one
+        self._waiting: list[_Waiting] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def put(self, item: Any) -> None:
+        """Returns once the item is written; raises what keeps it from that."""
+        waiting = _Waiting(item, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        await waiting.done
+
+    async def _work(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:CHUNK], self._waiting[CHUNK:]
+            try:
+                if len(batch) > 1:
+                    await self._write_all([one.item for one in batch])
+            except Unavailable as error:
+                outcomes: list[BaseException | None] = [error] * len(batch)
+            except Exception:  # noqa: BLE001  # one of them is at fault, and each is to hear of its own
+                outcomes = await self._one_by_one(batch)
+            else:
+                outcomes = [None] * len(batch) if len(batch) > 1 else await self._one_by_one(batch)
+            for one, outcome in zip(batch, outcomes, strict=True):
+                if one.done.cancelled():
+                    continue
+                if outcome is None:
+                    one.done.set_result(None)
+                else:
+                    one.done.set_exception(outcome)
+
+    async def _one_by_one(self, batch: Sequence[_Waiting]) -> list[BaseException | None]:
+        writes = (self._write_one(one.item) for one in batch)
+        return list(await asyncio.gather(*writes, return_exceptions=True))

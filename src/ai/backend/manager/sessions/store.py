@@ -1,0 +1,142 @@
+"""What the manager keeps. One contract suite (tests/contract/store) runs on every implementation.
+
+Every method is one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from ai.backend.common.ids import (
+    AccessKey,
+    AgentId,
+    DomainName,
+    GroupId,
+    KernelId,
+    SessionId,
+)
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import SessionStatus
+from ai.backend.manager.agents.model import Holding
+from ai.backend.manager.query.model import Page
+from ai.backend.manager.sessions.callbacks import Callback
+from ai.backend.manager.sessions.changes import Change, ObservationAck
+from ai.backend.manager.sessions.events import Event, EventDraft
+from ai.backend.manager.sessions.model import OwnerLimits, Session, SessionQuery, SlotAudit
+from ai.backend.manager.sessions.network import SessionNetwork
+
+UNLIMITED = OwnerLimits()
+
+
+class SessionStore(Protocol):
+    """Sessions with their kernels, the events outbox and kept logs."""
+
+    async def insert(
+        self,
+        session: Session,
+        *,
+        events: Sequence[EventDraft],
+        limits: OwnerLimits = UNLIMITED,
+    ) -> None:
+        """Write a new session, or nothing.
+
+        Raises:
+            SessionAlreadyExists: there is a session of that id, or the owner has a live one of that name
+                (``data.existingSessionId``).
+            LimitExceeded: the access key would have more sessions than its limits allow.
+        """
+
+    async def save(self, changes: Sequence[Change], *, ack: ObservationAck | None = None) -> None:
+        """Apply all changes or none, with the slots of their agents.
+
+        Raises:
+            StaleVersion: one of the sessions was changed meanwhile, or another one has the number of its new network.
+            InsufficientResource: an agent would hold more than it has.
+            SessionAlreadyExists: a rename met a live session of that name.
+        """
+
+    async def get(self, session_id: SessionId) -> Session | None: ...
+    async def get_many(self, ids: Iterable[SessionId]) -> list[Session]: ...
+
+    async def find_live(self, access_key: AccessKey | None, ref: str, *, limit: int = 10) -> list[Session]:
+        """Live sessions whose name or id is ``ref``; if none, those whose name or id starts with it. None: any
+        owner."""
+        ...
+
+    async def newest_named(self, access_key: AccessKey, name: str) -> Session | None:
+        """The newest session of that name, live or not."""
+        ...
+
+    async def by_status(self, statuses: Collection[SessionStatus]) -> list[Session]:
+        """Oldest first."""
+        ...
+
+    async def refreshed(
+        self, statuses: Collection[SessionStatus], known: Callable[[SessionId], Session | None]
+    ) -> list[Session]:
+        """As ``by_status``; of those that ``known`` has at the version that is stored, its copy."""
+        ...
+
+    async def of_kernels(self, kernel_ids: Collection[KernelId]) -> list[Session]: ...
+
+    async def on_agent(self, agent_id: AgentId) -> list[Session]:
+        """Live sessions with a kernel there."""
+        ...
+
+    async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
+        """Every kernel that holds slots there."""
+        ...
+
+    async def networks(self) -> list[tuple[int, SessionNetwork]]:
+        """Those over several agents that sessions have now, each with its number. Those of sessions that end are
+        without their ``lines``: agents are about to leave these, and would not agree with others on where they are."""
+        ...
+
+    async def search(self, query: SessionQuery) -> Page[Session]: ...
+
+    async def dependents(self, session_id: SessionId) -> list[Session]:
+        """Live sessions that depend on it directly."""
+        ...
+
+    async def count_live(self, access_keys: Collection[AccessKey] | None = None) -> Mapping[AccessKey, int]: ...
+
+    async def occupied(
+        self,
+        *,
+        access_key: AccessKey | None = None,
+        group_id: GroupId | None = None,
+        domain_name: DomainName | None = None,
+    ) -> ResourceSlot:
+        """What the kernels within these bounds hold on agents."""
+        ...
+
+    async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
+        """Add to ``num_queries`` and replace ``last_stat`` without touching versions."""
+
+    async def put_log(self, kernel_id: KernelId, tail: bytes) -> None: ...
+    async def get_log(self, kernel_id: KernelId) -> bytes | None: ...
+
+    async def acked(self, agent_id: AgentId, epoch: int) -> int:
+        """The highest observation sequence applied for this epoch; 0 for none."""
+        ...
+
+    async def audit(self) -> SlotAudit:
+        """Recompute every agent's occupied slots from the kernels and compare."""
+        ...
+
+    async def purge(self, *, before: datetime) -> int:
+        """Forget events and logs older than ``before``; returns how many events."""
+        ...
+
+    async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]: ...
+    async def last_event_id(self) -> int: ...
+
+    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
+        """Of each session the first callback that it owes, if that is due by now. ``insert`` and ``save`` write them
+        with the events."""
+        ...
+
+    async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None: ...
+    async def drop_callback(self, callback_id: int) -> None: ...

@@ -1,0 +1,335 @@
+"""From the manager's aggregate to the machines of ``core.lifecycle`` and back. Pure.
+
+:func:`advance` makes the facts that a step asks for part of the change; the writer executes the commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, assert_never
+
+import msgspec
+
+from ai.backend.common.ids import KernelId
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import KernelEventReason, KernelStatus, SessionStatus
+from ai.backend.common.wire.reports import UnhealthyDevice
+from ai.backend.core.lifecycle.effects import (
+    Command,
+    CreateKernels,
+    DestroyKernels,
+    Effect,
+    EmitEvent,
+    ReleaseSlots,
+    RestartKernels,
+    TakeSlots,
+)
+from ai.backend.core.lifecycle.events import SessionEvent
+from ai.backend.core.lifecycle.kernel import KernelState
+from ai.backend.core.lifecycle.session import SessionPhase, SessionState, step
+from ai.backend.core.lifecycle.transition import Path, Transition
+from ai.backend.infra.retry import Backoff
+from ai.backend.manager.sessions.changes import Change
+from ai.backend.manager.sessions.events import EventDraft
+from ai.backend.manager.sessions.model import Kernel, Session
+
+MAX_ATTEMPTS = 5
+UNHEALTHY = "unhealthy_devices"
+"""Key of ``status_data``."""
+MAX_RETRY_AFTER_S = 3600.0
+"""How long a plugin may ask a session to wait, see :func:`deferred`."""
+_RETRY_BACKOFF = Backoff(0.5, MAX_RETRY_AFTER_S)
+"""How long a session waits after its creation failed for now."""
+RELOCATED_FROM = "relocated_from"
+"""Key of a kernel's ``status_data``: the agent of the attempt before, where that was another one."""
+STARTED_OVER = "started_over"
+"""Key of a session's ``status_data``: how often it had to make way and started over, and how many attempts it had been
+placed in by then."""
+_TO_THE_START = frozenset({"enqueued", "scheduled", "preparing", "pulling", "prepared", "creating"})
+
+
+def kernel_state(kernel: Kernel, *, is_main: bool) -> KernelState:
+    return KernelState(
+        kernel_id=kernel.id,
+        status=kernel.status,
+        attempt=kernel.attempt,
+        agent_id=kernel.agent,
+        is_main=is_main,
+        reason=kernel.reason,
+        exit_code=kernel.exit_code,
+    )
+
+
+def session_state(session: Session) -> SessionState:
+    return SessionState(
+        session_id=session.id,
+        kernels=tuple(kernel_state(k, is_main=i == 0) for i, k in enumerate(session.kernels)),
+        session_type=session.type,
+        phase=SessionPhase.STARTING_OVER if session.starting_over else SessionPhase(session.status.value),
+        result=session.result,
+        reason=session.reason,
+        max_attempts=MAX_ATTEMPTS + _spent(session),
+        story=session.story,
+    )
+
+
+def _spent(session: Session) -> int:
+    """The attempts before the session started over: those that count are the ones since."""
+    return int(session.status_data.get(STARTED_OVER, {}).get("attempts", 0))
+
+
+def _start_over(session: Session) -> Session:
+    """A session that made way, as it waits again: as if it had not started."""
+    times = int(session.status_data.get(STARTED_OVER, {}).get("times", 0)) + 1
+    told = {"times": times, "attempts": max(k.attempt for k in session.kernels)}
+    return replace(
+        session,
+        started_at=None,
+        not_before=None,
+        status_data={**session.status_data, STARTED_OVER: told},
+    )
+
+
+def _info(old: Session | Kernel, state: SessionState | KernelState) -> str | None:
+    """The reason of a change. Where neither status nor reason changed, what is known stays: it may say more."""
+    is_news = (state.status, state.reason) != (old.status, old.reason)
+    return state.reason.value if is_news and state.reason is not KernelEventReason.UNKNOWN else old.status_info
+
+
+def _merge_kernel(
+    kernel: Kernel, state: KernelState, now: datetime, placed: Mapping[str, Any], slots: Mapping[KernelId, ResourceSlot]
+) -> Kernel:
+    """``slots``: what kernels occupy from now on."""
+    if (kernel.status, kernel.attempt, kernel.agent, kernel.reason, kernel.exit_code) == (
+        state.status,
+        state.attempt,
+        state.agent_id,
+        state.reason,
+        state.exit_code,
+    ):
+        return kernel
+    changes: dict[str, Any] = {
+        "status": state.status,
+        "reason": state.reason,
+        "attempt": state.attempt,
+        "agent": state.agent_id,
+        "exit_code": state.exit_code,
+        "status_info": _info(kernel, state),
+    }
+    if state.status is not kernel.status:
+        changes["status_changed"] = now
+    if state.status is KernelStatus.SCHEDULED and state.attempt > kernel.attempt:
+        moved = kernel.agent is not None and kernel.agent != state.agent_id
+        changes["status_data"] = {RELOCATED_FROM: kernel.agent} if moved else {}
+    if kernel.id in slots:
+        changes["occupied_slots"] = slots[kernel.id]
+    if state.status is KernelStatus.RUNNING and kernel.started_at is None:
+        changes["started_at"] = now
+    if state.status.is_final and not kernel.status.is_final:
+        changes["terminated_at"] = now
+    if state.status is KernelStatus.PENDING:  # as if it had not started
+        changes |= {"started_at": None, "exit_code": None}
+        changes["status_data"] = _without_devices(kernel.status_data)
+    return replace(kernel, **changes, **placed)
+
+
+def _reason_of(effect: EmitEvent) -> KernelEventReason:
+    """On the way to its start, what has no reason of its own happens because somebody asked for the session."""
+    is_unasked = effect.reason is KernelEventReason.UNKNOWN and effect.name.partition("_")[2] in _TO_THE_START
+    return KernelEventReason.USER_REQUESTED if is_unasked else effect.reason
+
+
+def _draft(session: Session, effect: EmitEvent) -> EventDraft:
+    payload: dict[str, Any] = {
+        "sessionId": str(session.id),
+        "sessionName": session.name,
+        "ownerAccessKey": session.access_key,
+        "reason": _reason_of(effect).value,
+    }
+    if effect.kernel_id is not None:
+        kernel = next(k for k in session.kernels if k.id == effect.kernel_id)
+        payload |= {
+            "kernelId": str(kernel.id),
+            "clusterRole": kernel.cluster_role,
+            "clusterIdx": kernel.cluster_idx,
+            "agentId": kernel.agent,
+        }
+    if effect.exit_code is not None:
+        payload["exitCode"] = effect.exit_code
+    if effect.result is not None:
+        payload["result"] = effect.result.value
+    return EventDraft(name=effect.name, session_id=session.id, kernel_id=effect.kernel_id, payload=payload)
+
+
+def _merge_session(
+    session: Session,
+    state: SessionState,
+    kernels: tuple[Kernel, ...],
+    now: datetime,
+    path: Sequence[Transition],
+) -> Session:
+    moved = state.status is not session.status
+    passed = [after for before, after in map(_statuses, path) if after is not before]
+    changes: dict[str, Any] = {
+        "kernels": kernels,
+        "status": state.status,
+        "result": state.result,
+        "reason": state.reason,
+        "status_info": _info(session, state),
+        "starting_over": state.phase is SessionPhase.STARTING_OVER,
+        "story": state.story,
+    }
+    if passed:
+        changes["status_history"] = {**session.status_history, **{status.value: now.isoformat() for status in passed}}
+    if moved:
+        changes["status_changed"] = now
+    if state.status is SessionStatus.SCHEDULED and moved:
+        kept = {name: value for name, value in session.status_data.items() if name == STARTED_OVER}
+        changes |= {"scheduled_at": now, "status_info": None, "status_data": kept, "not_before": None}
+    if state.status is SessionStatus.RUNNING and session.started_at is None:
+        changes |= {"started_at": now, "status_info": None}
+    starts_over = False
+    if state.status is SessionStatus.PENDING and moved:
+        changes["status_data"] = _without_devices(session.status_data)
+        starts_over = path[-1].before == SessionPhase.STARTING_OVER
+        if not starts_over:
+            tried = max(k.attempt for k in kernels) - _spent(session)
+            changes["not_before"] = now + timedelta(seconds=_RETRY_BACKOFF.delay_s(tried - 1))
+    if state.status.is_final and moved:
+        changes["terminated_at"] = now
+    if moved and (state.status.is_final or state.status is SessionStatus.PENDING):
+        changes |= {"vni": None, "network": None}
+    after = replace(session, **changes)
+    return _start_over(after) if starts_over else after
+
+
+def _statuses(transition: Transition) -> tuple[SessionStatus, SessionStatus]:
+    return SessionPhase(transition.before).status, SessionPhase(transition.after).status
+
+
+@dataclass(slots=True)
+class _Facts:
+    """The effects of one change, sorted by who executes them."""
+
+    slots: dict[KernelId, ResourceSlot] = field(default_factory=dict)
+    events: list[EmitEvent] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+
+    def add(self, session: Session, effect: Effect) -> None:
+        match effect:
+            case TakeSlots(target=target):
+                requested = next(k.requested_slots for k in session.kernels if k.id == target.kernel_id)
+                self.slots[target.kernel_id] = requested
+            case ReleaseSlots(target=target):
+                self.slots[target.kernel_id] = ResourceSlot()
+            case EmitEvent():
+                self.events.append(effect)
+            case CreateKernels() | RestartKernels() | DestroyKernels():
+                self.commands.append(effect)
+            case _:
+                assert_never(effect)
+
+
+def advance(
+    session: Session,
+    *events: SessionEvent,
+    now: datetime,
+    placed: Mapping[KernelId, Mapping[str, Any]] | None = None,
+) -> Change | None:
+    """Move a session by ``events``.
+
+    Args:
+        session: as it was read.
+        events: applied in order.
+        now: when.
+        placed: fields of kernels that change with their placement.
+
+    Returns:
+        The change to save, with the commands to execute afterwards; None if there is neither.
+
+    Raises:
+        InvalidTransition: the present status does not admit a request.
+    """
+    state = session_state(session)
+    path: Path = ()
+    facts = _Facts()
+    for event in events:
+        state, more, effects = step(state, event)
+        path += more
+        for effect in effects:
+            facts.add(session, effect)
+    places = placed or {}
+    kernels = tuple(
+        _merge_kernel(kernel, after, now, places.get(kernel.id, {}), facts.slots)
+        for kernel, after in zip(session.kernels, state.kernels, strict=True)
+    )
+    new = _merge_session(session, state, kernels, now, path)
+    if new == session and not facts.events:
+        return Change(old=session, new=session, commands=tuple(facts.commands)) if facts.commands else None
+    drafts = tuple(_draft(new, e) for e in facts.events)
+    return Change(old=session, new=new, events=drafts, commands=tuple(facts.commands))
+
+
+def deferred(change: Change, retry_after_s: float | None, now: datetime) -> Change:
+    """The change with at least this long to wait, where it sends the session back to the scheduler."""
+    new = change.new
+    if new.status is not SessionStatus.PENDING or change.old.status is SessionStatus.PENDING or not retry_after_s:
+        return change
+    earliest = now + timedelta(seconds=min(max(0.0, retry_after_s), MAX_RETRY_AFTER_S))
+    return replace(change, new=replace(new, not_before=max(new.not_before or earliest, earliest)))
+
+
+def enqueued_event(session: Session) -> EventDraft:
+    """The first event of every session."""
+    return _draft(session, EmitEvent(name="session_enqueued", session_id=session.id))
+
+
+def note_health(
+    session: Session, kernel_id: KernelId, failed: Sequence[UnhealthyDevice]
+) -> tuple[Session, tuple[EventDraft, ...]]:
+    """The session with what is known of a kernel's failed devices, and an event where that is news.
+
+    ``status_data["unhealthy_devices"]`` of the kernel lists those that it holds now, that of the session those of all
+    its kernels. Devices that have failed are told by ``session_device_unhealthy``, those that are well again by
+    ``session_device_recovered``.
+    """
+    kernel = next(k for k in session.kernels if k.id == kernel_id)
+    if kernel.status.is_final:
+        return session, ()
+    before = {(d["device_name"], d["device_id"]): d for d in kernel.status_data.get(UNHEALTHY, ())}
+    after = {(d.device_name, d.device_id): msgspec.to_builtins(d) for d in failed}
+    if before == after:
+        return session, ()
+    data = _without_devices(kernel.status_data)
+    noted = replace(kernel, status_data={**data, UNHEALTHY: list(after.values())} if after else data)
+    kernels = tuple(noted if k.id == kernel_id else k for k in session.kernels)
+    every = [{**d, "kernel_id": str(k.id)} for k in kernels for d in k.status_data.get(UNHEALTHY, ())]
+    data = _without_devices(session.status_data)
+    session = replace(session, kernels=kernels, status_data={**data, UNHEALTHY: every} if every else data)
+    news = {
+        "unhealthy": [device for key, device in after.items() if before.get(key) != device],
+        "recovered": [device for key, device in before.items() if key not in after],
+    }
+    return session, tuple(_device_event(session, kernel_id, how, devices) for how, devices in news.items() if devices)
+
+
+def _without_devices(status_data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in status_data.items() if name != UNHEALTHY}
+
+
+def _device_event(session: Session, kernel_id: KernelId, how: str, devices: Sequence[Mapping[str, Any]]) -> EventDraft:
+    draft = _draft(session, EmitEvent(name=f"session_device_{how}", session_id=session.id, kernel_id=kernel_id))
+    told = {"reason": f"device-{how}", "devices": [dict(device) for device in devices]}
+    return replace(draft, payload={**draft.payload, **told})
+
+
+def fold(first: Change, second: Change) -> Change:
+    """Two changes of one session in a row as one."""
+    return Change(
+        old=first.old,
+        new=second.new,
+        events=(*first.events, *second.events),
+        commands=(*first.commands, *second.commands),
+    )

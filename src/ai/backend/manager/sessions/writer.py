@@ -1,0 +1,270 @@
+"""The one way of changing sessions.
+
+Keeps the sessions that this process wrote last, so that the next step need not read them: a write states the version
+that it is based on, hence a stale copy costs one more round and never correctness. Of the many that run, and have no
+next step, only a few are kept (docs/decisions/0016).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from ai.backend.common.errors import SessionNotFound, StaleVersion
+from ai.backend.common.ids import AgentId, KernelId, SessionId
+from ai.backend.common.states import SessionStatus
+from ai.backend.core.lifecycle.effects import Command, CreateKernels, DestroyKernels, RestartKernels
+from ai.backend.core.lifecycle.transition import InvalidTransition
+from ai.backend.infra.bus import Bus
+from ai.backend.manager.sessions.changes import Change, ObservationAck
+from ai.backend.manager.sessions.events import EventDraft
+from ai.backend.manager.sessions.model import Kernel, OwnerLimits, Session
+from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.topics import CALLBACK, LAUNCH, OUTBOX, SCHEDULE, TERMINATE
+from ai.backend.plugin.crash_points import crash_point
+
+log = logging.getLogger(__name__)
+
+
+_KEPT = 4096
+_KEPT_RUNNING = 64
+_KEPT_PLACES = 16_384
+_TRIES = 20
+_LOOK_S, _LOOK_SHARED_S = 5.0, 0.5
+
+Step = Callable[[Session], Change | None]
+
+
+class SessionWriter:
+    """Saves changes, tells the loops and the waiters, and calls ``on_end`` for each session that has ended."""
+
+    def __init__(
+        self, store: SessionStore, bus: Bus, *, on_end: Callable[[Session], None], is_shared: bool = False
+    ) -> None:
+        self._store = store
+        self._is_shared = is_shared
+        self._bus = bus
+        self._on_end = on_end
+        self._recent: OrderedDict[SessionId, Session] = OrderedDict()
+        self._running: OrderedDict[SessionId, Session] = OrderedDict()
+        self._places: OrderedDict[KernelId, tuple[SessionId, AgentId]] = OrderedDict()
+        """Of kernels that have an agent."""
+        self._waiting: dict[SessionId, set[asyncio.Future[Session]]] = {}
+
+    # ---- reading ----
+
+    def recent(self, session_id: SessionId) -> Session | None:
+        """The session as this process wrote or read it last; None where other managers write as well."""
+        return None if self._is_shared else self.written(session_id)
+
+    def written(self, session_id: SessionId) -> Session | None:
+        """As ``recent``, but for whoever acts on it by a change that states its version."""
+        if session_id in self._running:
+            self._running.move_to_end(session_id)
+        return self._recent.get(session_id) or self._running.get(session_id)
+
+    def recent_of_kernel(self, kernel_id: KernelId) -> Session | None:
+        place = self._places.get(kernel_id)
+        return self.written(place[0]) if place is not None else None
+
+    def is_on(self, kernel_id: KernelId, agent_id: AgentId) -> bool:
+        """Whether that agent has the kernel, as this process wrote or read it last."""
+        return self._places.get(kernel_id, (None, None))[1] == agent_id
+
+    async def load(self, session_id: SessionId, *, fresh: bool = False) -> Session:
+        """Raises SessionNotFound."""
+        session = None if fresh else self.recent(session_id)
+        if session is None:
+            session = await self._store.get(session_id)
+        if session is None:
+            self._forget(session_id)
+            raise SessionNotFound(data={"id": str(session_id)})
+        self._keep(session)
+        return session
+
+    def note(self, sessions: Iterable[Session]) -> None:
+        """Remember sessions that were just read from the store."""
+        for session in sessions:
+            known = self.written(session.id)
+            if known is None or known.version <= session.version:
+                self._keep(session)
+
+    def _keep(self, session: Session) -> None:
+        self._drop(session.id)
+        if session.status.is_final:
+            self._lose(session.kernels)
+            return
+        runs = session.status is SessionStatus.RUNNING
+        kept, limit = (self._running, _KEPT_RUNNING) if runs else (self._recent, _KEPT)
+        kept[session.id] = session
+        if len(kept) > limit:
+            kept.popitem(last=False)
+        for kernel in session.kernels:
+            self._places.pop(kernel.id, None)
+            if kernel.agent is not None:
+                self._places[kernel.id] = session.id, kernel.agent
+        while len(self._places) > _KEPT_PLACES:
+            self._places.popitem(last=False)
+
+    def _drop(self, session_id: SessionId) -> Session | None:
+        return self._recent.pop(session_id, None) or self._running.pop(session_id, None)
+
+    def _lose(self, kernels: Iterable[Kernel]) -> None:
+        for kernel in kernels:
+            self._places.pop(kernel.id, None)
+
+    def _forget(self, session_id: SessionId) -> None:
+        gone = self._drop(session_id)
+        self._lose(gone.kernels if gone is not None else ())
+
+    # ---- writing ----
+
+    async def insert(self, session: Session, events: Sequence[EventDraft], *, limits: OwnerLimits) -> None:
+        """As ``SessionStore.insert``. A caller that goes away meanwhile does not stop it."""
+        await asyncio.shield(self._insert(session, events, limits))
+
+    async def _insert(self, session: Session, events: Sequence[EventDraft], limits: OwnerLimits) -> None:
+        crash_point("before-commit-create")
+        await self._store.insert(session, events=events, limits=limits)
+        crash_point("after-commit-create")
+        self._keep(session)
+        self._bus.publish(OUTBOX)
+        if session.callback_url:
+            self._bus.publish(CALLBACK)
+        self._bus.publish(SCHEDULE)
+
+    async def commit(
+        self,
+        changes: Sequence[Change],
+        *,
+        point: str,
+        ack: ObservationAck | None = None,
+    ) -> list[Session]:
+        """Save all changes or none, execute their commands, and return the sessions as they are now.
+
+        A caller that goes away meanwhile does not stop it.
+
+        Raises:
+            StaleVersion: the copies kept here are dropped, load again.
+        """
+        return await asyncio.shield(self._commit(changes, point, ack))
+
+    async def _commit(self, changes: Sequence[Change], point: str, ack: ObservationAck | None) -> list[Session]:
+        crash_point(f"before-{point}")
+        try:
+            await self._store.save(changes, ack=ack)
+        except StaleVersion:
+            for change in changes:
+                self._forget(change.old.id)
+            raise
+        crash_point(f"after-{point}")
+        saved = [_saved(change) for change in changes]
+        for session in saved:
+            self._keep(session)
+            self._tell_waiters(session)
+            if session.status.is_final:
+                self._on_end(session)
+        if any(change.events for change in changes):
+            self._bus.publish(OUTBOX)
+        if any(change.events and change.new.callback_url for change in changes):
+            self._bus.publish(CALLBACK)
+        if any(_frees(change) for change in changes):
+            self._bus.publish(SCHEDULE)
+        for change in changes:
+            self._execute(change.commands)
+        return saved
+
+    def _execute(self, commands: Iterable[Command]) -> None:
+        """Hand commands to the loops that talk to the agents."""
+        for command in commands:
+            match command:
+                case CreateKernels(session_id=session_id) | RestartKernels(session_id=session_id):
+                    self._bus.publish(LAUNCH, session_id)
+                case DestroyKernels():
+                    self._bus.publish(TERMINATE, command)
+                case _:
+                    assert_never(command)
+
+    async def transition(self, session_id: SessionId, make: Step, *, point: str) -> Session:
+        """Load, decide, save; again while somebody else is faster.
+
+        Returns:
+            The session as it is now.
+
+        Raises:
+            SessionNotFound; whatever ``make`` raises. The story of an InvalidTransition is logged.
+        """
+        for attempt in range(_TRIES):
+            session = await self.load(session_id, fresh=attempt > 0)
+            try:
+                change = make(session)
+            except InvalidTransition as e:
+                log.info("%s; its history: %s", e.explain(), dict(session.status_history))
+                raise
+            if change is None:
+                return session
+            if not change.is_stored:
+                self._execute(change.commands)
+                return session
+            try:
+                saved = await self.commit([change], point=point)
+            except StaleVersion:
+                continue
+            return saved[0]
+        raise StaleVersion(f"session {session_id} changes too fast")
+
+    # ---- waiting ----
+
+    def _tell_waiters(self, session: Session) -> None:
+        for future in self._waiting.get(session.id, ()):
+            if not future.done():
+                future.set_result(session)
+
+    async def wait_until(
+        self, session_id: SessionId, reached: Callable[[Session], bool], *, timeout_s: float | None
+    ) -> Session | None:
+        """The session once ``reached`` holds for it; None when the time ran out.
+
+        A change made by this process is seen at once, one by another manager within half a second.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s if timeout_s is not None else None
+        waiters = self._waiting.setdefault(session_id, set())
+        future: asyncio.Future[Session] = loop.create_future()
+        waiters.add(future)
+        fresh = False
+        try:
+            session: Session | None = self.recent(session_id)
+            while True:
+                if session is None or fresh:
+                    session = await self._store.get(session_id)
+                if session is None or reached(session):
+                    return session
+                look_s = _LOOK_SHARED_S if self._is_shared else _LOOK_S
+                left = look_s if deadline is None else min(look_s, deadline - loop.time())
+                if left <= 0:
+                    return None
+                await asyncio.wait({future}, timeout=left)
+                fresh = not future.done()
+                if future.done():
+                    session = future.result()
+                    waiters.discard(future)
+                    future = loop.create_future()
+                    waiters.add(future)
+        finally:
+            waiters.discard(future)
+            if not waiters:
+                self._waiting.pop(session_id, None)
+
+
+def _saved(change: Change) -> Session:
+    return replace(change.new, version=change.old.version + 1)
+
+
+def _frees(change: Change) -> bool:
+    """Whether the scheduler has something to look at: slots came back, a session waits again, or a dependency ended."""
+    return change.new.status != change.old.status and (change.new.status.is_final or change.new.status == "PENDING")

@@ -1,0 +1,189 @@
+"""Use cases of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+from ai.backend.common.errors import BackendError, NotFound, Unavailable
+from ai.backend.common.ids import TaskId
+from ai.backend.infra.bus import Bus, Subscription
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.tasks.model import Task, TaskStatus
+from ai.backend.manager.tasks.store import TaskStore
+
+log = logging.getLogger(__name__)
+
+
+TASKS = "manager.tasks"
+"""Bus topic, payload task id: a background task changed."""
+
+
+UNWANTED = "manager.unwanted-tasks"
+"""Bus topic: a background task of some manager is to be cancelled."""
+
+
+_RECHECK_S = 5.0
+
+
+async def _hint(subscription: Subscription, timeout_s: float) -> None:
+    """Wait for one hint, or the time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await subscription.get()
+    except TimeoutError:
+        return
+    subscription.drain()
+
+
+class TaskProgress:
+    """How a running task tells its progress."""
+
+    def __init__(self, service: TaskService, task: Task) -> None:
+        self._service = service
+        self.task = task
+
+    async def update(self, current: float, total: float | None = None, message: str | None = None) -> None:
+        """Tell the present numbers; None leaves what was said before."""
+        await self._service.advance(
+            self,
+            status=TaskStatus.UPDATED,
+            current_progress=current,
+            total_progress=total if total is not None else self.task.total_progress,
+            message=message if message is not None else self.task.message,
+        )
+
+
+class TaskService:
+    """Background tasks. Each runs in the process that began it; what becomes of it, and who wants it to end, is in the
+    store, where every manager finds it."""
+
+    def __init__(self, store: TaskStore, bus: Bus, clock: Clock, id_generator: IdGenerator) -> None:
+        self._store = store
+        self._bus = bus
+        self._clock = clock
+        self._id_generator = id_generator
+        self._running: dict[TaskId, asyncio.Task[None]] = {}
+        self.manager = ""
+        """Which of several managers works on the tasks of this process."""
+
+    async def recover(self, *, but: Collection[str] = ()) -> None:
+        """Fail what managers left unfinished; those of ``but`` live."""
+        await self._store.fail_open_tasks(at=self._clock.now(), message="the manager was restarted", but=but)
+
+    async def start(
+        self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], *, subject: str = ""
+    ) -> TaskId:
+        """Run ``body`` in the background; what it returns is the final message.
+
+        Args:
+            subject: what it works on, if no other task of any manager may do so meanwhile.
+
+        Raises:
+            Conflict: one does; its id is ``task`` in the data.
+        """
+        return await asyncio.shield(self._start(caller, name, body, subject))  # or nobody would end what is written
+
+    async def _start(
+        self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], subject: str
+    ) -> TaskId:
+        now = self._clock.now()
+        task = Task(
+            id=TaskId(self._id_generator.uuid()),
+            name=name,
+            owner=caller.user_id,
+            status=TaskStatus.STARTED,
+            created_at=now,
+            updated_at=now,
+            manager=self.manager,
+            subject=subject,
+        )
+        await self._store.add_task(task)
+        running = asyncio.create_task(self._run(TaskProgress(self, task), body), name=f"task-{task.id}")
+        self._running[task.id] = running
+        running.add_done_callback(lambda _: self._running.pop(task.id, None))
+        return task.id
+
+    async def _run(self, progress: TaskProgress, body: Callable[[TaskProgress], Awaitable[str]]) -> None:
+        try:
+            message = await body(progress)
+        except asyncio.CancelledError:
+            await self._end(progress, TaskStatus.CANCELLED, "cancelled")
+            raise
+        except BackendError as e:
+            await self._end(progress, TaskStatus.FAILED, e.message)
+        except Exception:  # whatever a task does, its outcome must be told
+            log.exception("background task %s failed", progress.task.name)
+            await self._end(progress, TaskStatus.FAILED, "internal error")
+        else:
+            await self._end(progress, TaskStatus.DONE, message)
+
+    async def _end(self, progress: TaskProgress, status: TaskStatus, message: str) -> None:
+        """However long the store is away: an open task keeps others from its subject."""
+        while True:
+            try:
+                return await self.advance(progress, status=status, message=message)
+            except Unavailable as e:
+                log.warning("the end of the background task %s cannot be written yet: %s", progress.task.name, e)
+                await asyncio.sleep(_RECHECK_S)
+
+    async def advance(self, progress: TaskProgress, **changes: Any) -> None:
+        """Write a change and tell the subscribers."""
+        progress.task = replace(progress.task, updated_at=self._clock.now(), **changes)
+        await self._store.put_task(progress.task)
+        self._bus.publish(TASKS, progress.task.id)
+
+    async def get(self, caller: Caller, task_id: TaskId) -> Task:
+        """Raises NotFound for somebody else's."""
+        task = await self._store.task(task_id)
+        if task is None or (task.owner != caller.user_id and not caller.sees_all):
+            raise NotFound("There is no such background task.")
+        return task
+
+    async def subscribe(self, caller: Caller, task_id: TaskId) -> AsyncIterator[Task]:
+        """The present state, then every change, ending after a final one."""
+        with self._bus.subscribe(TASKS) as hints:
+            last: Task | None = None
+            while last is None or not last.status.is_final:
+                task = await self.get(caller, task_id)
+                if task != last:
+                    last = task
+                    yield task
+                    continue
+                await _hint(hints, _RECHECK_S)
+
+    async def is_under_way(self, subject: str) -> bool:
+        """Whether some manager works on it."""
+        return await self._store.open_task(subject) is not None
+
+    async def cancel(self, caller: Caller, task_id: TaskId) -> None:
+        """Have it end, soon, wherever it runs. Harmless if it has ended."""
+        task = await self.get(caller, task_id)
+        running = self._running.get(task_id)
+        if running is not None:
+            running.cancel()
+        elif not task.status.is_final:
+            await self._store.ask_to_cancel(task_id)
+            self._bus.publish(UNWANTED)
+
+    async def run(self) -> None:
+        """End what other managers were asked to cancel, until cancelled oneself."""
+        with self._bus.subscribe(UNWANTED) as hints:
+            while True:
+                await _hint(hints, _RECHECK_S)
+                try:
+                    for task_id in await self._store.asked_to_cancel(list(self._running)) if self._running else ():
+                        if (running := self._running.get(task_id)) is not None:
+                            running.cancel()
+                except Exception:  # the next round asks again
+                    log.exception("it is not known which background tasks are to be cancelled")
+
+    async def stop(self) -> None:
+        running = list(self._running.values())
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""Session and cluster templates."""

@@ -1,0 +1,37 @@
+"""Session and cluster templates (spec 03-01 "Session templates", 03-11): what a session is made from, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from ai.backend.common.ids import DomainName, GroupId, TemplateId, UserId
+
+
+class TemplateKind(StrEnum):
+    SESSION = "session"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """A template; it belongs to a user.
+
+    ``document`` is the template as its author wrote it, read by :mod:`ai.backend.manager.templates.syntax`;
+    ``group_id`` is the project that its sessions run in where the request names none.
+    """
+
+    id: TemplateId
+    kind: TemplateKind
+    name: str
+    domain_name: DomainName
+    group_id: GroupId
+    group_name: str
+    user_id: UserId
+    user_email: str
+    document: Mapping[str, Any]
+    created_at: datetime
+    modified_at: datetime

@@ -1,0 +1,300 @@
+"""Keeping templates, and making sessions from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+from uuid import UUID
+
+from ai.backend.common.errors import Forbidden, InvalidInput, NotFound
+from ai.backend.common.ids import TemplateId
+from ai.backend.common.states import SessionType, UserRole
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.identity.model import Group
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.sessions.model import CreateReply, CreateSession, KernelRole
+from ai.backend.manager.sessions.service import SessionService
+from ai.backend.manager.templates.documents import read_documents, write_document
+from ai.backend.manager.templates.model import Template, TemplateKind
+from ai.backend.manager.templates.store import TemplateStore
+from ai.backend.manager.templates.syntax import ClusterTemplate, SessionTemplate, read_template
+
+_MAPS = ("environ", "resources", "resource_opts")
+"""Of these the request replaces single entries."""
+
+
+class TemplateService:
+    """A template belongs to its user; superadmins and the admins of its domain see and change it as well."""
+
+    def __init__(
+        self,
+        store: TemplateStore,
+        identities: IdentityStore,
+        identity: IdentityService,
+        sessions: SessionService,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> None:
+        self._store = store
+        self._identities = identities
+        self._identity = identity
+        self._sessions = sessions
+        self._clock = clock
+        self._id_generator = id_generator
+
+    # ---- keeping ----
+
+    async def create(
+        self,
+        caller: Caller,
+        kind: TemplateKind,
+        payload: str,
+        *,
+        group: str | None = None,
+        domain: str | None = None,
+        owner_access_key: str | None = None,
+    ) -> Sequence[Template]:
+        """Keep every template of a payload, or none.
+
+        Raises:
+            InvalidInput: one of them cannot be read. NotFound: the group. Forbidden: the owner.
+        """
+        owner = await self._identity.resolve_owner(caller, owner_access_key)
+        chosen = await self._group(owner, group or "default", domain)
+        now = self._clock.now()
+        made = [
+            Template(
+                id=TemplateId(self._id_generator.uuid()),
+                kind=kind,
+                name=await self._check(caller, kind, document),
+                domain_name=chosen.domain_name,
+                group_id=chosen.id,
+                group_name=chosen.name,
+                user_id=owner.user_id,
+                user_email=owner.email,
+                document=document,
+                created_at=now,
+                modified_at=now,
+            )
+            for document in read_documents(payload)
+        ]
+        await self._store.add_templates(made)
+        return made
+
+    async def _group(self, owner: Caller, name: str, domain: str | None) -> Group:
+        if domain not in (None, owner.domain_name) and not owner.is_superadmin:
+            raise NotFound("There is no such domain for you.", data={"domain_name": "unknown"})
+        found = await self._identities.groups(domain_name=domain or owner.domain_name, user_id=owner.user_id)
+        if owner.is_any_admin:
+            found += await self._identities.groups(domain_name=domain or owner.domain_name)
+        chosen = next((g for g in found if name in (g.name, str(g.id))), None)
+        if chosen is None:
+            raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group_name": "unknown"})
+        return chosen
+
+    async def _check(self, caller: Caller, kind: TemplateKind, document: Mapping[str, Any]) -> str:
+        """The name of a template that can be read, with what it refers to."""
+        if kind is TemplateKind.SESSION:
+            return read_template(document, SessionTemplate).metadata.name
+        cluster = read_template(document, ClusterTemplate)
+        for node in cluster.nodes:
+            try:
+                await self.get(caller, TemplateKind.SESSION, TemplateId(node.session_template))
+            except NotFound:
+                message = f"The role {node.role} names no session template of yours."
+                raise InvalidInput(message, data={"payload": f"{node.role}: no such session template"}) from None
+        return cluster.metadata.name
+
+    async def list(self, caller: Caller, kind: TemplateKind, *, is_all: bool = False) -> Sequence[Template]:
+        """The caller's own; with ``is_all`` also those of others that the caller may see."""
+        if is_all and caller.sees_all:
+            return await self._store.templates(kind)
+        if is_all and caller.role is UserRole.ADMIN:
+            return await self._store.templates(kind, domain_name=caller.domain_name)
+        return await self._store.templates(kind, user_id=caller.user_id)
+
+    async def get(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
+        """Raises NotFound, also for those of others that the caller may not see."""
+        found = await self._store.template(template_id)
+        is_visible = found is not None and (
+            found.user_id == caller.user_id
+            or caller.sees_all
+            or (caller.role is UserRole.ADMIN and caller.domain_name == found.domain_name)
+        )
+        if found is None or not is_visible or found.kind is not kind:
+            raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
+        return found
+
+    async def text(
+        self, caller: Caller, kind: TemplateKind, template_id: TemplateId, form: Literal["yaml", "json"]
+    ) -> str:
+        """The template as its owner wrote it, but for comments and layout."""
+        return write_document((await self.get(caller, kind, template_id)).document, form)
+
+    async def update(self, caller: Caller, kind: TemplateKind, template_id: TemplateId, payload: str) -> Template:
+        """Replace what a template says.
+
+        Raises:
+            NotFound: there is none for the caller to change. InvalidInput: not exactly one template.
+        """
+        found = await self._owned(caller, kind, template_id)
+        documents = read_documents(payload)
+        if len(documents) != 1:
+            raise InvalidInput("One template is replaced by one.", data={"payload": "more than one template"})
+        changed = replace(
+            found,
+            name=await self._check(caller, kind, documents[0]),
+            document=documents[0],
+            modified_at=self._clock.now(),
+        )
+        if not await self._store.put_template(changed):
+            raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
+        return changed
+
+    async def delete(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> None:
+        """Sessions that were made from it stay as they are."""
+        await self._owned(caller, kind, template_id)
+        await self._store.drop_template(template_id)
+
+    async def _owned(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
+        found = await self.get(caller, kind, template_id)
+        if found.user_id != caller.user_id and not caller.is_any_admin:  # a monitor only looks
+            raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
+        if found.user_id != caller.user_id and not caller.is_superadmin:
+            owner = await self._identities.user(uuid=found.user_id)
+            if owner is not None and owner.role is UserRole.SUPERADMIN:  # whose next session would run what it says
+                raise Forbidden("Templates of superadmins are changed by superadmins.")
+        return found
+
+    # ---- making sessions ----
+
+    async def create_session(
+        self,
+        caller: Caller,
+        template_id: TemplateId,
+        given: Mapping[str, Any],
+        *,
+        call_id: UUID | None = None,
+    ) -> CreateReply:
+        """A session as the template says, but for what the request gives itself.
+
+        Args:
+            caller: who asks.
+            template_id: of a session template.
+            given: fields of :class:`CreateSession` that the request states; entries of ``environ``, ``resources`` and
+                ``resource_opts`` replace single ones of the template, mounts replace all of them if there are any.
+            call_id: as :meth:`SessionService.create`.
+
+        Raises:
+            As :meth:`SessionService.create`, and NotFound for the template.
+        """
+        kept = await self._seen(caller, TemplateKind.SESSION, template_id, given.get("owner_access_key"))
+        template = read_template(kept.document, SessionTemplate)
+        values = {**_in_place_of(kept), **_creation_values(template)}
+        return await self._sessions.create(caller, _merged(values, given), call_id=call_id)
+
+    async def create_cluster(
+        self,
+        caller: Caller,
+        template_id: TemplateId,
+        given: Mapping[str, Any],
+        *,
+        call_id: UUID | None = None,
+    ) -> CreateReply:
+        """A session whose kernels have the roles of a cluster template; see :meth:`create_session`."""
+        owner_key = given.get("owner_access_key")
+        kept = await self._seen(caller, TemplateKind.CLUSTER, template_id, owner_key)
+        cluster = read_template(kept.document, ClusterTemplate)
+        roles: list[KernelRole] = []
+        mounts = dict(cluster.spec.mounts)
+        for node in cluster.nodes:
+            its = await self._seen(caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key)
+            template = read_template(its.document, SessionTemplate)
+            mounts = {**template.spec.mounts, **mounts}
+            roles.append(_role(node.role, node.replicas, template))
+        main_id = TemplateId(cluster.nodes[0].session_template)
+        main = await self._seen(caller, TemplateKind.SESSION, main_id, owner_key)
+        values = {
+            **_in_place_of(kept),
+            **_creation_values(read_template(main.document, SessionTemplate)),
+            "cluster_mode": cluster.mode,
+            "cluster_size": sum(role.replicas for role in roles),
+            "environ": dict(cluster.spec.environ),
+            "bootstrap_script": None,
+            "mounts": tuple(mounts),
+            "mount_map": {name: target for name, target in mounts.items() if target},
+            "roles": tuple(roles),
+        }
+        return await self._sessions.create(caller, _merged(values, given), call_id=call_id)
+
+    async def _seen(
+        self, caller: Caller, kind: TemplateKind, template_id: TemplateId, owner_access_key: str | None
+    ) -> Template:
+        """A template of the caller's or of the owner's, for whom the session is."""
+        try:
+            return await self.get(caller, kind, template_id)
+        except NotFound:
+            owner = await self._identity.resolve_owner(caller, owner_access_key)
+            return await self.get(owner, kind, template_id)
+
+
+def _in_place_of(kept: Template) -> dict[str, Any]:
+    return {"domain": kept.domain_name, "group": str(kept.group_id)}
+
+
+def _creation_values(template: SessionTemplate) -> dict[str, Any]:
+    spec, kernel = template.spec, template.spec.kernel
+    return {
+        "image": kernel.image,
+        "architecture": kernel.architecture,
+        "type": SessionType(spec.type),
+        "tag": template.metadata.tag,
+        "environ": dict(kernel.environ),
+        "bootstrap_script": kernel.bootstrap_script,
+        "startup_command": kernel.run.startup,
+        "mounts": tuple(spec.mounts),
+        "mount_map": {name: target for name, target in spec.mounts.items() if target},
+        "resources": dict(spec.resources) or None,
+        "resource_opts": dict(spec.resource_opts),
+        "scaling_group": spec.scaling_group,
+    }
+
+
+def _role(name: str, replicas: int, template: SessionTemplate) -> KernelRole:
+    kernel = template.spec.kernel
+    return KernelRole(
+        name=name,
+        replicas=replicas,
+        image=kernel.image,
+        architecture=kernel.architecture,
+        resources=dict(template.spec.resources) or None,
+        environ=dict(kernel.environ),
+        bootstrap_script=kernel.bootstrap_script,
+    )
+
+
+def _merged(values: Mapping[str, Any], given: Mapping[str, Any]) -> CreateSession:
+    """What the template says, with what the request gives in its place."""
+    found = {**values, **given}
+    for name in _MAPS:
+        if name in given:
+            found[name] = {**(values.get(name) or {}), **(given[name] or {})} or None
+            if name != "resources":
+                found[name] = found[name] or {}
+    if given.get("domain") not in (None, values["domain"]) and "group" not in given:
+        found["group"] = None  # the template's group is in its own domain
+    if not given.get("mounts"):
+        found["mounts"] = values["mounts"]
+        found["mount_map"] = {**values["mount_map"], **given.get("mount_map", {})}
+    return CreateSession(**found)
+
+
+def template_id_of(text: str) -> TemplateId:
+    """Raises NotFound: a text that is no id names no template."""
+    try:
+        return TemplateId(UUID(text))
+    except ValueError:
+        raise NotFound("There is no such template.", data={"template_id": "unknown"}) from None

@@ -1,0 +1,22 @@
+"""Topics of manager."""
+
+from __future__ import annotations
+
+OUTBOX = "manager.outbox"
+"""Bus topic: events were written."""
+
+
+SCHEDULE = "manager.schedule"
+"""Bus topic: something may be placed now."""
+
+
+LAUNCH = "manager.launch"
+"""Bus topic, payload session id or None for any: kernels are to be created or restarted."""
+
+
+TERMINATE = "manager.terminate"
+"""Bus topic, payload session id or DestroyKernels: kernels are to be ended."""
+
+
+CALLBACK = "manager.callback"
+"""Bus topic: a session owes a callback."""

@@ -1,0 +1,172 @@
+"""Reports of what was used (client wire contract 2.9). The names of fields are the published ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any
+from uuid import UUID
+
+from msgspec import Meta
+
+from ai.backend.common.ids import GroupId
+from ai.backend.common.images import split_image
+from ai.backend.common.slots import ResourceSlot, format_quantity
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.usage.model import METRICS, GroupUsage, Timeline, UsedKernel
+from ai.backend.manager.usage.service import UsageService
+
+Date = Annotated[str, Meta(max_length=16)]
+_MS = 1_000
+
+
+class MonthQuery(Schema, frozen=True):
+    """``month`` is YYYYMM. Without ``group_ids``, or with an empty list, all groups that the caller sees."""
+
+    month: Date
+    group_ids: Annotated[list[UUID], Meta(max_length=1_000)] | None = None
+
+
+class PeriodQuery(Schema, frozen=True):
+    """Days are YYYYMMDD and both included; 100 of them at most."""
+
+    group_id: UUID
+    start_date: Date
+    end_date: Date
+
+
+class UsageApi:
+    """Times are in UTC. A kernel is counted where it ran at some time of the period."""
+
+    def __init__(self, usage: UsageService) -> None:
+        self._usage = usage
+
+    @route("GET", "/resource/usage/month", query=MonthQuery)
+    async def month(self, call: Call[Nothing, MonthQuery]) -> list[dict[str, Any]]:
+        """What each group used in a month, for administrators: sums, and the first 10,000 containers in detail."""
+        query = call.query
+        ids = [GroupId(group_id) for group_id in query.group_ids or ()] or None
+        found = await self._usage.of_month(caller_of(call), query.month, ids)
+        return await asyncio.to_thread(lambda: [_group(usage) for usage in found])
+
+    @route("GET", "/resource/usage/period", query=PeriodQuery)
+    async def period(self, call: Call[Nothing, PeriodQuery]) -> dict[str, Any]:
+        """What a group used from one day to another, for administrators; an empty object for nothing."""
+        query = call.query
+        found = await self._usage.of_period(caller_of(call), GroupId(query.group_id), query.start_date, query.end_date)
+        return await asyncio.to_thread(_group, found) if found is not None else {}
+
+    @route("GET", "/resource/stats/user/month")
+    async def own_statistics(self, call: Call) -> list[dict[str, Any]]:
+        """What of the caller's was running in each quarter of an hour of the last 30 days."""
+        return await asyncio.to_thread(_bins, await self._usage.own_timeline(caller_of(call)))
+
+    @route("GET", "/resource/stats/admin/month")
+    async def statistics(self, call: Call) -> list[dict[str, Any]]:
+        """The same of everybody's, or of the domain's for its administrators."""
+        return await asyncio.to_thread(_bins, await self._usage.timeline(caller_of(call)))
+
+
+def _whole(amount: Decimal) -> int:
+    return int(amount)
+
+
+def _seconds(ms: Decimal) -> float:
+    return round(float(ms) / _MS, 3)
+
+
+def _device_memory(slots: ResourceSlot) -> int:
+    return _whole(sum((amount for name, amount in slots.items() if name.endswith((".mem", ".memory"))), Decimal(0)))
+
+
+def _allocated(slots: ResourceSlot, prefix: str = "") -> dict[str, Any]:
+    """``smp``: processor cores."""
+    return {
+        f"{prefix}smp": _number(slots["cpu"]),
+        f"{prefix}cpu_allocated": _number(slots["cpu"]),
+        f"{prefix}mem_allocated": _whole(slots["mem"]),
+        f"{prefix}gpu_mem_allocated": _device_memory(slots),
+    }
+
+
+def _used(metrics: Mapping[str, Decimal], prefix: str = "") -> dict[str, Any]:
+    """``cpu_used`` is in seconds of a core, the others in bytes."""
+    told: dict[str, Any] = {f"{prefix}{name}": _whole(metrics.get(name, Decimal(0))) for name in METRICS}
+    return {**told, f"{prefix}cpu_used": _seconds(metrics.get("cpu_used", Decimal(0)))}
+
+
+def _group(usage: GroupUsage) -> dict[str, Any]:
+    return {
+        "g_id": str(usage.group_id),
+        "g_name": usage.group_name,
+        "domain_name": usage.domain_name,
+        **_allocated(usage.slots, "g_"),
+        **_used(usage.metrics, "g_"),
+        "g_device_type": usage.device_types,
+        "g_slots": usage.slots.to_json(),
+        "g_slot_seconds": {name: format_quantity(amount) for name, amount in sorted(usage.slot_seconds.items())},
+        "c_count": usage.count,
+        "c_infos": [_container(kernel) for kernel in usage.kernels],
+    }
+
+
+def _container(kernel: UsedKernel) -> dict[str, Any]:
+    """Published clients put ``created_at`` and ``terminated_at`` into a line: neither is null. ``used_days`` counts
+    begun days."""
+    ended = kernel.terminated_at
+    used = (ended - kernel.started_at) if ended is not None else None
+    return {
+        "id": str(kernel.kernel_id),
+        "session_id": str(kernel.session_id),
+        "container_id": kernel.container_id,
+        "domain_name": kernel.domain_name,
+        "group_id": str(kernel.group_id),
+        "group_name": kernel.group_name,
+        "name": kernel.name,
+        "access_key": kernel.access_key,
+        "email": kernel.email,
+        "agent": kernel.agent,
+        **_allocated(kernel.slots),
+        **_used({name: kernel.metric(*wanted) for name, wanted in METRICS.items()}),
+        "slots": kernel.slots.to_json(),
+        "device_type": sorted({name.partition(".")[0] for name in kernel.devices}),
+        "nfs": list(kernel.mounts),
+        "image_name": split_image(kernel.image)[1],
+        "image_id": kernel.image,
+        "used_time": str(used) if used is not None else "",
+        "used_days": used.days + 1 if used is not None else None,
+        "created_at": kernel.created_at.isoformat(),
+        "started_at": kernel.started_at.isoformat(),
+        "terminated_at": ended.isoformat() if ended is not None else "",
+        "status": kernel.status.value,
+        "status_info": kernel.status_info,
+        "cluster_mode": kernel.cluster_mode,
+    }
+
+
+_TOLD: Sequence[tuple[str, str, str]] = (
+    ("num_sessions", "num_sessions", "count"),
+    ("cpu_allocated", "cpu", "count"),
+    ("mem_allocated", "mem", "bytes"),
+    ("gpu_allocated", "devices", "count"),
+    ("io_read_bytes", "io_read", "bytes"),
+    ("io_write_bytes", "io_write", "bytes"),
+    ("disk_used", "disk_used", "bytes"),
+)
+"""Published name, the one of the timeline, and the unit."""
+
+
+def _bins(timeline: Timeline) -> list[dict[str, Any]]:
+    return [
+        {
+            "date": begin.timestamp(),
+            **{name: {"value": _number(values[key]), "unit_hint": unit} for name, key, unit in _TOLD},
+        }
+        for begin, values in timeline.bins()
+    ]
+
+
+def _number(amount: Decimal) -> int | float:
+    return int(amount) if amount == amount.to_integral_value() else float(amount)

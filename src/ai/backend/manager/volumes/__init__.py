@@ -1,0 +1,1 @@
+"""Storage hosts and what may be done on them."""

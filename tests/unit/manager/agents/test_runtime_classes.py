@@ -1,0 +1,119 @@
+"""Which agents take a session of a runtime class, what it costs, and why it is refused."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ai.backend.common.errors import BackendError, InvalidInput, UnsupportedResource
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import ClusterMode
+from ai.backend.common.wire.reports import OverlayReport, RuntimeClassReport
+from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.policy import Policy
+from ai.backend.manager.agents.capabilities import NETWORKS, features_of, needs_of, with_class, with_networks
+from ai.backend.manager.agents.model import Agent
+from ai.backend.manager.scheduling.snapshot import DeviceReader, build_snapshot
+from tests.contract.store.builders import NOW, make_agent, make_session
+
+MIB = 1024 * 1024
+
+
+def agent(name: str, *classes: RuntimeClassReport, **changes: Any) -> Agent:
+    sliced = {"slot_name": "cuda.shares", "slot_type": "count", "amount": "1", "quantum": "0.1"}
+    devices = tuple(
+        {"device_name": "cuda", "device_id": f"gpu{i}", "hw_location": "", "slots": [sliced]} for i in range(2)
+    )
+    slots = ResourceSlot.parse({"cpu": "8", "mem": "16g", "cuda.shares": "2"})
+    return make_agent(id=name, runtime_classes=classes, devices=devices, available_slots=slots, **changes)
+
+
+def vm(**changes: Any) -> RuntimeClassReport:
+    overhead = {"mem": str(150 * MIB)}
+    return RuntimeClassReport(name="kata", kind="vm", overhead=overhead, whole_devices=True, max_devices=1, **changes)
+
+
+def slots(**amounts: str) -> ResourceSlot:
+    return ResourceSlot.parse({name.replace("_", "."): amount for name, amount in amounts.items()})
+
+
+def test_the_most_that_it_costs_is_what_it_costs() -> None:
+    dear = RuntimeClassReport(name="kata", overhead={"mem": str(200 * MIB), "cpu": "0.5"})
+    taking, cost = with_class(
+        [agent("a", vm()), agent("b", dear), agent("c")], "kata", [slots(cpu="1")], "default", DeviceReader()
+    )
+    assert [one.id for one in taking] == ["a", "b"]
+    assert cost == slots(mem="200m", cpu="0.5")
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        ({"cuda_shares": "0.5"}, "whole devices only, and 0.5 of cuda.shares is a part of one"),
+        ({"cuda_shares": "1.5"}, "whole devices only"),
+        ({"cuda_shares": "2"}, "1 device at most"),
+        ({"cuda_shares": "1", "tpu_device": "1"}, "1 device at most"),
+    ],
+)
+def test_a_machine_takes_one_whole_device(asked: dict[str, str], why: str) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        with_class([agent("a", vm())], "kata", [slots(cpu="1", **asked)], "default", DeviceReader())
+
+
+def test_a_class_elsewhere_may_take_more() -> None:
+    free = RuntimeClassReport(name="kata")
+    taking, cost = with_class(
+        [agent("a", vm()), agent("b", free)], "kata", [slots(cuda_shares="2")], "default", DeviceReader()
+    )
+    assert ([one.id for one in taking], cost) == (["b"], ResourceSlot())
+    assert (
+        len(with_class([agent("a", vm())], "kata", [slots(cuda_shares="1"), slots(cpu="1")], "g", DeviceReader())[0])
+        == 1
+    )
+
+
+def test_an_unknown_class_names_those_that_there_are() -> None:
+    with pytest.raises(UnsupportedResource, match="'gvisor'; there are kata, runc") as refused:
+        with_class(
+            [agent("a", vm()), agent("b", RuntimeClassReport(name="runc"))], "gvisor", [], "default", DeviceReader()
+        )
+    assert refused.value.data["runtimeClass"] == "unknown"
+
+
+def test_networks_are_asked_for_by_clusters_of_one_node() -> None:
+    assert needs_of(2, ClusterMode.SINGLE_NODE, "") == {NETWORKS}
+    assert needs_of(1, ClusterMode.MULTI_NODE, "") == needs_of(1, ClusterMode.SINGLE_NODE, "") == frozenset()
+    without = agent("a", enforcement={NETWORKS: "none"})
+    assert NETWORKS not in features_of(without)
+    assert with_networks([without, agent("b")], "default", frozenset({NETWORKS})) == [agent("b")]
+    with pytest.raises(BackendError, match="private network"):
+        with_networks([without], "default", frozenset({NETWORKS}))
+
+
+def test_users_are_told_little_of_what_agents_say_of_themselves() -> None:
+    talkative = [agent(f"agent-{i}", overlay=OverlayReport(why_not="x" * 100_000)) for i in range(50)]
+    with pytest.raises(BackendError, match=r"\(and 47 more\)") as refused:
+        with_networks(talkative, "default", needs_of(2, ClusterMode.MULTI_NODE, ""))
+    assert refused.value.data["agents"] == {f"agent-{i}": "x" * 200 for i in range(3)}
+    assert len(refused.value.message) < 1_000
+
+
+@pytest.mark.parametrize(("wanted", "place"), [("kata", "b"), ("runc", "a"), ("gvisor", None)])
+def test_the_scheduler_goes_where_the_class_is(wanted: str, place: str | None) -> None:
+    agents = [agent(n, RuntimeClassReport(name=c)) for n, c in (("a", "runc"), ("b", "kata"))]
+    session = make_session(starts_at=None, dependencies=(), designated_agents=(), runtime_class=wanted)
+    session = replace(session, kernels=tuple(replace(k, requested_slots=slots(cpu="1")) for k in session.kernels))
+    plan = decide(
+        build_snapshot("default", agents, [], [session], {}, {}, DeviceReader()),
+        Policy(),
+        now=NOW,
+        rng=random.Random(1),
+    )
+    if place is None:
+        assert [skip.reason for skip in plan.skips] == ["no-matching-agent"]
+        assert "no agent has runtime class gvisor" in plan.skips[0].message
+    else:
+        assert {k.agent_id for p in plan.placements for k in p.kernels} == {place}

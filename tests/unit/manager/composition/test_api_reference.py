@@ -1,0 +1,66 @@
+"""The OpenAPI document is whole: every reference leads somewhere, every endpoint says what it does."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+from graphql import build_schema
+
+from ai.backend.infra.http.errors import STATUS_OF
+from ai.backend.manager.composition.api_reference import document, graphql_page, openapi_json, rest_page
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, Any]:
+    return document()
+
+
+def test_every_reference_leads_somewhere(told: dict[str, Any]) -> None:
+    found = set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(told)))
+    assert found
+    assert found <= told["components"]["schemas"].keys()
+
+
+def test_every_operation_says_what_it_does(told: dict[str, Any]) -> None:
+    ids = []
+    for path, methods in told["paths"].items():
+        for operation in methods.values():
+            assert operation["summary"].endswith((".", ";")) or "." in operation["summary"], path
+            declared = {p["name"] for p in operation["parameters"] if p["in"] == "path"}
+            assert declared == set(re.findall(r"\{(\w+)\}", path))
+            ids.append(operation["operationId"])
+    assert len(ids) == len(set(ids))
+
+
+def test_only_these_need_no_signature(told: dict[str, Any]) -> None:
+    anonymous = {path for path, methods in told["paths"].items() for o in methods.values() if not o["security"]}
+    by_password = {"/auth/authorize", "/auth/update-password-no-auth", "/auth/signup"}
+    assert anonymous == {"/", "/{version}", "/livez", "/readyz", "/metrics", *by_password}
+
+
+def test_other_spellings_are_told(told: dict[str, Any]) -> None:
+    assert told["paths"]["/session"]["post"]["x-aliases"]["clientSessionToken"] == "name"
+
+
+def test_the_page_names_every_endpoint_and_problem(told: dict[str, Any]) -> None:
+    page = rest_page()
+    for path, methods in told["paths"].items():
+        for method in methods:
+            assert f"`{method.upper()} {path}`" in page
+    for cls in STATUS_OF:
+        assert f"| `{cls.code}` |" in page
+
+
+def test_the_references_are_deterministic() -> None:
+    assert openapi_json() == openapi_json()
+    assert rest_page() == rest_page()
+
+
+def test_the_schema_on_the_page_is_a_schema() -> None:
+    text = graphql_page().partition("```graphql\n")[2].partition("```")[0]
+    schema = build_schema(text)
+    assert schema.query_type is not None
+    assert "compute_session_list" in schema.query_type.fields

@@ -1,0 +1,43 @@
+"""What one query may ask for."""
+
+from __future__ import annotations
+
+import pytest
+from graphql import GraphQLError, parse
+
+from ai.backend.manager.graphql.executor import load_schema
+from ai.backend.manager.graphql.limits import QueryLimits, check_introspection, check_limits, widths_of
+
+WIDTHS = widths_of(load_schema())
+
+
+def test_depth_and_cost_are_as_the_settings_say() -> None:
+    document = parse("query($n: Int!) { user_list(limit: $n, offset: 0) { items { email groups { id } } } }")
+    for limits in (QueryLimits(), QueryLimits(depth=4, cost=1 + 10 + 20 + 100)):
+        check_limits(document, {"n": 10}, limits, WIDTHS)
+    with pytest.raises(GraphQLError, match="deeper than 3"):
+        check_limits(document, {"n": 10}, QueryLimits(depth=3), WIDTHS)
+    with pytest.raises(GraphQLError, match="more than 130"):
+        check_limits(document, {"n": 10}, QueryLimits(cost=130), WIDTHS)
+    with pytest.raises(GraphQLError, match="more than 1000"):
+        check_limits(document, {}, QueryLimits(cost=1000), WIDTHS)
+
+
+def test_every_list_counts() -> None:
+    assert {"dependencies", "container_registries", "keypair_resource_policies", "resource_limits"} <= {*WIDTHS}
+    assert "items" not in WIDTHS, "counted by its page"
+    pages = parse("{ keypairs { compute_sessions { containers { id status agent image } } } }")
+    with pytest.raises(GraphQLError, match="more than 50000"):
+        check_limits(pages, {}, QueryLimits(), WIDTHS)
+    check_limits(parse("{ keypairs { compute_sessions { id status } } }"), {}, QueryLimits(), WIDTHS)
+
+
+def test_questions_about_the_schema_are_found_anywhere() -> None:
+    check_introspection(parse("{ a: __typename domains { name } }"))
+    for text in (
+        "{ __schema { types { name } } }",
+        'query A { domains { name } } query B { x: __type(name: "User") { name } }',
+        "{ ...F } fragment F on Query { ... on Query { __schema { types { name } } } }",
+    ):
+        with pytest.raises(GraphQLError, match="schema"):
+            check_introspection(parse(text))

@@ -1,0 +1,58 @@
+"""Which image a user means."""
+
+from __future__ import annotations
+
+import pytest
+
+from ai.backend.common.errors import ImageNotFound
+from ai.backend.common.states import AgentStatus
+from ai.backend.common.wire.reports import ImageReport
+from ai.backend.manager.images.service import merge_images, resolve_image
+from tests.contract.store.builders import make_agent
+
+
+def report(name: str, *aliases: str, architecture: str = "x86_64") -> ImageReport:
+    return ImageReport(name=name, architecture=architecture, aliases=list(aliases))
+
+
+AGENTS = [
+    make_agent("a", images=(report("host/python:3.11", "python"), report("lab/torch:1.0"), report("lab/torch:latest"))),
+    make_agent("b", images=(report("host/python:3.11", "py"), report("host/python:3.11", architecture="arm64"))),
+    make_agent("gone", status=AgentStatus.TERMINATED, images=(report("old:1"),)),
+]
+
+
+def test_agents_are_merged() -> None:
+    images = {(i.name, i.architecture): i for i in merge_images(AGENTS)}
+    assert set(images) == {
+        ("host/python:3.11", "x86_64"),
+        ("host/python:3.11", "aarch64"),
+        ("lab/torch:1.0", "x86_64"),
+        ("lab/torch:latest", "x86_64"),
+    }
+    python = images["host/python:3.11", "x86_64"]
+    assert (python.aliases, python.agents) == (("python", "py"), ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "architecture", "name"),
+    [
+        ("python", None, "host/python:3.11"),
+        ("py", "amd64", "host/python:3.11"),
+        ("host/python:3.11", "aarch64", "host/python:3.11"),
+        ("host/python", None, "host/python:3.11"),
+        ("lab/torch", None, "lab/torch:latest"),
+    ],
+)
+def test_names_aliases_and_tags_resolve(wanted: str, architecture: str | None, name: str) -> None:
+    assert resolve_image(merge_images(AGENTS), wanted, architecture).name == name
+
+
+def test_what_is_not_there_is_explained() -> None:
+    with pytest.raises(ImageNotFound, match=r"There are: host/python:3\.11") as caught:
+        resolve_image(merge_images(AGENTS), "perl", None)
+    assert "python" in caught.value.data["available"]
+    with pytest.raises(ImageNotFound, match="x86_64 only, not for riscv64"):
+        resolve_image(merge_images(AGENTS), "python", "riscv64")
+    with pytest.raises(ImageNotFound, match="no agent has reported any"):
+        resolve_image([], "python", None)

@@ -1,0 +1,62 @@
+"""A leader whose renewals hang; what the lease itself does is tested with the stores."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ai.backend.infra.clock import SystemClock
+from ai.backend.manager.leadership.service import LEADER, Leadership
+from ai.backend.manager.leadership.store import Lease
+
+TTL_S = 0.05
+
+
+class _Leases:
+    """Gives the lease; from then on it does not answer until it is told to."""
+
+    def __init__(self) -> None:
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def acquire(self, name: str, holder: str, *, ttl_s: float) -> Lease | None:
+        await self.answers.wait()
+        if name == LEADER:
+            self.answers.clear()
+        return Lease(name=name, holder=holder, token=1)
+
+    async def release(self, lease: Lease) -> None:
+        raise AssertionError("it is lost before anybody stops")
+
+    async def holders(self, prefix: str) -> dict[str, str]:
+        return {}
+
+    @contextmanager
+    def fenced(self, lease: Lease) -> Iterator[None]:
+        yield
+
+
+async def test_a_renewal_that_hangs_does_not_outlive_the_lease() -> None:
+    clock, leases = SystemClock(), _Leases()
+    story: list[tuple[str, float]] = []
+    told = asyncio.Event()
+
+    async def begin() -> None:
+        story.append(("begin", clock.monotonic()))
+
+    async def end() -> None:
+        story.append(("end", clock.monotonic()))
+        told.set()
+
+    leadership = Leadership(leases, clock, holder="me", ttl_s=TTL_S, begin=begin, end=end)
+    running = asyncio.create_task(leadership.run())
+    async with asyncio.timeout(30):
+        await told.wait()
+        assert not leadership.leads
+        told.clear()
+        leases.answers.set()  # and it goes on from there
+        await told.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert [what for what, _ in story] == ["begin", "end", "begin", "end"]

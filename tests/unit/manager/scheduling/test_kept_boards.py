@@ -1,0 +1,78 @@
+"""The board that the scheduling loop keeps of a resource group."""
+
+from __future__ import annotations
+
+import gc
+import random
+from dataclasses import replace
+
+import pytest
+
+from ai.backend.core.scheduling.decide import decide
+from ai.backend.core.scheduling.index.agent_state import MakeCache
+from ai.backend.core.scheduling.index.agents import Demand, Fleet
+from ai.backend.core.scheduling.placement.strategies import dispersed
+from ai.backend.core.scheduling.policy import Policy, Rng
+from ai.backend.core.scheduling.snapshot import HeldKernel, Snapshot
+from ai.backend.manager.scheduling.loop import _COMPARED, _Memory
+from tests.unit.core.scheduling.builders import NOW, agent, session, slots
+
+
+def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog: pytest.LogCaptureFixture) -> None:
+    view = agent("i-1", cpu=4, mem="8g")
+    first = Snapshot(resource_group="default", agents=(view,), pending=(session("a", slots(cpu=3, mem="1g")),))
+    memory = _Memory(MakeCache())
+
+    def told(snapshot: Snapshot) -> bool:
+        """Whether the plan is that of a board of its own."""
+        plan = memory.decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
+        return plan == decide(snapshot, Policy(), now=NOW, rng=random.Random(1))
+
+    assert told(first)
+    board = memory.board
+    assert board is not None
+    kernel = first.pending[0].kernels[0]
+    held = HeldKernel(kernel_id=kernel.kernel_id, slots=kernel.slots)
+    second = replace(
+        first, agents=(replace(view, held=(held,)),), pending=(session("b", slots(cpu=1, mem="1g")), *first.pending)
+    )
+    assert told(replace(second, pending=second.pending[:1]))
+    assert memory.board is board
+    assert told(first), "what a plan placed and nobody committed waits on"
+    assert memory.board is board
+    memory.passes = _COMPARED - 1
+    assert told(first)
+    assert not caplog.records
+    assert memory.board is not board, "it is made anew now and then"
+    drifted = memory.board
+    assert drifted is not None
+    drifted.fleet.agents[0].adopt(
+        HeldKernel(kernel_id=second.pending[0].kernels[0].kernel_id, slots=slots(cpu=1, mem="1g"))
+    )
+    drifted.fleet.agents[0]._held.clear()
+    drifted.fleet.agents[0]._told.clear()
+    memory.passes = _COMPARED - 1
+    assert told(first)
+    assert "has drifted" in caplog.text
+    assert told(replace(first, agents=(replace(view, generation=7),)))
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_collector_rests_during_a_decision_and_is_then_as_it_was(is_enabled: bool) -> None:
+    during: list[bool] = []
+
+    def choose(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
+        during.append(gc.isenabled())
+        return dispersed(fleet, demand, scope, rng)
+
+    waiting = session("a", slots(cpu=3, mem="1g"))
+    snapshot = Snapshot(resource_group="default", agents=(agent("i-1", cpu=4, mem="8g"),), pending=(waiting,))
+    was_enabled = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        _Memory(MakeCache()).decide(snapshot, Policy(plugged=choose), now=NOW, rng=random.Random(1))
+        assert gc.isenabled() is is_enabled
+    finally:
+        (gc.enable if was_enabled else gc.disable)()
+    assert during
+    assert not any(during)
