@@ -259,7 +259,7 @@ def test_modules_in_the_home_and_of_the_user_are_found(runner: Driver, home: Pat
 
 
 def test_names_of_our_modules_are_free_for_the_user(runner: Driver, home: Path) -> None:
-    for name in ("worker", "process", "files", "display", "loop"):
+    for name in ("python_child", "process", "files", "display", "event_loop"):
         (home / f"{name}.py").write_text(f"who = 'user {name}'\n")
         assert runner.run(f"import {name}; {name}.who").out == f"'user {name}'\n"
 

@@ -1,6 +1,6 @@
 """The runner: the part of the platform that lives inside a workload and executes the user's code.
 
-It is started by path (`python -I .../kernel/runner_main.py`), never imported by the other rooms; it uses the standard
+It is started by path (`python -I .../runner/runner_main.py`), never imported by the other rooms; it uses the standard
 library only and runs on Python 3.8 and newer. The protocol that it speaks is described in
 `docs/reference/runner-protocol.md`.
 """

@@ -8,8 +8,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional
 
+    from .event_loop import Loop, Timer
     from .interpreters import Interpreter
-    from .loop import Loop, Timer
 
     Message = Dict[str, Any]
 _PATIENCE = 2.0

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Tuple
 
-    from .loop import Loop
+    from .event_loop import Loop
 
 TIMEOUT_S = 30.0
 """It must return at once; after this time the session goes on without waiting for it."""

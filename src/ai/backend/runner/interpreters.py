@@ -13,14 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, List, Optional, Tuple
 
-    from .loop import Loop
+    from .event_loop import Loop
 
     Fds = Tuple[int, int, int]
     Report = Callable[[bytes, List[bytes]], None]
 
 
 class Interpreter:
-    """A child that executes code in a context kept from run to run. Kinds of reports are those of `worker.py`: H, S,
+    """A child that executes code in a context kept from run to run. Kinds of reports are those of `python_child.py`: H, S,
     D, I, C, E, M, T."""
 
     features: Tuple[str, ...] = ("query",)
@@ -66,9 +66,9 @@ class Interpreter:
 
     def listen(self) -> None:
         """Begins to take the reports of the child."""
-        from . import loop
+        from . import event_loop
 
-        self._loop.watch(self._read_fd, loop.READ, lambda _events: self.read_reports())
+        self._loop.watch(self._read_fd, event_loop.READ, lambda _events: self.read_reports())
 
     def run(self, code: str) -> None:
         """Hands over one piece of code; the report D comes at its end."""
@@ -153,13 +153,13 @@ class Interpreter:
         self._flush(0)
 
     def _flush(self, _events: int) -> None:
-        from . import loop
+        from . import event_loop
 
         while self._out:
             try:
                 done = os.write(self._write_fd, self._out[:65_536])
             except BlockingIOError:
-                self._loop.watch(self._write_fd, loop.WRITE, self._flush)
+                self._loop.watch(self._write_fd, event_loop.WRITE, self._flush)
                 return
             except OSError:
                 self._out.clear()
@@ -169,7 +169,7 @@ class Interpreter:
 
 
 class PythonInterpreter(Interpreter):
-    """A fork of the supervisor, before or after it has seen the user's requests; see `worker.py`."""
+    """A fork of the supervisor, before or after it has seen the user's requests; see `python_child.py`."""
 
     features = ("query", "input", "complete")
     version = process.python_version()
@@ -186,13 +186,13 @@ class PythonInterpreter(Interpreter):
         return True
 
     def _fork(self, child_read: int, child_write: int) -> int:
-        from . import worker
+        from . import python_child
 
         pid = os.fork()
         if pid == 0:
             try:
                 process.execute_anew([child_read, child_write, *self._fds], self._home)
-                worker.serve(child_read, child_write, self._fds, self._home)
+                python_child.serve(child_read, child_write, self._fds, self._home)
             finally:
                 os._exit(70)
         return pid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from . import outputs, process, recipes
+from . import language_commands, output_files, process
 from .console import MAX_BACKGROUND, MAX_UNSENT
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ class Run:
         if not isinstance(self.options, dict) or not isinstance(self.env, dict):
             raise ValueError("options and env are objects")
         self.size = len(self.code) + sum(len(str(v)) for v in (*self.options.values(), *self.env.values()))
-        self.files_before: outputs.Snapshot = {}
+        self.files_before: output_files.Snapshot = {}
         self.cancelled: Optional[str] = None
         self.question: Optional[bytes] = None
         self.steps: List[Tuple[str, str]] = []
@@ -92,7 +92,7 @@ class Runner:
             self._queue.pop(0)
             self.active = run
             self._console.limit = MAX_UNSENT
-            run.files_before = outputs.snapshot(self._output)
+            run.files_before = output_files.snapshot(self._output)
             self._send({"t": "started", "id": run.id})
             if in_interpreter and self._interpreter:
                 run.is_in_interpreter = True
@@ -191,7 +191,7 @@ class Runner:
                 import tempfile
 
                 run.folder = tempfile.mkdtemp(prefix="snippet-")
-                run.steps = [("exec", recipes.snippet_command(run.folder, run.code))]
+                run.steps = [("exec", language_commands.snippet_command(run.folder, run.code))]
             except OSError as e:
                 self._console.add_text("stderr", f"cannot write the snippet: {e}\n")
                 self._finish(126, None, None)
@@ -202,7 +202,10 @@ class Runner:
                 if not command or not isinstance(command, str):
                     continue
                 run.steps.append(
-                    (step, (recipes.default_command(self._runtime, step) or ":") if command == "*" else command)
+                    (
+                        step,
+                        (language_commands.default_command(self._runtime, step) or ":") if command == "*" else command,
+                    )
                 )
         self._next_step(run, 0)
 
@@ -251,7 +254,7 @@ class Runner:
 
             shutil.rmtree(run.folder, ignore_errors=True)
         self._settle()
-        files = outputs.changes(run.files_before, outputs.snapshot(self._output))
+        files = output_files.changes(run.files_before, output_files.snapshot(self._output))
         self.active = None
         self._console.limit = MAX_BACKGROUND
         self._report_finished(run, code, reason, number, files)

@@ -11,7 +11,7 @@ import signal
 import time
 
 from . import process
-from .loop import READ
+from .event_loop import READ
 from .service_builtins import INTRINSIC, builtin_definition, offered_definition
 from .service_definitions import BadDefinition, Definition, is_name, read_definition
 from .service_launch import Plan, launch
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Set
 
-    from .loop import Loop, Timer
+    from .event_loop import Loop, Timer
 
     Message = Dict[str, Any]
 

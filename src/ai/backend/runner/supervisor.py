@@ -12,8 +12,8 @@ import signal
 import sys
 
 from . import process
+from .event_loop import READ, WRITE, Loop, Timer
 from .interpreters import make_interpreter, restore_pipe
-from .loop import READ, WRITE, Loop, Timer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ class Supervisor:
             restore_pipe(fd)
 
     def _announce(self) -> None:
-        from .recipes import compiler_version
+        from .language_commands import compiler_version
 
         self._announced = True
         if self._bootstrap is not None and self._bootstrap.is_running:
@@ -410,10 +410,10 @@ class Supervisor:
 
 def main(arguments: Sequence[str]) -> int:
     """Parses `--channel-fd N --runtime NAME --home DIR [--service-defs DIR]` and serves; 2 on wrong arguments."""
-    from .recipes import RUNTIMES
+    from .language_commands import RUNTIMES
 
     if arguments[:1] == ["--worker"]:  # see `process.execute_anew`
-        from .worker import serve
+        from .python_child import serve
 
         read, write, *standard = map(int, arguments[2:])
         serve(read, write, (standard[0], standard[1], standard[2]), arguments[1])

@@ -10,16 +10,15 @@ import signal
 import termios
 import time
 
-from . import loop as loops
-from . import process
+from . import event_loop, process
 from .framing import HIGH_WATER, to_base64
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
+    from .event_loop import Loop
     from .framing import Channel
-    from .loop import Loop
 
 MAX_TERMINALS = 16
 MAX_INPUT = 1024 * 1024
@@ -63,7 +62,7 @@ class Terminal:
         """Types `data`; what a shell that does not read leaves lying is bounded, the rest is dropped as a terminal
         does."""
         self._in += data[: max(0, MAX_INPUT - len(self._in))]
-        self._ready(loops.WRITE)
+        self._ready(event_loop.WRITE)
 
     def resize(self, rows: int, cols: int) -> None:
         """Changes the size; the kernel tells the foreground program."""
@@ -109,7 +108,7 @@ class Terminal:
 
     def _watch(self) -> None:
         self._is_paused = self._owner.channel.unsent > HIGH_WATER
-        events = (0 if self._is_paused else loops.READ) | (loops.WRITE if self._in else 0)
+        events = (0 if self._is_paused else event_loop.READ) | (event_loop.WRITE if self._in else 0)
         if events:
             self._owner.loop.watch(self._fd, events, self._ready)
         else:
@@ -118,12 +117,12 @@ class Terminal:
     def _ready(self, events: int) -> None:
         if self._fd < 0:
             return
-        while self._in and events & loops.WRITE:
+        while self._in and events & event_loop.WRITE:
             try:
                 del self._in[: os.write(self._fd, self._in[:4096])]
             except OSError:
                 break
-        if events & loops.READ and not self._read():
+        if events & event_loop.READ and not self._read():
             self._owner.loop.unwatch(self._fd)  # hung up; the shell's death follows
             return
         self._watch()

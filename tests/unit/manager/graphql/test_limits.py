@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from graphql import GraphQLError, parse
 
-from ai.backend.manager.graphql.executor import load_schema
+from ai.backend.manager.composition.graphql_schema import load_schema
 from ai.backend.manager.graphql.limits import QueryLimits, check_introspection, check_limits, widths_of
 
 WIDTHS = widths_of(load_schema())

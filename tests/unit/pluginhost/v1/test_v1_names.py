@@ -19,10 +19,10 @@ from ai.backend.plugin.accelerator.shapes import BadAnswer
 from ai.backend.plugin.discovery import plugin_of
 from ai.backend.pluginhost.v1.adapter import LegacyPluginAdapter
 from ai.backend.pluginhost.v1.api import alloc_maps, exceptions, plugin, statistics, types
-from ai.backend.pluginhost.v1.exact import exact
 from ai.backend.pluginhost.v1.import_hook import MODULES
 from ai.backend.pluginhost.v1.loader import adapted
 from ai.backend.pluginhost.v1.settings import LocalConfig, texts
+from ai.backend.pluginhost.v1.values import exact
 
 SLOT = SlotName("a.device")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from ariadne import ObjectType
+from ariadne import MutationType, ObjectType, QueryType
 from msgspec import to_builtins
 
 from ai.backend.common.errors import NotFound
@@ -15,10 +15,12 @@ from ai.backend.common.slots import format_quantity
 from ai.backend.manager.agents.model import Agent, Holding
 from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql import values as views
-from ai.backend.manager.graphql.context import Info, answer, context_of, page_of, query
+from ai.backend.manager.graphql.context import Info, answer, context_of, page_of
 from ai.backend.manager.graphql.values import View, _current, json_or_null, slots_json
 from ai.backend.manager.query.model import ListQuery
-from ai.backend.manager.resources.graphql import mutation
+
+query = QueryType()
+mutation = MutationType()
 
 
 @mutation.field("modify_agent")
@@ -152,3 +154,6 @@ def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[Holdin
         return {name: format_quantity(allocated[name, device_id]) for name in names if (name, device_id) in allocated}
 
     return json.dumps([{**device, "allocated": held(device)} for device in devices], default=str)
+
+
+AGENT_BINDABLES = (query, mutation, agent_type)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
 
@@ -43,6 +43,9 @@ from ai.backend.manager.system.config_api import ConfigApi
 from ai.backend.manager.templates.api import TemplatesApi
 from ai.backend.manager.usage.api import UsageApi
 from ai.backend.manager.volumes.api import FolderHostsApi
+
+if TYPE_CHECKING:
+    from graphql import GraphQLSchema
 
 COMPATIBLE_RELEASE = "23.09.10"
 """The release whose features this manager has, as the published Web UI compares it (wire contract 5)."""
@@ -121,10 +124,16 @@ def api_endpoints(
         *(endpoints_of(ImagesApi(services.images), tag="images") if services.images is not None else ()),
         *(endpoints_of(UsageApi(services.usage), tag="usage") if services.usage is not None else ()),
         *endpoints_of(PasswordsApi(services.passwords), tag="auth"),
-        *endpoints_of(GraphQLApi(services, options.graphql), tag="graphql"),
+        *endpoints_of(GraphQLApi(services, options.graphql, _load_schema), tag="graphql"),
         *endpoints_of(HealthApi(metrics, readiness or _always_ready, services.cluster.gauges), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),
     ]
+
+
+def _load_schema() -> GraphQLSchema:
+    from ai.backend.manager.composition.graphql_schema import load_schema
+
+    return load_schema()
 
 
 def _folder_endpoints(folders: Folders | None) -> list[Endpoint]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from ariadne import ObjectType
+
 from ai.backend.common.errors import Forbidden
 from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.context import Info, context_of
-from ai.backend.manager.identity.graphql import keypair_type
+
+keypair_type = ObjectType("KeyPair")
 
 
 @keypair_type.field("bootstrap_script")
@@ -28,3 +31,6 @@ async def keypair_dotfiles(view: values.View, info: Info) -> str | None:
     except Forbidden:
         return None
     return json.dumps([asdict(dotfile) for dotfile in await context.services.defaults.list(owner)])
+
+
+DOTFILE_BINDABLES = (keypair_type,)

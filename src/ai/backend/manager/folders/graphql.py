@@ -16,7 +16,6 @@ from ai.backend.manager.graphql.context import Context, Info, context_of, page_o
 from ai.backend.manager.graphql.limits import MAX_PAGE
 from ai.backend.manager.graphql.values import View
 from ai.backend.manager.query.model import ListQuery
-from ai.backend.manager.volumes.graphql import volume_type
 
 query = QueryType()
 mutation = MutationType()
@@ -120,7 +119,7 @@ async def set_quota_scope(
     return {"quota_scope": {**scope, "storage_host_name": storage_host_name}}
 
 
-FOLDER_BINDABLES = (query, mutation, keypair_type, volume_type, quota_scope_type)
+FOLDER_BINDABLES = (query, mutation, keypair_type, quota_scope_type)
 
 
 def quota_scope_view(host: str, scope: str, usage: ScopeUsage) -> View:

@@ -12,6 +12,8 @@ from ai.backend.manager.folders.model import ScopeLimit
 from ai.backend.manager.folders.tables import quota_limits
 from ai.backend.manager.identity import tables as identity_tables
 
+_CHUNK = 500
+
 
 def _limits(s: Connection, places: Sequence[tuple[str, QuotaScopeId]]) -> list[ScopeLimit]:
     """The limit of each scope on its host: its own, else that of its owner's policy."""

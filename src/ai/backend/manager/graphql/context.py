@@ -8,28 +8,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
-from ariadne import MutationType, QueryType
 from graphql import GraphQLResolveInfo
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents import graphql as agents_graphql
-from ai.backend.manager.agents.graphql import agent_type
 from ai.backend.manager.agents.model import Agent, Holding
 from ai.backend.manager.composition.services import Services
 from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql import values as views
 from ai.backend.manager.graphql.limits import MAX_PAGE
-from ai.backend.manager.identity.graphql import domain_type, group_type, keypair_type
 from ai.backend.manager.query.language import parse_filter, parse_order
 from ai.backend.manager.query.model import OrderBy
-from ai.backend.manager.sessions import graphql as sessions_graphql
-from ai.backend.manager.sessions.graphql import session_type
 from ai.backend.manager.sessions.model import Session
-
-query = QueryType()
 
 Info: TypeAlias = "GraphQLResolveInfo[Any]"
 
@@ -73,6 +64,8 @@ class Context:
 
     def sessions(self, sessions: Iterable[Session]) -> list[values.View]:
         """Views of sessions, whose dependencies and idle checks will be loaded together if they are asked for."""
+        from ai.backend.manager.sessions import graphql as sessions_graphql
+
         found = list(sessions)
         self._unjudged.update((session.id, session) for session in found)
         self._wanted.update(d for session in found for d in session.dependencies)
@@ -80,6 +73,8 @@ class Context:
 
     def agents(self, agents: Iterable[Agent]) -> list[values.View]:
         """Views of agents, whose allocations will be loaded together if they are asked for."""
+        from ai.backend.manager.agents import graphql as agents_graphql
+
         found = list(agents)
         self._listed.update(a.id for a in found)
         return [agents_graphql.agent_view(agent) for agent in found]
@@ -132,24 +127,6 @@ def page_of(args: Mapping[str, Any]) -> dict[str, Any]:
     return {"limit": limit, "offset": offset, "filter": parse_filter(args.get("filter")), "order": order}
 
 
-# ---- sessions --------------------------------------------------------------------------------------------
-
-
-# ---- identities ------------------------------------------------------------------------------------------
-
-
-# ---- the cluster -----------------------------------------------------------------------------------------
-
-
-BINDABLES = (query, session_type, keypair_type, agent_type, domain_type, group_type)
-
-
-query = QueryType()
-
-
-mutation = MutationType()
-
-
 def structured(field: str, given: Any) -> Any:
     """JSON in a string, as the published client sends it, or the value itself."""
     if not isinstance(given, str):
@@ -165,8 +142,8 @@ async def answer(
     kind: str,
     name: str,
     work: Callable[[], Awaitable[Any]],
-    view: Callable[[Any], views.View] | None = None,
-) -> views.View:
+    view: Callable[[Any], values.View] | None = None,
+) -> values.View:
     """Do it, keep who did, and say whether it is done; the object is under ``kind``."""
     try:
         async with context_of(info).audited(info.field_name, kind, name):

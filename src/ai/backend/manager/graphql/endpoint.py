@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -14,6 +15,8 @@ from ai.backend.manager.composition.services import Services
 from ai.backend.manager.graphql.settings import GraphQLSettings
 
 if TYPE_CHECKING:
+    from graphql import GraphQLSchema
+
     from ai.backend.manager.graphql.executor import Executor
 
 MAX_QUERY = 65_536
@@ -29,9 +32,10 @@ class GraphQLBody(Schema, frozen=True, rename={"operation_name": "operationName"
 class GraphQLApi:
     """The endpoint; the schema is built at the first query, so that the manager starts without it."""
 
-    def __init__(self, services: Services, settings: GraphQLSettings) -> None:
+    def __init__(self, services: Services, settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema]) -> None:
         self._settings = settings
         self._services = services
+        self._load_schema = load_schema
         self._executor: Executor | None = None
         self._building = asyncio.Lock()
 
@@ -50,13 +54,14 @@ class GraphQLApi:
             async with self._building:
                 if self._executor is None:
                     self._executor = await asyncio.get_running_loop().run_in_executor(
-                        None, _make_executor, self._settings
+                        None, _make_executor, self._settings, self._load_schema
                     )
         return self._executor
 
 
-def _make_executor(settings: GraphQLSettings) -> Executor:
+def _make_executor(settings: GraphQLSettings, load_schema: Callable[[], GraphQLSchema]) -> Executor:
     from ai.backend.manager.graphql.executor import Executor
     from ai.backend.manager.graphql.limits import QueryLimits
 
-    return Executor(QueryLimits(depth=settings.max_depth, cost=settings.max_cost, introspection=settings.introspection))
+    limits = QueryLimits(depth=settings.max_depth, cost=settings.max_cost, introspection=settings.introspection)
+    return Executor(limits, load_schema())

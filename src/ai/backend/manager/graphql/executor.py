@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from ariadne import ScalarType, load_schema_from_path, make_executable_schema
+from ariadne import ScalarType, SchemaBindable, make_executable_schema
 from graphql import DocumentNode, ExecutionResult, GraphQLError, GraphQLSchema, execute, parse, validate
 
 from ai.backend.common.errors import BackendError
 from ai.backend.infra.http.errors import PROBLEM_BASE, status_of
-from ai.backend.manager.folders.graphql import FOLDER_BINDABLES
-from ai.backend.manager.graphql.context import BINDABLES, Context
+from ai.backend.manager.graphql.context import Context
 from ai.backend.manager.graphql.limits import (
     MAX_TOKENS,
     QueryLimits,
@@ -24,23 +22,9 @@ from ai.backend.manager.graphql.limits import (
     check_limits,
     widths_of,
 )
-from ai.backend.manager.identity.graphql_tenants import ADMINISTRATION_BINDABLES
-from ai.backend.manager.identity.graphql_users import PEOPLE_BINDABLES
-from ai.backend.manager.images.graphql import IMAGE_BINDABLES
-from ai.backend.manager.resource_groups.graphql import RESOURCE_GROUP_BINDABLES
-from ai.backend.manager.resources.graphql import EQUIPMENT_BINDABLES
 
 log = logging.getLogger(__name__)
 _CACHED = 256
-_BINDABLES = (
-    *BINDABLES,
-    *FOLDER_BINDABLES,
-    *ADMINISTRATION_BINDABLES,
-    *RESOURCE_GROUP_BINDABLES,
-    *PEOPLE_BINDABLES,
-    *EQUIPMENT_BINDABLES,
-    *IMAGE_BINDABLES,
-)
 _UUID = ScalarType("UUID")
 _DATE_TIME = ScalarType("DateTime")
 _JSON_STRING = ScalarType("JSONString")
@@ -75,18 +59,17 @@ def _tell_big_int(value: Any) -> int:
     return int(value)
 
 
-def load_schema() -> GraphQLSchema:
-    """The schema of the ``.graphql`` files here with its resolvers; a resolver without a field is an error."""
-    text = load_schema_from_path(str(Path(__file__).parent))
-    return make_executable_schema(text, *_BINDABLES, _UUID, _DATE_TIME, _JSON_STRING, _BIG_INT)
+def build_schema(definitions: str, bindables: Sequence[SchemaBindable]) -> GraphQLSchema:
+    """Bind the resolvers of the features to their definitions; a resolver without a field is an error."""
+    return make_executable_schema(definitions, *bindables, _UUID, _DATE_TIME, _JSON_STRING, _BIG_INT)
 
 
 class Executor:
     """One schema and the queries that it has seen."""
 
-    def __init__(self, limits: QueryLimits) -> None:
+    def __init__(self, limits: QueryLimits, schema: GraphQLSchema) -> None:
         self._limits = limits
-        self.schema = load_schema()
+        self.schema = schema
         self._widths = widths_of(self.schema)
         self._parsed: OrderedDict[str, DocumentNode | list[GraphQLError]] = OrderedDict()
 

@@ -13,14 +13,13 @@ from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.identity.passwords import MAX_LENGTH, PasswordService
 from ai.backend.manager.identity.ssh_keys import MAX_KEY, SshKeyService
 
-Password = Annotated[str, Meta(min_length=1, max_length=1_024)]
-Name = Annotated[str, Meta(min_length=1, max_length=256)]
+CurrentPassword = Annotated[str, Meta(min_length=1, max_length=1_024)]
 
 
 class SignoutBody(Schema, frozen=True):
     """``username`` is another name for the email."""
 
-    password: Password
+    password: CurrentPassword
     email: Name | None = None
     username: Name | None = None
 
@@ -76,15 +75,15 @@ class RoleQuery(Schema, frozen=True):
 Password = Annotated[str, Meta(max_length=MAX_LENGTH)]
 
 
-Name = Annotated[str, Meta(max_length=256)]
+LoginName = Annotated[str, Meta(max_length=256)]
 
 
 class AuthorizeBody(Schema, frozen=True):
     """``username`` is an e-mail address."""
 
-    username: Name
+    username: LoginName
     password: Password
-    domain: Name | None = None
+    domain: LoginName | None = None
     type: Literal["keypair"] = "keypair"
 
 
@@ -95,10 +94,10 @@ class UpdatePasswordBody(Schema, frozen=True):
 
 
 class UpdatePasswordUnsignedBody(Schema, frozen=True):
-    username: Name
+    username: LoginName
     current_password: Password
     new_password: Password
-    domain: Name | None = None
+    domain: LoginName | None = None
 
 
 class PasswordsApi:

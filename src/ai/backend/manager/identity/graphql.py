@@ -7,17 +7,19 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from ariadne import ObjectType
+from ariadne import ObjectType, QueryType
 
 from ai.backend.common.ids import UserId
 from ai.backend.common.states import GroupType
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql.context import Info, context_of, page_of, query
+from ai.backend.manager.graphql.context import Info, context_of, page_of
 from ai.backend.manager.graphql.limits import MAX_PAGE
 from ai.backend.manager.graphql.values import View, slots_json
 from ai.backend.manager.identity.model import Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
 from ai.backend.manager.query.model import ListQuery
+
+query = QueryType()
 
 keypair_type = ObjectType("KeyPair")
 
@@ -261,3 +263,6 @@ def group_view(group: Group) -> View:
         "type": group.type.value,
         "resource_policy": group.resource_policy,
     }
+
+
+IDENTITY_BINDABLES = (query, keypair_type, domain_type, group_type)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
+from ariadne import MutationType, QueryType
+
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import GroupId, UserId
 from ai.backend.common.images import check_registry_name
@@ -13,9 +15,12 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.graphql import values as views
-from ai.backend.manager.graphql.context import Info, answer, context_of, mutation, query, structured
+from ai.backend.manager.graphql.context import Info, answer, context_of, structured
 from ai.backend.manager.identity import graphql
 from ai.backend.manager.identity.host_permissions import read_hosts
+
+query = QueryType()
+mutation = MutationType()
 
 _DEFAULT_FOR_UNSPECIFIED = ("LIMITED", "UNLIMITED")
 

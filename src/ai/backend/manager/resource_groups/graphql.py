@@ -6,17 +6,20 @@ import json
 from typing import Any
 from uuid import UUID
 
-from ariadne import MutationType
+from ariadne import MutationType, ObjectType, QueryType
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql.context import Info, answer, context_of, query, structured
+from ai.backend.manager.graphql.context import Info, answer, context_of, structured
 from ai.backend.manager.graphql.values import View
-from ai.backend.manager.identity.graphql import domain_type, group_type
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.service import Beneficiary
+
+query = QueryType()
+domain_type = ObjectType("Domain")
+group_type = ObjectType("Group")
 
 mutation = MutationType()
 _KEPT = (
@@ -105,9 +108,6 @@ async def open_or_close(
     return await answer(info, "scaling_group", scaling_group or "all", work)
 
 
-RESOURCE_GROUP_BINDABLES = (mutation,)
-
-
 @query.field("scaling_groups")
 async def scaling_groups(
     _: Any, info: Info, name: str | None = None, is_active: bool | None = None
@@ -171,3 +171,6 @@ def resource_group_view(group: ResourceGroup, caller: Caller) -> View:
         "wsproxy_addr": group.wsproxy_addr,
         "wsproxy_api_token": None,
     }
+
+
+RESOURCE_GROUP_BINDABLES = (query, mutation, domain_type, group_type)

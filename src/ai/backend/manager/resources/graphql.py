@@ -6,15 +6,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ariadne import MutationType
+from ariadne import MutationType, QueryType
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import BinarySize, ResourceSlot
 from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql import values as views
-from ai.backend.manager.graphql.context import Info, answer, context_of, query, structured
+from ai.backend.manager.graphql.context import Info, answer, context_of, structured
 from ai.backend.manager.graphql.values import View, slots_json
 from ai.backend.manager.resources.model import OfferedVariant, ResourcePreset
+
+query = QueryType()
 
 mutation = MutationType()
 
@@ -55,9 +57,6 @@ async def delete_preset(_: Any, info: Info, name: str) -> views.View:
     )
 
 
-EQUIPMENT_BINDABLES = (mutation,)
-
-
 @query.field("resource_presets")
 async def resource_presets(_: Any, info: Info) -> list[values.View]:
     return [preset_view(p) for p in await context_of(info).services.cluster.presets()]
@@ -85,3 +84,6 @@ def preset_view(preset: ResourcePreset) -> View:
 
 def variant_view(variant: OfferedVariant) -> View:
     return {**variant.to_json(), "devices": json.dumps(dict(variant.devices))}
+
+
+EQUIPMENT_BINDABLES = (query, mutation)

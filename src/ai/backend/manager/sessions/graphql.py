@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from ariadne import ObjectType
+from ariadne import ObjectType, QueryType
 
 from ai.backend.common.errors import InvalidQuantity, NotFound
 from ai.backend.common.ids import SessionId
@@ -16,15 +16,17 @@ from ai.backend.common.slots import BinarySize
 from ai.backend.common.states import KernelStatus, SessionStatus
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.graphql import agent_type
 from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql.context import Info, context_of, page_of, query
+from ai.backend.manager.graphql.context import Info, context_of, page_of
 from ai.backend.manager.graphql.limits import MAX_PAGE
 from ai.backend.manager.graphql.values import View, json_or_null, slots_json
-from ai.backend.manager.identity.graphql import keypair_type
 from ai.backend.manager.sessions.model import Kernel, Session, SessionQuery
 
+query = QueryType()
+
 session_type = ObjectType("ComputeSession")
+keypair_type = ObjectType("KeyPair")
+agent_type = ObjectType("Agent")
 
 
 def statuses_of(text: str | None) -> tuple[SessionStatus, ...] | None:
@@ -207,3 +209,6 @@ def kernel_view(kernel: Kernel, session: Session | None, caller: Caller) -> View
         "live_stat": json_or_null(kernel.live_stat),
         "last_stat": json_or_null(kernel.last_stat),
     }
+
+
+SESSION_BINDABLES = (query, session_type, keypair_type, agent_type)

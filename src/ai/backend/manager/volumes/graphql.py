@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ariadne import ObjectType
+from ariadne import ObjectType, QueryType
 
 from ai.backend.common.errors import BackendError, NotFound
 from ai.backend.common.folders import HostPermission
-from ai.backend.manager.folders.graphql import _folders, query
+from ai.backend.manager.folders.graphql import _folders
 from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.context import Info, context_of, page_of
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import ListQuery
 from ai.backend.manager.volumes.model import Volume
 
+query = QueryType()
 volume_type = ObjectType("StorageVolume")
 
 
@@ -75,3 +76,6 @@ async def volume_detail(view: values.View, info: Info) -> str | None:
                 return values.json_or_null(dict(await volumes.usage(context.caller, view["id"])))
     except BackendError:
         return None
+
+
+VOLUME_BINDABLES = (query, volume_type)

@@ -26,11 +26,11 @@ COMPILE_TIMEOUT_S = 60.0
 
 def find_runner() -> Path:
     """The directory of the runner, whose code is never imported here."""
-    here = Path(__file__).resolve().parents[2] / "kernel"
+    here = Path(__file__).resolve().parents[2] / "runner"
     if (here / "runner_main.py").is_file():
         return here
     for entry in sys.path:
-        other = Path(entry, "ai", "backend", "kernel")
+        other = Path(entry, "ai", "backend", "runner")
         if (other / "runner_main.py").is_file():
             return other.resolve()
     return here

@@ -19,7 +19,7 @@ from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.plugin.accelerator.shapes import BadAnswer
 from ai.backend.pluginhost.v1.api.exceptions import InvalidResourceCombination
 from ai.backend.pluginhost.v1.api.types import DeviceAllocation, SlotTypes
-from ai.backend.pluginhost.v1.exact import exact
+from ai.backend.pluginhost.v1.values import exact
 
 __all__ = [
     "AbstractAllocMap",

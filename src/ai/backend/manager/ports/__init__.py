@@ -1,1 +1,0 @@
-"""What this daemon needs from the world, as Protocols named by need."""

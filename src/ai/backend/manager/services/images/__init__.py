@@ -1,1 +1,0 @@
-"""Images of containers: what registries and agents have, and what becomes of it."""
