@@ -36,5 +36,6 @@ def dump_openapi(output: Path | None) -> None:
 @_output
 def dump_gql_schema(output: Path | None) -> None:
     """Print the schema of the GraphQL API."""
-    schema = Path(__file__).parents[1] / "api" / "graphql" / "schema.graphql"
-    _put(schema.read_text(encoding="utf-8"), output)
+    from ai.backend.manager.composition.api_reference import graphql_definitions
+
+    _put(graphql_definitions() + "\n", output)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -62,6 +61,13 @@ def rest_page() -> str:
     return _HEAD + reference_page(document(), title="REST reference of the manager")
 
 
+def graphql_definitions() -> str:
+    """Return the GraphQL definitions of all features as one text."""
+    from ai.backend.manager.composition.graphql_schema import definition_files
+
+    return "\n\n".join(file.read_text(encoding="utf-8").strip() for file in definition_files())
+
+
 def graphql_page() -> str:
     from ai.backend.manager.graphql import limits
 
@@ -70,7 +76,5 @@ def graphql_page() -> str:
     told = {"PAGE": limits.MAX_PAGE, "TOKENS": limits.MAX_TOKENS, "DEPTH": usual.depth, "COST": usual.cost}
     for name, value in told.items():
         head = head.replace(f"MAX_{name}", f"{value:,}")
-    folder = Path(__file__).with_name("graphql")
-    files = (folder / "schema.graphql", folder / "images.graphql")
-    schema = "\n\n".join(file.read_text(encoding="utf-8").strip() for file in files)
+    schema = graphql_definitions()
     return f"{head}```graphql\n{schema}\n```\n"

@@ -25,11 +25,11 @@ MODULES: Mapping[str, Sequence[str]] = {
     "ai.backend.agent.resources": ("plugin", "alloc_maps"),
     "ai.backend.agent.stats": ("statistics",),
     "ai.backend.agent.types": ("containers",),
-    "ai.backend.agent.utils": ("surroundings",),
-    "ai.backend.common.logging": ("surroundings",),
+    "ai.backend.agent.utils": ("logging",),
+    "ai.backend.common.logging": ("logging",),
     "ai.backend.common.plugin": ("plugin",),
-    "ai.backend.common.types": ("vocabulary",),
-    "ai.backend.logging": ("surroundings",),
+    "ai.backend.common.types": ("types",),
+    "ai.backend.logging": ("logging",),
 }
 """A published module -> the modules whose ``__all__`` it shows."""
 

@@ -46,7 +46,7 @@ def render(name: str) -> dict[str, str]:
         "prefix": name.replace("-", "_").upper(),
         "key": name.replace("-", "_"),
     }
-    skeleton = files("ai.backend.plugin.testing") / "skeleton"
+    skeleton = files("ai.backend.plugin.testing.accelerator") / "skeleton"
     return {
         path.removesuffix(".txt").replace("src/package/", f"src/{package}/"): _FIELD.sub(
             lambda field: fields[field[1]], template.read_text(encoding="utf-8")
