@@ -1,9 +1,9 @@
 """The import contracts of the rooms, checked by import-linter (`./check contracts`).
 
-The tables below are the truth about who may import whom. The configuration of import-linter is
-written from them and from the rooms that exist, so a room joins its contract in the moment its first
-module appears, and a room that is in no table fails the check. The test
-`tests/unit/tooling/test_contracts.py` plants a violation of every contract.
+The tables of `tools/layout.py` say who may import whom. The configuration of import-linter is written from them and
+from the packages that exist, so a package joins its contract in the moment its first module appears, and a package
+that is in no table fails the check. `tools/layout.allow` lists the imports that do not obey yet; it may only shrink.
+The test `tests/unit/tooling/test_contracts.py` plants a violation of every contract.
 
 Usage: python -m tools.contracts [--src DIR] [--print]
 """
@@ -14,38 +14,12 @@ import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
-PREFIX = "ai.backend"
-
-# Upper rows may import lower rows. Rooms of one row do not import each other.
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("cli",),
-    ("standalone", "simulator"),
-    ("manager", "agent", "storage", "appproxy", "web", "kubeacc"),
-    ("infra", "client", "accelerator", "runtime", "volume"),
-    ("plugin",),
-    ("core",),
-    ("common",),
-)
-DAEMONS = LAYERS[2]
-# The runner inside a workload: in no layer, because nothing may import it and it imports nothing of ours.
-STANDING_ALONE = ("kernel",)
-
-# The same words inside every daemon, upper may import lower.
-INSIDE: tuple[str, ...] = (
-    "server | watcher",
-    "main",
-    "commands",
-    "composition",
-    "api | adapters",
-    "services",
-    "ports",
-    "model",
-    "config | errors",
-)
+from tools.layout import DAEMONS, FEATURES, LAYERS, NEIGHBOURS, PREFIX, STANDING_ALONE, STDLIB_ONLY, WITHOUT_TIERS
 
 # fmt: off
 IO_MODULES = (
@@ -57,15 +31,10 @@ IO_MODULES = (
 )
 # fmt: on
 
-# Who may not import whom although the layers would allow it. Only direct imports count: a re-export is fine.
-NEIGHBOURS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("plugins-see-only-the-spi", ("accelerator", "runtime", "volume"), ("core", "infra", "client")),
-    ("client-sees-only-common", ("client",), ("core", "plugin", "infra")),
-    (
-        "simulator-runs-the-core-alone",
-        ("simulator",),
-        (*DAEMONS, "client", "runtime", "accelerator", "volume"),
-    ),
+# Libraries that only some files of a feature may import: contract name, patterns of those files, the libraries.
+LIBRARIES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
+    ("only-adapters-import-sql", ("sql", "sql_*", "tables"), ("sqlalchemy", "aiosqlite", "alembic")),
+    ("only-wire-imports-graphql", ("graphql", "graphql_*"), ("ariadne", "graphql")),
 )
 
 
@@ -75,6 +44,8 @@ class Tree:
 
     rooms: dict[str, tuple[str, ...]] = field(default_factory=dict)
     children: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    feature_modules: tuple[str, ...] = ()
+    """Modules of the daemons' features that are divided into tiers."""
 
     def portions(self, rooms: Iterable[str]) -> list[str]:
         return [portion for room in rooms for portion in self.rooms.get(room, ())]
@@ -93,7 +64,10 @@ def survey(src: Path) -> Tree:
             rooms[room.name] = tuple(f"{PREFIX}.{room.name}.{sub}" for sub in subrooms)
         names = {p.stem for p in room.iterdir() if p.suffix == ".py" or (p.is_dir() and any(p.rglob("*.py")))}
         children[room.name] = tuple(sorted(names - {"__init__", "__pycache__"}))
-    return Tree(rooms, children)
+    files = [path for daemon in FEATURES for path in sorted((base / daemon).rglob("*.py")) if path.stem != "__init__"]
+    parts = [path.relative_to(base).with_suffix("").parts for path in files]
+    modules = tuple(".".join((PREFIX, *p)) for p in parts if len(p) > 2 and p[1] not in WITHOUT_TIERS[p[0]])
+    return Tree(rooms, children, modules)
 
 
 def strangers(tree: Tree) -> list[str]:
@@ -140,22 +114,36 @@ def _forbidden(
     return _section(name, **options)
 
 
-def _inside(tree: Tree) -> str:
-    containers = [portion for daemon in DAEMONS for portion in tree.rooms.get(daemon, ())]
-    if not containers:
-        return ""
-    rows = [" | ".join(f"({word})" for word in row.split(" | ")) for row in INSIDE]
-    return _section(
-        "inside",
-        type="layers",
-        containers=containers,
-        layers=rows,
-        exhaustive="True",
-        exhaustive_ignores=["__main__"],
-    )
+def exceptions(text: str) -> list[str]:
+    """Parse the list of allowed violations: `importer -> imported  # reason`, without the common prefix.
+
+    Raises:
+        ValueError: a line has no reason.
+    """
+    lines = []
+    for line in text.splitlines():
+        entry, _, reason = line.partition("#")
+        if not entry.strip():
+            continue
+        importer, _, imported = entry.partition("->")
+        if not reason.strip() or not imported.strip():
+            raise ValueError(f"an exception needs an importer, an imported module and a reason: {line!r}")
+        lines.append(f"{PREFIX}.{importer.strip()} -> {PREFIX}.{imported.strip()}")
+    return lines
 
 
-def configuration(tree: Tree) -> str:
+def _features(tree: Tree, allowed: Sequence[str]) -> Iterator[str]:
+    for daemon in FEATURES:
+        if not tree.rooms.get(daemon):
+            continue
+        options: dict[str, str | Sequence[str]] = {"type": "features", "daemon": daemon}
+        own = [line for line in allowed if line.startswith(f"{PREFIX}.{daemon}.")]
+        if own:
+            options["exceptions"] = own
+        yield _section(f"features-of-{daemon}", **options)
+
+
+def configuration(tree: Tree, allowed: Sequence[str] = ()) -> str:
     """Return the whole import-linter configuration for the rooms that exist."""
     everything = [portion for portions in tree.rooms.values() for portion in portions]
     kernel = tree.portions(STANDING_ALONE)
@@ -163,16 +151,19 @@ def configuration(tree: Tree) -> str:
     head = ["[importlinter]", "root_packages ="]
     head += [f"    {portion}" for portion in everything]
     head += ["include_external_packages = True", "exclude_type_checking_imports = False"]
-    head += ["contract_types =", "    only_stdlib: tools.stdlib_contract.OnlyStdlibContract", ""]
+    head += [
+        "contract_types =",
+        "    only_stdlib: tools.stdlib_contract.OnlyStdlibContract",
+        "    features: tools.feature_contract.FeaturesContract",
+        "",
+    ]
     sections = [
         _stack(tree),
         _forbidden("pure", tree.portions(("common", "core")), IO_MODULES, direct_only=False),
-        _inside(tree),
-        _forbidden(
-            "no-sql-above-the-adapters",
-            _above_sql(tree),
-            ("sqlalchemy", "aiosqlite", "alembic"),
-            direct_only=True,
+        *_features(tree, allowed),
+        *(
+            _forbidden(name, _modules_but(tree, patterns), libraries, direct_only=True)
+            for name, patterns, libraries in LIBRARIES
         ),
         _forbidden(
             "cli-starts-daemons-by-their-main",
@@ -187,7 +178,7 @@ def configuration(tree: Tree) -> str:
         ),
         _forbidden("nobody-imports-the-runner", others, kernel, direct_only=True),
         _forbidden("runner-imports-nothing-of-ours", kernel, others, direct_only=True),
-        _stdlib_only([*kernel, *(f"{PREFIX}.plugin.{name}" for name in ("relay",) if _has(tree, "plugin", name))]),
+        _stdlib_only([*kernel, *(f"{PREFIX}.{name}" for name in STDLIB_ONLY if _exists(tree, name))]),
     ]
     return "\n".join([*head, *(section for section in sections if section)])
 
@@ -197,18 +188,17 @@ def _stdlib_only(modules: Sequence[str]) -> str:
     return _section("runner-is-standard-library-only", type="only_stdlib", modules=modules) if modules else ""
 
 
-def _has(tree: Tree, room: str, child: str) -> bool:
-    return child in tree.children.get(room, ())
+def _exists(tree: Tree, name: str) -> bool:
+    package, _, child = name.partition(".")
+    return child in tree.children.get(package, ())
 
 
-def _above_sql(tree: Tree) -> list[str]:
-    layers = ("api", "services", "ports", "model", "errors")
+def _modules_but(tree: Tree, patterns: Sequence[str]) -> list[str]:
+    """Every module of the features that have tiers whose file name matches no pattern."""
     return [
-        f"{portion}.{layer}"
-        for daemon in DAEMONS
-        for portion in tree.rooms.get(daemon, ())
-        for layer in layers
-        if layer in tree.children[daemon]
+        module
+        for module in tree.feature_modules
+        if not any(fnmatchcase(module.rpartition(".")[2], pattern) for pattern in patterns)
     ]
 
 
@@ -218,7 +208,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--print", action="store_true", dest="show", help="print the configuration, check nothing")
     args = parser.parse_args(argv)
     tree = survey(args.src)
-    text = configuration(tree)
+    listed = args.src.parent / "tools" / "layout.allow"
+    text = configuration(tree, exceptions(listed.read_text(encoding="utf-8")) if listed.exists() else ())
     if args.show:
         sys.stdout.write(text)
         return 0

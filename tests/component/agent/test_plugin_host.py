@@ -31,7 +31,8 @@ from ai.backend.plugin.accelerator import (
     TerminationDeferred,
     Workload,
 )
-from ai.backend.pluginhost import BadAnswer, HostedPlugin, launch
+from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.pluginhost import HostedPlugin, launch
 from ai.backend.pluginhost.process import HostedCallFailed
 from tests.support.neighbours import REFERENCE
 

@@ -31,8 +31,9 @@ from ai.backend.plugin.accelerator import (
     Workload,
     WorkloadConfig,
 )
+from ai.backend.plugin.accelerator.shapes import BadAnswer
 from ai.backend.plugin.discovery import find_plugins
-from ai.backend.pluginhost import BadAnswer, HostedPlugin, launch
+from ai.backend.pluginhost import HostedPlugin, launch
 from ai.backend.pluginhost.process import HostedCallFailed
 from tests.contract.accelerator.test_hosted import HostedContract
 from tests.support.legacy import SITE

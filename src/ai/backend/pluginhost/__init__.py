@@ -5,9 +5,8 @@ imports one plugin and serves its calls on an inherited socket (:mod:`.server`).
 plugin as the agent sees it (:mod:`.proxy`, over :mod:`.process`).
 """
 
-from ai.backend.plugin.accelerator.shapes import BadAnswer, settled
 from ai.backend.pluginhost.allocation_rpc import Choose, chooser
 from ai.backend.pluginhost.external_alloc_map import ChosenAllocMap
 from ai.backend.pluginhost.proxy import HostedPlugin, launch
 
-__all__ = ["BadAnswer", "Choose", "ChosenAllocMap", "HostedPlugin", "chooser", "launch", "settled"]
+__all__ = ["Choose", "ChosenAllocMap", "HostedPlugin", "chooser", "launch"]

@@ -1,4 +1,4 @@
-"""python -m ai.backend.pluginhost.check_process REPORT PARENT: run checks on a plugin, as :mod:`.outside` asks on stdin.
+"""Runs the checks on one plugin for :mod:`.check`: ``python -m ai.backend.pluginhost.check_process REPORT PARENT``.
 
 Every line on the descriptor REPORT is a :class:`Line`: that a check is begun, what has become of it, and before all of
 them what the plugin says of itself.

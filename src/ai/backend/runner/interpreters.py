@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class Interpreter:
-    """A child that executes code in a context kept from run to run. Kinds of reports are those of `python_child.py`: H, S,
-    D, I, C, E, M, T."""
+    """A child that executes code in a context kept from run to run. Kinds of reports are those of
+    `python_child.py`: H, S, D, I, C, E, M, T."""
 
     features: Tuple[str, ...] = ("query",)
     version = ""

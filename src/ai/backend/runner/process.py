@@ -72,8 +72,8 @@ def take_environment() -> None:
 
 
 def execute_anew(fds: Sequence[int], home: str) -> None:
-    """Executes the interpreter's child (`python_child.py`) as a program of its own if the session has variables that count
-    only at the start of one; otherwise returns, as a fork is faster."""
+    """Executes the interpreter's child (`python_child.py`) as a program of its own if the session has
+    variables that count only at the start of one; otherwise returns, as a fork is faster."""
     if not any(name.startswith(_START_ONLY) for name in os.environ):
         return
     for fd in fds:

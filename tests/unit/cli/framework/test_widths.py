@@ -11,11 +11,13 @@ from rich.cells import cell_len
 
 from ai.backend.cli.accelerator import listing
 from ai.backend.cli.admin import agents, policies, resource_groups, tenants, usage, users
-from ai.backend.cli.artifact import admin, commands
+from ai.backend.cli.artifact import admin as artifact_admin
+from ai.backend.cli.artifact import commands as artifact_commands
 from ai.backend.cli.framework.output import Column, Screen
-from ai.backend.cli.image import admin
+from ai.backend.cli.image import admin as image_admin
 from ai.backend.cli.session import apps, ps
-from ai.backend.cli.vfolder import commands, quotas, sharing
+from ai.backend.cli.vfolder import commands as vfolder_commands
+from ai.backend.cli.vfolder import quotas, sharing
 
 AN_ID = "8c8c9921-10a9-4c94-a57c-f27e9a75b735"
 WHEN = (datetime.now(UTC) - timedelta(minutes=59)).isoformat()
@@ -76,18 +78,18 @@ CONTAINER = {
 LISTS: dict[str, tuple[Sequence[Column], dict[str, Any]]] = {
     "ps": (ps.columns_of(ps.CONSOLE_FIELDS, is_wide=False), SESSION),
     "ps --dead": (ps.columns_of(ps.DEAD_FIELDS, is_wide=False), SESSION),
-    "vfolder list": (commands.COLUMNS, FOLDER),
+    "vfolder list": (vfolder_commands.COLUMNS, FOLDER),
     "vfolder invitations": (sharing.INVITATION_COLUMNS, {**INVITATION, "id": AN_ID}),
     "vfolder shared": (sharing.SHARE_COLUMNS, SHARE),
     "quota": (quotas.COLUMNS, QUOTA),
     "apps": (apps.COLUMNS, SERVICE),
-    "artifact list": (commands.COLUMNS, REVISION),
+    "artifact list": (artifact_commands.COLUMNS, REVISION),
     "accelerator list": (listing.PLUGIN_COLUMNS, PLUGIN),
-    "admin artifact registry list": (admin.REGISTRY_COLUMNS, REGISTRY),
+    "admin artifact registry list": (artifact_admin.REGISTRY_COLUMNS, REGISTRY),
     "admin agent list": (agents.AGENT_COLUMNS, AGENT),
     "admin user list": (users.USER_COLUMNS, USER),
     "admin keypair list": (users.KEYPAIR_COLUMNS, KEYPAIR),
-    "admin image list": (admin.COLUMNS, IMAGE),
+    "admin image list": (image_admin.COLUMNS, IMAGE),
     "admin domain list": (tenants.COLUMNS, TENANT),
     "admin group list": (tenants.GROUP_COLUMNS, TENANT),
     "admin scaling-group list": (resource_groups.COLUMNS, RESOURCE_GROUP),

@@ -14,9 +14,16 @@ from ai.backend.common.states import ClusterMode
 from ai.backend.common.wire.reports import OverlayReport, RuntimeClassReport
 from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.policy import Policy
-from ai.backend.manager.agents.capabilities import NETWORKS, features_of, needs_of, with_class, with_networks
+from ai.backend.manager.agents.capabilities import (
+    NETWORKS,
+    DeviceReader,
+    features_of,
+    needs_of,
+    with_class,
+    with_networks,
+)
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.scheduling.snapshot import DeviceReader, build_snapshot
+from ai.backend.manager.scheduling.snapshot import build_snapshot
 from tests.contract.store.builders import NOW, make_agent, make_session
 
 MIB = 1024 * 1024

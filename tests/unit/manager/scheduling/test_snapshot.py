@@ -15,10 +15,10 @@ from ai.backend.core.scheduling.decide import decide
 from ai.backend.core.scheduling.plan import Plan
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Quota, dump_json, load_json
-from ai.backend.manager.agents.capabilities import from_allocation, to_allocation
+from ai.backend.manager.agents.capabilities import DeviceReader, from_allocation, to_allocation
 from ai.backend.manager.agents.model import Agent, Holding
 from ai.backend.manager.identity.model import ResourcePolicy
-from ai.backend.manager.scheduling.snapshot import DeviceReader, build_snapshot
+from ai.backend.manager.scheduling.snapshot import build_snapshot
 from ai.backend.manager.sessions.model import Session
 from tests.contract.store.builders import AGENT, KEY, NOW, make_agent, make_session
 

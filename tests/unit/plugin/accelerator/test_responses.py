@@ -26,7 +26,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import AttachedDevice, NodeInfo, responses
-from ai.backend.pluginhost import BadAnswer
+from ai.backend.plugin.accelerator.shapes import BadAnswer
 
 SLOT = SlotName("npu.device")
 DISPLAYS = (SlotDisplay(slot_name=SLOT, slot_type=SlotType.COUNT),)

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
 from ai.backend.core.allocation.node import order_plugins
 from ai.backend.plugin.accelerator import AbstractComputePlugin, TerminationDeferred
+from ai.backend.plugin.accelerator.shapes import BadAnswer
 from ai.backend.plugin.discovery import PluginSource, make_plugin
-from ai.backend.pluginhost import BadAnswer, HostedPlugin, launch
+from ai.backend.pluginhost import HostedPlugin, launch
 from ai.backend.pluginhost.process import GRACE_S, HostedCallFailed
 
 log = logging.getLogger(__name__)

@@ -29,8 +29,8 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     check_config,
 )
+from ai.backend.plugin.accelerator.shapes import BadAnswer
 from ai.backend.plugin.crash_points import crash_point
-from ai.backend.pluginhost import BadAnswer
 
 log = logging.getLogger(__name__)
 Method = Literal["pre_create", "post_create", "pre_terminate", "post_terminate"]

@@ -15,6 +15,7 @@ from ai.backend.cli.framework.output import Column
 from ai.backend.cli.framework.printing import follow_task, print_result, print_rows
 from ai.backend.cli.framework.progress import TransferBar
 from ai.backend.cli.framework.values import readable_size, relative_time, short_id
+from ai.backend.cli.vfolder import files, sharing
 from ai.backend.cli.vfolder.group import PERMISSION, change_folder, command, list_command, open_folder, vfolder
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ai.backend.client.func.vfolder import AsyncVFolder
     from ai.backend.client.session import AsyncSession
 
-__all__ = ["vfolder", "vfolder_files", "vfolder_sharing"]
+__all__ = ["files", "sharing", "vfolder"]
 _USAGE = click.Choice(["general", "data", "model"])
 COLUMNS = [
     Column("name", "Name"),

@@ -14,13 +14,12 @@ import msgspec
 
 from ai.backend.common.devices import AllocMapSpec, ComputeDevice, DeviceAllocation, DeviceSlot, VariantNamespace
 from ai.backend.common.errors import InvalidInput, UnsupportedResource
-from ai.backend.common.ids import DeviceId, DeviceName, SlotName
+from ai.backend.common.ids import AgentId, DeviceId, DeviceName, SlotName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import ClusterMode, Enforcement, SlotType
 from ai.backend.common.wire.reports import PluginReport, RuntimeClassReport
 from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.scheduling.snapshot import DeviceReader
 
 NETWORKS = "session-networks"
 MULTI_NODE = "multi-node-networks"
@@ -216,3 +215,26 @@ def _device_sizes(agent: Agent, reader: DeviceReader) -> dict[str, set[Decimal]]
             for slot in device.slots:
                 sizes.setdefault(slot.slot_name, set()).add(slot.amount)
     return sizes
+
+
+class DeviceReader:
+    """Reads the devices of agents and remembers them until an agent reports other ones.
+
+    Reading costs milliseconds for an agent, and every decision needs it.
+    """
+
+    def __init__(self) -> None:
+        self._devices: dict[AgentId, tuple[object, tuple[PluginDevices, ...]]] = {}
+
+    def plugins_of(self, agent: Agent) -> tuple[PluginDevices, ...]:
+        """Return the devices of an agent by plugin. A slot that no device offers becomes a pool of which only sums
+        are known."""
+        reported = agent.devices, agent.plugins, agent.available_slots
+        cached = self._devices.get(agent.id)
+        if cached is not None and cached[0] == reported:
+            return cached[1]
+        plugins = _read(agent)
+        if len(self._devices) >= _READ_LIMIT:
+            self._devices.clear()
+        self._devices[agent.id] = reported, plugins
+        return plugins

@@ -18,7 +18,7 @@ _MAX_ANSWER = 65_536
 
 
 class HttpWatcherGateway:
-    """Implements :class:`ai.backend.manager.agents.gateway.WatcherGateway`; ``https://`` before the host asks by TLS."""
+    """Calls watchers over HTTP; ``https://`` before the host selects TLS."""
 
     async def ask(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
         scheme, _, name = host.rpartition("://")

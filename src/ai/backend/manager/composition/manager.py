@@ -21,6 +21,7 @@ from ai.backend.infra.http.client_tokens import ClientTokens
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.agents.assignments import Assignments
+from ai.backend.manager.agents.capabilities import DeviceReader
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.service import EquipmentService
 from ai.backend.manager.agents.slots import SlotCatalogue
@@ -63,7 +64,6 @@ from ai.backend.manager.metrics.live import StatBoard
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.service import ClusterService
 from ai.backend.manager.scheduling.loop import ScheduleLoop
-from ai.backend.manager.scheduling.snapshot import DeviceReader
 from ai.backend.manager.secrets.config import SealedConfigStore, seal_config
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.service_ports.service import ServicePorts

@@ -16,6 +16,7 @@ from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceO
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.core.allocation.variants import features_of, version_of
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.agents.capabilities import DeviceReader
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.model import Agent, Holding, SlotTypeInfo
 from ai.backend.manager.agents.slots import SlotCatalogue
@@ -27,7 +28,6 @@ from ai.backend.manager.metrics.live import StatBoard
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resources.model import OfferedVariant, PresetCheck, ResourcePreset
 from ai.backend.manager.resources.quotas import policy_limits, scope_limits
-from ai.backend.manager.scheduling.snapshot import DeviceReader
 from ai.backend.manager.sessions.model import SlotAudit
 from ai.backend.manager.sessions.store import SessionStore
 

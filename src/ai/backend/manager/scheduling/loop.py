@@ -22,7 +22,7 @@ from ai.backend.core.scheduling.snapshot import Snapshot
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.process.memory import collector_paused
-from ai.backend.manager.agents.capabilities import from_allocation
+from ai.backend.manager.agents.capabilities import DeviceReader, from_allocation
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.service import Catalogue
@@ -30,7 +30,7 @@ from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, plugged
 from ai.backend.manager.resources.quotas import QuotaBook
 from ai.backend.manager.scheduling.fair_share import ShareBook
-from ai.backend.manager.scheduling.snapshot import DeviceReader, build_snapshot, running_sessions, scope_of
+from ai.backend.manager.scheduling.snapshot import build_snapshot, running_sessions, scope_of
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.model import Session

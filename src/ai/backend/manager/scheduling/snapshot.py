@@ -14,10 +14,9 @@ from ai.backend.common.devices import (
     DeviceHealth,
     VariantProperty,
 )
-from ai.backend.common.ids import AgentId, SessionId
+from ai.backend.common.ids import SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus, SessionStatus, SessionType
-from ai.backend.core.allocation.node import PluginDevices
 from ai.backend.core.scheduling.options import Preemption
 from ai.backend.core.scheduling.snapshot import (
     AgentView,
@@ -30,8 +29,7 @@ from ai.backend.core.scheduling.snapshot import (
     Snapshot,
 )
 from ai.backend.manager.agents.capabilities import (
-    _READ_LIMIT,
-    _read,
+    DeviceReader,
     features_of,
     is_encrypted,
     needs_of,
@@ -42,29 +40,6 @@ from ai.backend.manager.resources.quotas import quota_names
 from ai.backend.manager.sessions.model import Session
 
 log = logging.getLogger(__name__)
-
-
-class DeviceReader:
-    """Reads the devices of agents and remembers them until an agent reports other ones.
-
-    Reading costs milliseconds for an agent, and every decision needs it.
-    """
-
-    def __init__(self) -> None:
-        self._devices: dict[AgentId, tuple[object, tuple[PluginDevices, ...]]] = {}
-
-    def plugins_of(self, agent: Agent) -> tuple[PluginDevices, ...]:
-        """Return the devices of an agent by plugin. A slot that no device offers becomes a pool of which only sums
-        are known."""
-        reported = agent.devices, agent.plugins, agent.available_slots
-        cached = self._devices.get(agent.id)
-        if cached is not None and cached[0] == reported:
-            return cached[1]
-        plugins = _read(agent)
-        if len(self._devices) >= _READ_LIMIT:
-            self._devices.clear()
-        self._devices[agent.id] = reported, plugins
-        return plugins
 
 
 def agent_view(agent: Agent, holdings: Iterable[Holding], devices: DeviceReader) -> AgentView:

@@ -25,7 +25,7 @@ from ai.backend.common.names import check_slot_name
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.plugin.accelerator import AttachedDevice, NodeInfo
-from ai.backend.pluginhost import BadAnswer, settled
+from ai.backend.plugin.accelerator.shapes import BadAnswer, settled
 
 MAX_DEVICES = 4096
 MAX_SLOTS = 256

@@ -21,7 +21,7 @@ from ai.backend.common.slots import BinarySize, ResourceSlot, parse_quantity
 from ai.backend.common.states import SessionStatus, SlotType
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.capabilities import ENCRYPTION, is_encrypted, needs_of, with_networks
+from ai.backend.manager.agents.capabilities import ENCRYPTION, DeviceReader, is_encrypted, needs_of, with_networks
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.dotfiles.service import SessionDefaults
@@ -29,7 +29,6 @@ from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import Catalogue, merge_images, resolve_image
-from ai.backend.manager.scheduling.snapshot import DeviceReader
 from ai.backend.manager.sessions.creation.feasibility import DEFAULT_SLOTS, Member, Place, Placing, of_class
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
 from ai.backend.manager.sessions.creation.request import (

@@ -23,14 +23,13 @@ from ai.backend.common.states import AgentStatus, ClusterMode
 from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.core.scheduling.options import USUAL_PRIORITY, read
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.capabilities import with_class
+from ai.backend.manager.agents.capabilities import DeviceReader, with_class
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.resource_groups.model import ResourceGroup
-from ai.backend.manager.scheduling.snapshot import DeviceReader
 from ai.backend.manager.sessions.model import CreateSession
 
 DEFAULT_SLOTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_456)}

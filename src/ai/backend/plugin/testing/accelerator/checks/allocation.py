@@ -19,10 +19,10 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.plugin.accelerator import AbstractAllocMap, build_alloc_map, responses
+from ai.backend.plugin.accelerator.shapes import BadAnswer
 from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
 from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
-from ai.backend.pluginhost import BadAnswer
 
 CHECKS = Checks()
 _ALLOCATION = "accelerator v2, Allocation; AbstractAllocMap"

@@ -8,10 +8,10 @@ from typing import Any
 from ai.backend.common.devices import DeviceLink, SlotDisplay
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import responses, slot_totals
+from ai.backend.plugin.accelerator.shapes import BadAnswer
 from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
 from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
-from ai.backend.pluginhost import BadAnswer
 
 CHECKS = Checks()
 _DEVICES = "BEP-1000; accelerator v2, The contract: devices"

@@ -9,10 +9,10 @@ import msgspec
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import InsufficientResource
 from ai.backend.plugin.accelerator import MANAGED_STATE_LIMIT, LifecycleCause, ManagedState, WorkloadConfig, responses
+from ai.backend.plugin.accelerator.shapes import BadAnswer
 from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
 from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, shown
 from ai.backend.plugin.testing.accelerator.checks.subject import HOOKS, KERNEL, OTHER_KERNEL, Subject, kept
-from ai.backend.pluginhost import BadAnswer
 
 CHECKS = Checks()
 _HOOKS = "accelerator v2, Lifecycle semantics; AbstractLifecycleHook"

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext, responses
 from ai.backend.plugin.accelerator.measurement_filter import Sieve
+from ai.backend.plugin.accelerator.shapes import BadAnswer
 from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
 from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable
 from ai.backend.plugin.testing.accelerator.checks.subject import KERNEL, Subject
-from ai.backend.pluginhost import BadAnswer
 
 CHECKS = Checks()
 _METRICS = "spec 00, metrics; Measurement"

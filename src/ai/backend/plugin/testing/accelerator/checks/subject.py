@@ -30,9 +30,8 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     check_config,
 )
-from ai.backend.plugin.accelerator.shapes import DIRECT
+from ai.backend.plugin.accelerator.shapes import DIRECT, BadAnswer, settled
 from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
-from ai.backend.pluginhost import BadAnswer, settled
 
 KERNEL = KernelId(UUID(int=1))
 OTHER_KERNEL = KernelId(UUID(int=3))

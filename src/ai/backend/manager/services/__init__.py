@@ -1,1 +1,0 @@
-"""Use cases of the manager: short async functions over ports; background work lives in ``loops``."""
