@@ -15,7 +15,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
 from bench import traces
@@ -51,7 +51,7 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> dict[
     """
     agents = traces.nodes(folder)
     counted = traces.requests(folder, workload)
-    board = Board(Snapshot(resource_group="trace", agents=agents, workload=tuple(counted.items())))
+    board = IncrementalScheduler(Snapshot(resource_group="trace", agents=agents, workload=tuple(counted.items())))
     capacity = float(board.capacity[_GPU])
     policy, rng, now = Policy(placement=placement), random.Random(seed), traces.EPOCH
     arrived, allocated = 0.0, 0.0

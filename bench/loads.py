@@ -23,7 +23,7 @@ from ai.backend.common.ids import AgentId, DeviceId, DeviceName, KernelId, Sessi
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.node import PluginDevices
-from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel, PendingKernel, PendingSession, Quota, Snapshot
@@ -141,7 +141,9 @@ def run_fair_share(*, agents: int, sessions: int, projects: int) -> tuple[int, i
     """Let all sessions of all projects run for 1 to 10 minutes each, a pass every minute; (passes, sessions placed)."""
     rng = random.Random(9)
     queue = [session(n, request(rng, 8), rng.randrange(projects)) for n in range(sessions)]
-    board = Board(replace(snapshot(agents=agents, pending=0, accelerators=8), pending=tuple(queue), quotas={}))
+    board = IncrementalScheduler(
+        replace(snapshot(agents=agents, pending=0, accelerators=8), pending=tuple(queue), quotas={})
+    )
     by_id = {s.session_id: s for s in queue}
     used: dict[str, ResourceSlot] = {}
     running: deque[list[tuple[AgentId, KernelId, PendingSession]]] = deque([[] for _ in range(11)])

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from decimal import Decimal
 
 from ai.backend.common.ids import SlotName
-from ai.backend.core.scheduling.decide import Board, decide
-from ai.backend.core.scheduling.index.agent_state import MakeCache
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
+from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.plan import Plan, SkipReason
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Snapshot
@@ -30,7 +30,7 @@ from bench.figures import Figure, benchmark
 from bench.peer_scheduler import peer_seconds
 from bench.plots import draw_rates
 
-_MAKES = MakeCache()
+_MAKES = NodeClassCache()
 """Kept over all decisions, as the scheduling loop keeps its own."""
 
 
@@ -128,7 +128,7 @@ def scheduler() -> Sequence[Figure]:
 def idle() -> Figure:
     """A pass in which nothing can be placed, on a board that is kept; one agent has changed since the last pass."""
     snapshot = loads.full(agents=5_000, pending=50_000)
-    board = Board(snapshot)
+    board = IncrementalScheduler(snapshot)
     rng = random.Random(1)
     first = decide(board, Policy(), now=loads.NOW, rng=rng)
     assert not first.placements

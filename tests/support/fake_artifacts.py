@@ -48,7 +48,7 @@ def model(name: str, *versions: str, digest: str = COMMIT) -> FoundArtifact:
 
 @dataclass
 class FakeDepot:
-    """Implements :class:`ai.backend.manager.artifacts.gateway.ArtifactDepot` below ``root``."""
+    """Implements :class:`ai.backend.manager.artifacts.gateway.ArtifactGateway` below ``root``."""
 
     root: Path
     models: list[FoundArtifact] = field(default_factory=list)

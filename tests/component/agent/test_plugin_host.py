@@ -31,7 +31,7 @@ from ai.backend.plugin.accelerator import (
     TerminationDeferred,
     Workload,
 )
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost import HostedPlugin, launch
 from ai.backend.pluginhost.process import HostedCallFailed
 from tests.support.neighbours import REFERENCE
@@ -147,7 +147,7 @@ async def test_errors_come_through_by_name(host: Launch) -> None:
     assert later.value.retry_after == 0.05
     with pytest.raises(HostedCallFailed, match="OSError: the driver is gone"):
         await hook(await host(post_create="raise")).post_create()
-    with pytest.raises(BadAnswer, match=r"\[0\].memory_size"):
+    with pytest.raises(InvalidResponse, match=r"\[0\].memory_size"):
         await (await host(list_devices="wrong-type")).list_devices()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ai.backend.cli.conflicts import find_rivals
+from ai.backend.cli.conflicts import find_conflicting_packages
 
 HEAVY = ("aiohttp", "rich", "pydantic", "sqlalchemy", "msgspec", "yarl", "asyncio", "importlib.metadata", "ssl")
 
@@ -37,7 +37,7 @@ def test_published_packages_are_found(tmp_path: Path, folder: str, name: str) ->
     (tmp_path / folder).mkdir()
     (tmp_path / "backendai-26.11.0.dist-info").mkdir()
     (tmp_path / "backend_app-1.0.dist-info").mkdir()
-    assert find_rivals([str(tmp_path), "/nowhere"]) == [name]
+    assert find_conflicting_packages([str(tmp_path), "/nowhere"]) == [name]
 
 
 def test_the_command_refuses_to_run_beside_them(tmp_path: Path) -> None:

@@ -18,18 +18,18 @@ from ai.backend.infra.database import Database
 from ai.backend.infra.rpc.memory import MemoryLink
 from ai.backend.manager.composition.manager import Manager
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.events.settings import CallbackSettings
+from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.events.webhook_client import HttpCallbackSender
-from ai.backend.manager.events.webhook_gateway import CallbackFailed
-from ai.backend.manager.events.webhook_loop import CallbackLoop
-from ai.backend.manager.sessions.callbacks import Callback
+from ai.backend.manager.events.webhook_gateway import WebhookFailed
+from ai.backend.manager.events.webhook_loop import WebhookLoop
+from ai.backend.manager.sessions.callbacks import Webhook
 from ai.backend.manager.sessions.memory import MemorySessionStore
 from ai.backend.manager.sessions.model import CreateSession
 from ai.backend.manager.sessions.settings import SessionSettings
 from tests.component.manager.fakes import FakeAgent
 from tests.contract.store.builders import NOW, event, make_session
 
-DEFAULT = CallbackSettings().refused_networks
+DEFAULT = WebhookSettings().refused_networks
 
 
 @dataclass
@@ -85,7 +85,7 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
 ) -> None:
     """The receiver is away while the session ends; the next manager tells it the rest."""
     settings = ManagerSettings(
-        sessions=SessionSettings(destroy_wait_s=5.0), callbacks=CallbackSettings(refused_networks=[])
+        sessions=SessionSettings(destroy_wait_s=5.0), callbacks=WebhookSettings(refused_networks=[])
     )
     link, database = MemoryLink(), Database(f"sqlite+aiosqlite:///{tmp_path / 'manager.db'}")
     manager = Manager(settings, database, Bus(), link.manager, hash_password=lambda p: p)
@@ -139,7 +139,7 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
 async def test_this_machine_is_not_called(receiver: Receiver, host: str) -> None:
     sender = HttpCallbackSender(refused_networks=DEFAULT, timeout_s=5)
     try:
-        with pytest.raises(CallbackFailed, match=r"refused-networks|InvalidUrl"):
+        with pytest.raises(WebhookFailed, match=r"refused-networks|InvalidUrl"):
             await sender.send(f"http://{host}:{receiver.port}/hook", 1, {})
     finally:
         await sender.close()
@@ -149,7 +149,7 @@ async def test_this_machine_is_not_called(receiver: Receiver, host: str) -> None
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "100.100.100.200", "224.0.0.1"])
 async def test_metadata_services_and_the_link_are_not_called(host: str) -> None:
     sender = HttpCallbackSender(refused_networks=DEFAULT, timeout_s=5)
-    with pytest.raises(CallbackFailed, match="refused-networks"):
+    with pytest.raises(WebhookFailed, match="refused-networks"):
         await sender.send(f"http://{host}/hook", 1, {})
     await sender.close()
 
@@ -162,12 +162,12 @@ async def test_what_counts_as_taken(receiver: Receiver) -> None:
         assert receiver.heard == [("7", {"a": 1})]
         for status in (302, 404, 500):
             receiver.status = status
-            with pytest.raises(CallbackFailed, match=f"status {status}"):
+            with pytest.raises(WebhookFailed, match=f"status {status}"):
                 await sender.send(url, 8, {})
         assert len(receiver.heard) == 4, "a redirect is not followed"
         receiver.hold.clear()
         for bad in (url, "http://nowhere.invalid/", "http://127.0.0.1:1/?key=secret", "http://[::1", "http://x:99999/"):
-            with pytest.raises(CallbackFailed) as caught:
+            with pytest.raises(WebhookFailed) as caught:
                 await sender.send(bad, 9, {})
             assert "secret" not in str(caught.value)
     finally:
@@ -187,7 +187,7 @@ class _Clock:
 
 @dataclass
 class _Sender:
-    failure: CallbackFailed | None = None
+    failure: WebhookFailed | None = None
     sent: list[tuple[str, str]] = field(default_factory=list)
     hold: asyncio.Event = field(default_factory=asyncio.Event)
     most: int = 0
@@ -208,9 +208,9 @@ class _Sender:
 
 
 async def test_tries_are_counted_and_grow_apart(caplog: pytest.LogCaptureFixture) -> None:
-    store, sender, clock = MemorySessionStore(), _Sender(CallbackFailed("status 500")), _Clock()
+    store, sender, clock = MemorySessionStore(), _Sender(WebhookFailed("status 500")), _Clock()
     sender.hold.set()
-    loop = CallbackLoop(store, sender, clock, CallbackSettings(attempts=4))
+    loop = WebhookLoop(store, sender, clock, WebhookSettings(attempts=4))
     session = make_session(callback_url="http://host/?key=secret")
     await store.insert(session, events=[event(session, "session_enqueued")])
     pauses = []
@@ -231,14 +231,14 @@ async def test_what_was_told_while_the_store_was_read_is_not_told_again() -> Non
     class Slow(MemorySessionStore):
         has_read, go_on = asyncio.Event(), asyncio.Event()
 
-        async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
+        async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
             found = await super().due_callbacks(now, limit=limit)
             self.has_read.set()
             await self.go_on.wait()
             return found
 
     store, sender = Slow(), _Sender()
-    loop = CallbackLoop(store, sender, _Clock(), CallbackSettings())
+    loop = WebhookLoop(store, sender, _Clock(), WebhookSettings())
     session = make_session(callback_url="http://host/")
     await store.insert(session, events=[event(session, "session_enqueued")])
     store.go_on.set()
@@ -256,9 +256,9 @@ async def test_what_was_told_while_the_store_was_read_is_not_told_again() -> Non
 
 
 async def test_a_refused_address_is_tried_once() -> None:
-    store, sender = MemorySessionStore(), _Sender(CallbackFailed("refused", may_pass=False))
+    store, sender = MemorySessionStore(), _Sender(WebhookFailed("refused", may_pass=False))
     sender.hold.set()
-    loop = CallbackLoop(store, sender, _Clock(), CallbackSettings())
+    loop = WebhookLoop(store, sender, _Clock(), WebhookSettings())
     session = make_session(callback_url="http://127.0.0.1/")
     await store.insert(session, events=[event(session, "session_enqueued")])
     for _ in range(3):
@@ -269,7 +269,7 @@ async def test_a_refused_address_is_tried_once() -> None:
 
 async def test_one_owner_does_not_take_all_the_room() -> None:
     store, sender = MemorySessionStore(), _Sender()
-    loop = CallbackLoop(store, sender, _Clock(), CallbackSettings())
+    loop = WebhookLoop(store, sender, _Clock(), WebhookSettings())
     for i in range(40):
         session = make_session(f"s-{i}", callback_url="http://slow/")
         await store.insert(session, events=[event(session, "session_enqueued"), event(session, "session_started")])

@@ -20,7 +20,7 @@ from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import load_json
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.main import main
-from ai.backend.manager.scheduling.fair_share import ShareBook
+from ai.backend.manager.scheduling.fair_share import FairShareAccounting
 from ai.backend.manager.scheduling.loop import group_policy
 from ai.backend.manager.scheduling.snapshot import scope_of
 from ai.backend.manager.sessions.changes import Change
@@ -239,8 +239,10 @@ async def test_the_next_manager_goes_on_from_what_was_used_lately(cluster: Clust
     group = await kept.identities.resource_group("default")
     assert group is not None
 
-    def book(delay_s: float) -> ShareBook:
-        return ShareBook(kept.shares, kept.sessions, kept.agents, kept.identities, Later(cluster.clock, delay_s))
+    def book(delay_s: float) -> FairShareAccounting:
+        return FairShareAccounting(
+            kept.shares, kept.sessions, kept.agents, kept.identities, Later(cluster.clock, delay_s)
+        )
 
     await book(0).sample()
     session = await enqueue(cluster, "holder", cpu=4)

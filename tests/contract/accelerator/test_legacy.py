@@ -31,7 +31,7 @@ from ai.backend.plugin.accelerator import (
     Workload,
     WorkloadConfig,
 )
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import find_plugins
 from ai.backend.pluginhost import HostedPlugin, launch
 from ai.backend.pluginhost.process import HostedCallFailed
@@ -284,7 +284,7 @@ async def call(plugin: HostedPlugin, method: str) -> Any:
 async def test_a_bad_answer_has_one_clear_reason(plugin_of: Launch, fault: str) -> None:
     method, reason = BAD[fault]
     plugin = await plugin_of("acme_npu.bad:AcmeBadPlugin", init=method != "init", fault=fault)
-    with pytest.raises((HostedCallFailed, BadAnswer, CreationDenied), match=re.escape(reason)):
+    with pytest.raises((HostedCallFailed, InvalidResponse, CreationDenied), match=re.escape(reason)):
         await call(plugin, method)
 
 

@@ -13,11 +13,11 @@ from ai.backend.common.errors import InvalidInput, Unavailable
 from ai.backend.infra.config_store import (
     GLOBAL,
     MANAGERS,
+    CachingConfigStore,
     ConfigChange,
     ConfigScope,
     ConfigStore,
     MemoryConfigStore,
-    RememberingConfigStore,
     ScopeKind,
     SQLiteConfigStore,
 )
@@ -48,7 +48,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         yield MemoryConfigStore()
         return
     if request.param == "remembering":
-        remembering = RememberingConfigStore(MemoryConfigStore())
+        remembering = CachingConfigStore(MemoryConfigStore())
         await remembering.start()
         yield remembering
         await remembering.close()
@@ -238,7 +238,7 @@ class _Away(MemoryConfigStore):
 async def test_a_server_that_is_away_is_remembered(hangs: bool, caplog: pytest.LogCaptureFixture) -> None:
     server = _Away()
     await server.put_many({"a": "1", "b": "1"})
-    store = RememberingConfigStore(server, patience_s=0.01 if hangs else 30)
+    store = CachingConfigStore(server, patience_s=0.01 if hangs else 30)
     server.there.clear()
     await store.start()
     with pytest.raises(Unavailable):
@@ -278,7 +278,7 @@ async def test_a_server_that_is_away_is_remembered(hangs: bool, caplog: pytest.L
 
 async def test_what_is_too_large_is_not_remembered() -> None:
     server = _Away()
-    store = RememberingConfigStore(server, limit=100)
+    store = CachingConfigStore(server, limit=100)
     await store.start()
     await store.put_many({"a": "x" * 200})
     server.there.clear()
@@ -291,7 +291,7 @@ async def test_what_is_too_large_is_not_remembered() -> None:
 async def test_an_etcd_that_is_away_is_remembered_and_keys_are_kept_over_it(tmp_path: Path) -> None:
     server = EtcdServer(tmp_path)
     etcd, other = EtcdConfigStore([server.url]), EtcdConfigStore([server.url])
-    store = RememberingConfigStore(etcd)
+    store = CachingConfigStore(etcd)
     listing = asyncio.create_task(stay_listed(etcd, {f"{MANAGERS}/one": "here"}))
 
     async def until_listed(expected: dict[str, str]) -> None:

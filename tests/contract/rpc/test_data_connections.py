@@ -315,7 +315,7 @@ class TestStrangers:
     async def test_room_is_made_where_the_most_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(data_server, "_STRANGERS", 4)
         monkeypatch.setattr(data_server, "_STRANGERS_OF_ONE", 3)
-        strangers = data_server.Strangers()
+        strangers = data_server.PendingConnections()
         tasks: dict[str, asyncio.Task[None]] = {}
         for name in ("a1", "a2", "b1", "a3", "a4", "b2", "c1"):
             tasks[name] = asyncio.create_task(asyncio.sleep(60))

@@ -19,8 +19,8 @@ from ai.backend.common.errors import AddressRefused, ArtifactIncomplete, Artifac
 from ai.backend.common.ids import ArtifactId, RegistryId, RevisionId
 from ai.backend.common.wire.artifacts import ImportPhase, ImportState
 from ai.backend.infra.config_store import MemoryConfigStore
-from ai.backend.manager.artifacts.client import ProxyArtifactDepot
-from ai.backend.manager.artifacts.gateway import ArtifactDepot, ScanRequest
+from ai.backend.manager.artifacts.client import StorageProxyArtifacts
+from ai.backend.manager.artifacts.gateway import ArtifactGateway, ScanRequest
 from ai.backend.manager.artifacts.loop import problem_of
 from ai.backend.manager.artifacts.model import (
     Artifact,
@@ -67,7 +67,7 @@ def row(registry: ArtifactRegistry) -> RevisionRow:
     return RevisionRow(revision=revision, artifact=artifact, registry=registry)
 
 
-async def ended(depot: ArtifactDepot, row: RevisionRow, state: ImportState | None) -> ImportState:
+async def ended(depot: ArtifactGateway, row: RevisionRow, state: ImportState | None) -> ImportState:
     async with asyncio.timeout(30):
         while state is None or not state.phase.has_ended:
             await asyncio.sleep(0.02)
@@ -84,17 +84,17 @@ class DepotContract:
         return "http://hub.example"
 
     @pytest.fixture
-    def depot(self) -> ArtifactDepot:
+    def depot(self) -> ArtifactGateway:
         pytest.fail("override depot")
 
     @pytest.fixture
-    async def imported(self, depot: ArtifactDepot, hub_url: str) -> RevisionRow:
+    async def imported(self, depot: ArtifactGateway, hub_url: str) -> RevisionRow:
         made = row(registry(hub_url))
         state = await ended(depot, made, await depot.begin_import(made))
         assert state.phase is ImportPhase.DONE, state
         return made
 
-    async def test_storages_are_told_by_host(self, depot: ArtifactDepot) -> None:
+    async def test_storages_are_told_by_host(self, depot: ArtifactGateway) -> None:
         storages = await depot.storages()
         assert {"local:volume1", "local:volume2"} <= set(storages)
         assert "mount" in storages["local:volume1"].capabilities
@@ -102,7 +102,7 @@ class DepotContract:
 
     @pytest.mark.parametrize("request_", [ScanRequest(), ScanRequest(names=["acme/tiny"])])
     async def test_a_scan_tells_revisions_and_sizes(
-        self, depot: ArtifactDepot, hub_url: str, request_: ScanRequest
+        self, depot: ArtifactGateway, hub_url: str, request_: ScanRequest
     ) -> None:
         found: dict[str, FoundArtifact] = {}
         async for page in depot.scan("local", registry(hub_url), request_):
@@ -112,12 +112,12 @@ class DepotContract:
         assert (revision.version, revision.size, revision.file_count) == ("main", len(CONTENT), 1)
         assert revision.digest
 
-    async def test_a_name_that_is_not_there(self, depot: ArtifactDepot, hub_url: str) -> None:
+    async def test_a_name_that_is_not_there(self, depot: ArtifactGateway, hub_url: str) -> None:
         with pytest.raises(ArtifactNotFound, match="acme/none"):
             async for _ in depot.scan("local", registry(hub_url), ScanRequest(names=["acme/none"])):
                 pass
 
-    async def test_an_import_may_be_begun_again_at_any_time(self, depot: ArtifactDepot, hub_url: str) -> None:
+    async def test_an_import_may_be_begun_again_at_any_time(self, depot: ArtifactGateway, hub_url: str) -> None:
         made = row(registry(hub_url))
         assert await depot.import_state(made) is None
         first = await depot.begin_import(made)
@@ -129,7 +129,7 @@ class DepotContract:
         )  # fmt: skip
         assert (await depot.begin_import(made)).phase is ImportPhase.DONE
 
-    async def test_what_is_archived(self, depot: ArtifactDepot, imported: RevisionRow) -> None:
+    async def test_what_is_archived(self, depot: ArtifactGateway, imported: RevisionRow) -> None:
         [file] = await depot.files(imported)
         assert (file.path, file.size, file.sha256) == ("weights", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
         state = await depot.mount(imported)
@@ -139,7 +139,7 @@ class DepotContract:
         assert "token=" in await depot.ticket(imported)
 
     async def test_removing_may_be_repeated_and_leaves_nothing(
-        self, depot: ArtifactDepot, imported: RevisionRow
+        self, depot: ArtifactGateway, imported: RevisionRow
     ) -> None:
         state = await depot.mount(imported)
         assert state.path is not None
@@ -155,7 +155,7 @@ class DepotContract:
 
 class TestFake(DepotContract):
     @pytest.fixture
-    def depot(self, tmp_path: Path) -> ArtifactDepot:
+    def depot(self, tmp_path: Path) -> ArtifactGateway:
         return FakeDepot(tmp_path, models=[model("acme/tiny")])
 
 
@@ -171,7 +171,7 @@ class TestDaemon(DepotContract):
         return hub.url
 
     @pytest.fixture
-    async def depot(self, tmp_path: Path) -> AsyncIterator[ArtifactDepot]:
+    async def depot(self, tmp_path: Path) -> AsyncIterator[ArtifactGateway]:
         settings = {
             "storage-proxy": {"secret": "a secret of the tokens, of 32 bytes or more"},
             "api": {"manager": {"secret": SECRET}},
@@ -184,11 +184,11 @@ class TestDaemon(DepotContract):
         await config.put_many({"volumes/proxies/local/manager_api": proxy.manager_url})
         await config.put_many({"volumes/proxies/local/secret": SECRET})
         proxies = StorageProxies(config)
-        yield ProxyArtifactDepot(proxies, ArtifactSettings())
+        yield StorageProxyArtifacts(proxies, ArtifactSettings())
         await proxies.close()
         await proxy.stop()
 
-    async def test_a_registry_where_the_proxy_does_not_go_is_refused(self, depot: ArtifactDepot) -> None:
+    async def test_a_registry_where_the_proxy_does_not_go_is_refused(self, depot: ArtifactGateway) -> None:
         """That is no wrong secret of ours, and no reason to try for hours."""
         with pytest.raises(AddressRefused):
             _ = [page async for page in depot.scan("local", registry("http://127.0.0.2:1"), ScanRequest())]
@@ -202,13 +202,13 @@ class TestDaemon(DepotContract):
         assert sorted(kept("volume1")) == ["manifest.json", "weights"]
         assert kept("volume2") == []
 
-    async def test_urls_give_the_bytes_to_anybody(self, depot: ArtifactDepot, imported: RevisionRow) -> None:
+    async def test_urls_give_the_bytes_to_anybody(self, depot: ArtifactGateway, imported: RevisionRow) -> None:
         url = await depot.presign(imported, "weights")
         async with aiohttp.ClientSession() as http, http.get(URL(url, encoded=True)) as reply:
             assert (reply.status, await reply.read()) == (200, CONTENT)
 
     async def test_another_installation_imports_with_a_ticket(
-        self, depot: ArtifactDepot, imported: RevisionRow
+        self, depot: ArtifactGateway, imported: RevisionRow
     ) -> None:
         copy = row(registry("http://far.example", RegistryType.RESERVOIR))
         state = await ended(depot, copy, await depot.begin_import(copy, ticket=await depot.ticket(imported)))
@@ -217,7 +217,7 @@ class TestDaemon(DepotContract):
         assert found.path is not None
         assert (Path(found.path) / "weights").read_bytes() == CONTENT
 
-    async def test_an_upload_is_imported_once_all_of_it_is_there(self, depot: ArtifactDepot) -> None:
+    async def test_an_upload_is_imported_once_all_of_it_is_there(self, depot: ArtifactGateway) -> None:
         made = row(registry("", RegistryType.LOCAL))
         early = await ended(depot, made, await depot.begin_import(made))
         assert isinstance(problem_of(early), ArtifactIncomplete)

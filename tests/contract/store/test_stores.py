@@ -40,7 +40,7 @@ from ai.backend.manager.agents.model import SlotTypeInfo
 from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.identity.memory import MemoryIdentityStore
 from ai.backend.manager.identity.model import Domain, Group, GroupRef, Keypair, ResourcePolicy, StoragePolicy, User
-from ai.backend.manager.identity.store import KeypairSecret, Surroundings
+from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.model import Condition, Junction, ListQuery, OrderBy
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resources.model import ResourcePreset
@@ -532,9 +532,9 @@ class StoreContract:
         [policy] = await ids.policies(name="default")
         assert policy.total_resource_slots == SLOTS
         around = await ids.surroundings("default", user.uuid, "default")
-        assert around == Surroundings(domain=domain, groups=(group,), policy=policy)
+        assert around == UserScope(domain=domain, groups=(group,), policy=policy)
         nothing = await ids.surroundings("elsewhere", UserId(uuid4()), "none")
-        assert nothing == Surroundings(domain=None, groups=(), policy=None)
+        assert nothing == UserScope(domain=None, groups=(), policy=None)
         credentials = await ids.credentials(KEY)
         assert credentials is not None
         assert (credentials.secret_key, credentials.is_active) == ("s3cret", True)
@@ -578,7 +578,7 @@ class StoreContract:
         for group in (store, plain, replace(store, id=GroupId(uuid4()), name="closed", is_active=False)):
             await ids.put_group(group)
         around = await ids.surroundings("default", user.uuid, "none")
-        assert around == Surroundings(domain=None, groups=(), policy=None, storage_policy=small, model_stores=(store,))
+        assert around == UserScope(domain=None, groups=(), policy=None, storage_policy=small, model_stores=(store,))
         await ids.change_members(plain.id, add=[user.uuid])
         await ids.change_members(plain.id, add=[user.uuid, user.uuid])
         await ids.change_members(store.id, add=[user.uuid])

@@ -12,7 +12,7 @@ from ai.backend.common.errors import InsufficientResource, InvalidAllocation, Re
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import build_alloc_map
-from ai.backend.pluginhost import ChosenAllocMap, chooser
+from ai.backend.pluginhost import ExternalAllocMap, allocator
 
 SLOT = SlotName("npu.device")
 
@@ -34,7 +34,7 @@ def given(**devices: int) -> DeviceAllocation:
 def test_it_is_the_plugins_map_with_books() -> None:
     spec = AllocMapSpec(kind="discrete")
     stock = build_alloc_map(spec, DEVICES)
-    chosen = ChosenAllocMap(DEVICES, chooser(build_alloc_map(spec, DEVICES)))
+    chosen = ExternalAllocMap(DEVICES, allocator(build_alloc_map(spec, DEVICES)))
     assert (chosen.totals, chosen.available()) == (stock.totals, stock.available())
     before = chosen.snapshot()
     first, second = chosen.allocate({SLOT: Decimal(1)}), chosen.allocate({SLOT: Decimal(1)})
@@ -58,7 +58,7 @@ def test_only_eligible_and_healthy_devices_are_offered_to_it() -> None:
         asked.append((held, eligible))
         return given(b=1)
 
-    chosen = ChosenAllocMap(DEVICES, choose)
+    chosen = ExternalAllocMap(DEVICES, choose)
     chosen.allocate({SLOT: Decimal(1)}, eligible=frozenset({DeviceId("b"), DeviceId("ill")}))
     assert asked == [(DeviceAllocation(), {"b"})]
     with pytest.raises(InvalidAllocation, match="was not to be given"):
@@ -90,7 +90,7 @@ def test_a_lie_is_refused_and_told(answer: Any) -> None:
             raise answer
         return answer
 
-    chosen = ChosenAllocMap(DEVICES, choose, complain=told.append)
+    chosen = ExternalAllocMap(DEVICES, choose, complain=told.append)
     before = chosen.snapshot()
     with pytest.raises(ResourceError):
         chosen.allocate({SLOT: Decimal(1)})

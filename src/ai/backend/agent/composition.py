@@ -16,25 +16,25 @@ from ai.backend.agent.directory.directory import DataDirectory
 from ai.backend.agent.directory.record_database import RecordDatabase
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.kernels.files import FileKernelRecords, FileLeftovers
-from ai.backend.agent.kernels.observer import Observer
+from ai.backend.agent.kernels.observer import ObservationQueue
 from ai.backend.agent.kernels.outbox import FileOutbox
 from ai.backend.agent.kit.store import KitStore
-from ai.backend.agent.lifecycle.context import Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.device_failures import HealthLoop
 from ai.backend.agent.lifecycle.exits import watch_exits
 from ai.backend.agent.lifecycle.recovery import Recovery
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.link.commands import Commands
 from ai.backend.agent.link.heartbeat import Heartbeat
-from ai.backend.agent.link.report import Reporting
+from ai.backend.agent.link.report import HeartbeatReporter
 from ai.backend.agent.link.statistics_loop import StatisticsLoop
 from ai.backend.agent.metrics.host import HostMeter
 from ai.backend.agent.metrics.processes import Processes
 from ai.backend.agent.metrics.statistics import Statistics
 from ai.backend.agent.networks.networks import Networks
 from ai.backend.agent.networks.underlay import encryption_mark, overlay_report
-from ai.backend.agent.service_ports.forward import Ports
-from ai.backend.agent.service_ports.services import ServiceDesk
+from ai.backend.agent.service_ports.forward import PortForwarder
+from ai.backend.agent.service_ports.services import ServiceManager
 from ai.backend.common.errors import BackendError, Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.infra.loop import PeriodicCall
@@ -117,12 +117,12 @@ class Agent:
         self._files = [outbox, database]
         database.open()
         records, leftovers = FileKernelRecords(database), FileLeftovers(database)
-        observer = Observer(outbox, self._manager, agent_id=node.id, epoch=epoch)
+        observer = ObservationQueue(outbox, self._manager, agent_id=node.id, epoch=epoch)
         inventory = Inventory(plugins, epoch, settings.resource.allocation_order)
-        ports = Ports(self._runtime, settings.services)
+        ports = PortForwarder(self._runtime, settings.services)
         kits = KitStore(self._directory.path / "kit")
-        desk = ServiceDesk(self._runtime, ports, kits, settings.runs)
-        around = Surroundings(
+        desk = ServiceManager(self._runtime, ports, kits, settings.runs)
+        around = AgentContext(
             settings=settings,
             epoch=epoch,
             secret=self._directory.secret(),
@@ -138,7 +138,7 @@ class Agent:
         statistics = Statistics(self._runtime, plugins, inventory, HostMeter(self._directory.path))
         processes = Processes(self._runtime, plugins, inventory)
         supervisor = self._supervisor = Supervisor(around, statistics)
-        reporting = Reporting(around, supervisor)
+        reporting = HeartbeatReporter(around, supervisor)
 
         async def look() -> None:
             await reporting.refresh(asyncio.get_running_loop().time())
@@ -163,12 +163,12 @@ class Agent:
 
     def _run_loops(
         self,
-        around: Surroundings,
-        reporting: Reporting,
+        around: AgentContext,
+        reporting: HeartbeatReporter,
         supervisor: Supervisor,
         recovery: Recovery,
         statistics: Statistics,
-        observer: Observer,
+        observer: ObservationQueue,
     ) -> None:
         intervals = self.settings.intervals
         heartbeat = Heartbeat(reporting, supervisor, self._manager, interval_s=intervals.heartbeat)

@@ -10,7 +10,7 @@ import click
 
 from ai.backend.agent.composition import Agent
 from ai.backend.agent.config.settings import AgentSettings
-from ai.backend.agent.devices.survey import SurveyedPlugin as SurveyedPlugin  # noqa: PLC0414  # shown to the command line
+from ai.backend.agent.devices.survey import PluginInspection as PluginInspection  # noqa: PLC0414  # shown to the command line
 from ai.backend.agent.devices.survey import survey
 from ai.backend.agent.runtimes import load_runtime
 from ai.backend.infra.process.daemon import config_option, log_level_option, run_daemon
@@ -25,8 +25,8 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         InvalidInput: settings are missing or wrong. Conflict: another agent uses the data directory.
     """
     from ai.backend.agent.link.managers import SharedConfiguration, named_managers
-    from ai.backend.infra.process.memory import tidied
-    from ai.backend.infra.rpc.fanout import SeveralManagers
+    from ai.backend.infra.process.memory import trimmed
+    from ai.backend.infra.rpc.fanout import ManagerFanout
     from ai.backend.infra.rpc.zmq.agent import ZmqAgentEndpoint
     from ai.backend.infra.rpc.zmq.keys import load_or_generate_keypair
 
@@ -40,7 +40,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
 
     managers = named_managers(settings.link) or await shared.managers()
     settings = await shared.merged(settings)
-    endpoint = SeveralManagers(make, managers)
+    endpoint = ManagerFanout(make, managers)
     agent = Agent(settings, load_runtime(settings), endpoint.reports)
     following: asyncio.Task[None] | None = None
     try:
@@ -49,7 +49,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         if not named_managers(settings.link):
             following = asyncio.create_task(shared.follow(endpoint))
         log.info("the agent %s serves the managers at %s", agent.agent_id, ", ".join(managers))
-        async with tidied():
+        async with trimmed():
             await stop.wait()
     finally:
         if following is not None:
@@ -59,7 +59,7 @@ async def serve(settings: AgentSettings, stop: asyncio.Event) -> None:
         await shared.close()
 
 
-def survey_node(config: Path | None, only: str | None = None) -> list[SurveyedPlugin]:
+def survey_node(config: Path | None, only: str | None = None) -> list[PluginInspection]:
     """What the plugins of this node say, see :func:`ai.backend.agent.devices.survey.survey`.
 
     Raises:

@@ -17,7 +17,7 @@ _RIVAL = re.compile(
 )
 
 
-def find_rivals(folders: Iterable[str]) -> list[str]:
+def find_conflicting_packages(folders: Iterable[str]) -> list[str]:
     """Names and versions of published packages that are installed in these folders."""
     packages: set[str] = set()
     for folder in folders:
@@ -36,7 +36,7 @@ def find_rivals(folders: Iterable[str]) -> list[str]:
 
 def refusal() -> str | None:
     """What to tell the user, or None where all is well."""
-    rivals = find_rivals(path for path in dict.fromkeys(sys.path) if "-packages" in path)
+    rivals = find_conflicting_packages(path for path in dict.fromkeys(sys.path) if "-packages" in path)
     if not rivals:
         return None
     names = " ".join(rival.split()[0] for rival in rivals)

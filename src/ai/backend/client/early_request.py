@@ -16,7 +16,7 @@ from ai.backend.client.config import APIConfig
 from ai.backend.client.wire import Call, Reply, prepare, problem
 
 
-class EarlyReply:
+class PendingReply:
     """The answer to a call that a thread waits for."""
 
     def __init__(self, config: APIConfig, call: Call) -> None:
@@ -76,7 +76,7 @@ class EarlyReply:
         return Reply(status, headers, body)
 
 
-def send_early(config: APIConfig, call: Call) -> EarlyReply | None:
+def send_early(config: APIConfig, call: Call) -> PendingReply | None:
     """Send a call at once, if it can be done simply: one endpoint without TLS, and a call that may be repeated."""
     simple = len(config.endpoints) == 1 and config.endpoint.scheme == "http" and config.has_credentials
-    return EarlyReply(config, call) if simple and call.repeatable and call.token and call.form is None else None
+    return PendingReply(config, call) if simple and call.repeatable and call.token and call.form is None else None

@@ -19,12 +19,12 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError, PluginError, from_wire
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap, AffinityHint
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.protocol import Choice, length_of, pack, told
 
 CHOICE_DEADLINE_S = 1.0
 
-Choose = Callable[
+Allocate = Callable[
     [DeviceAllocation, Mapping[SlotName, Decimal], AffinityHint, frozenset[DeviceId] | None], DeviceAllocation
 ]
 """``(held, request, hint, eligible)`` -> the devices for the request."""
@@ -37,7 +37,7 @@ class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
     data: dict[str, Any] = {}
 
 
-def chooser(alloc_map: AbstractAllocMap) -> Choose:
+def allocator(alloc_map: AbstractAllocMap) -> Allocate:
     """Ask a map that has nothing allocated."""
     fresh = alloc_map.snapshot()
 
@@ -55,7 +55,7 @@ def chooser(alloc_map: AbstractAllocMap) -> Choose:
     return choose
 
 
-def serve_choices(sock: socket.socket, present: Callable[[], Choose]) -> None:
+def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
     """Answer by the present map until the agent closes its end. Runs in a thread."""
     decoder = msgspec.msgpack.Decoder(Choice)
     while (data := _receive(sock)) is not None:
@@ -94,7 +94,7 @@ def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
         chosen = msgspec.msgpack.decode(data, type=_Chosen)
     except TimeoutError:
         raise
-    except (OSError, BadAnswer, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
+    except (OSError, InvalidResponse, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
         raise PluginError(f"its alloc map cannot be asked: {e}") from None
     if chosen.allocation is None:
         raise from_wire(chosen.code, chosen.message, chosen.data)

@@ -11,13 +11,13 @@ from ai.backend.common.errors import BackendError, InvalidAllocation, InvalidQua
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
 from ai.backend.core.allocation.discrete import DiscreteAllocMap
-from ai.backend.plugin.accelerator.shapes import MAX_TEXT, BadAnswer
-from ai.backend.pluginhost.allocation_rpc import Choose
+from ai.backend.plugin.accelerator.shapes import MAX_TEXT, InvalidResponse
+from ai.backend.pluginhost.allocation_rpc import Allocate
 
 _UNUSABLE = "the plugin's alloc map cannot be used: "
 
 
-class ChosenAllocMap(AbstractAllocMap):
+class ExternalAllocMap(AbstractAllocMap):
     """A plugin's own map chooses; what is given and held is written down, and checked, here.
 
     So a map that answers what was not asked for, of devices that are not there or twice, is refused, and what
@@ -32,7 +32,7 @@ class ChosenAllocMap(AbstractAllocMap):
     def __init__(
         self,
         devices: Sequence[ComputeDevice],
-        choose: Choose,
+        choose: Allocate,
         *,
         complain: Callable[[str | None], None] = lambda _: None,
     ) -> None:
@@ -70,7 +70,7 @@ class ChosenAllocMap(AbstractAllocMap):
             raise self._refused(e.message) from None
         except (ResourceError, InvalidQuantity):
             raise
-        except BadAnswer as e:
+        except InvalidResponse as e:
             raise self._refused(str(e)) from None
         except Exception as e:
             text = e.message if isinstance(e, BackendError) else f"{type(e).__name__}: {e}"
@@ -95,14 +95,14 @@ class ChosenAllocMap(AbstractAllocMap):
     def _check(chosen: DeviceAllocation, wanted: Mapping[SlotName, Decimal], eligible: frozenset[DeviceId]) -> None:
         """Raises BadAnswer."""
         if not isinstance(chosen, DeviceAllocation):
-            raise BadAnswer(f"returned a {type(chosen).__name__} instead of a DeviceAllocation")
+            raise InvalidResponse(f"returned a {type(chosen).__name__} instead of a DeviceAllocation")
         for slot, quantity in wanted.items():
             if chosen.total(slot) != quantity:
-                raise BadAnswer(f"gave {chosen.total(slot)} {slot} where {quantity} were asked for")
+                raise InvalidResponse(f"gave {chosen.total(slot)} {slot} where {quantity} were asked for")
         if strange := sorted(set(chosen.slots) - set(wanted)):
-            raise BadAnswer(f"gave {strange[0]}, which was not asked for")
+            raise InvalidResponse(f"gave {strange[0]}, which was not asked for")
         if others := sorted(chosen.device_ids() - eligible):
-            raise BadAnswer(f"gave the device {others[0]!r:.64}, which was not to be given")
+            raise InvalidResponse(f"gave the device {others[0]!r:.64}, which was not to be given")
 
     def apply(self, allocation: DeviceAllocation) -> None:
         self._books.apply(allocation)

@@ -17,7 +17,7 @@ import msgspec
 
 from ai.backend.common.errors import PluginError, from_wire
 from ai.backend.plugin.accelerator import TerminationDeferred
-from ai.backend.plugin.accelerator.shapes import MAX_TEXT, BadAnswer, KeptState, read_answer
+from ai.backend.plugin.accelerator.shapes import MAX_TEXT, InvalidResponse, KeptState, read_answer
 from ai.backend.pluginhost.allocation_rpc import CHOICE_DEADLINE_S, ask
 from ai.backend.pluginhost.fork import HostChild, fork_host
 from ai.backend.pluginhost.protocol import (
@@ -383,7 +383,7 @@ def _error(failure: Failure) -> Exception:
         case "deadline":
             return TimeoutError()
         case "nonsense":
-            return BadAnswer(failure.message)
+            return InvalidResponse(failure.message)
     if failure.trace:
         log.error("a plugin failed in its host:\n%s", failure.trace)
     return HostedCallFailed(f"{failure.name}: {failure.message}")

@@ -17,7 +17,7 @@ from ai.backend.common.devices import (
     DeviceAllocation,
 )
 from ai.backend.common.ids import DeviceId, SlotName
-from ai.backend.plugin.accelerator.shapes import MAX_FRAME, MAX_TEXT, BadAnswer, KeptState
+from ai.backend.plugin.accelerator.shapes import MAX_FRAME, MAX_TEXT, InvalidResponse, KeptState
 
 
 def told(error: BaseException) -> str:
@@ -121,7 +121,7 @@ def length_of(head: bytes) -> int:
     """Raises BadAnswer for a frame that is too large."""
     (length,) = _LENGTH.unpack(head)
     if length > MAX_FRAME:
-        raise BadAnswer(f"a frame of {length} bytes")
+        raise InvalidResponse(f"a frame of {length} bytes")
     return int(length)
 
 

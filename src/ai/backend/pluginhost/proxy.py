@@ -29,7 +29,7 @@ from ai.backend.plugin.accelerator import (
     build_alloc_map,
 )
 from ai.backend.plugin.accelerator.shapes import POWER_CALLS, Hello, HookCall, KeptState
-from ai.backend.pluginhost.external_alloc_map import ChosenAllocMap
+from ai.backend.pluginhost.external_alloc_map import ExternalAllocMap
 from ai.backend.pluginhost.process import HookState, HostProcess, host_environment
 from ai.backend.pluginhost.protocol import Choice
 
@@ -92,7 +92,7 @@ class HostedPlugin(AbstractComputePlugin):
         if self._spec is not None:
             return build_alloc_map(self._spec, devices)
         await self._call("create_alloc_map")
-        return ChosenAllocMap(devices, self._choose)
+        return ExternalAllocMap(devices, self._choose)
 
     def _choose(
         self,

@@ -33,15 +33,15 @@ from ai.backend.plugin.accelerator.shapes import (
     DIRECT,
     MAX_TEXT,
     SHAPES,
-    BadAnswer,
     Hello,
     HookCall,
+    InvalidResponse,
     KeptState,
     Ready,
     write_answer,
 )
 from ai.backend.plugin.discovery import make_plugin
-from ai.backend.pluginhost.allocation_rpc import Choose, chooser, serve_choices
+from ai.backend.pluginhost.allocation_rpc import Allocate, allocator, serve_choices
 from ai.backend.pluginhost.protocol import Answer, Call, Cancel, Failure, Item, Save, Saved, pack, read_to_host, told
 from ai.backend.pluginhost.v1.loader import load_any_version
 
@@ -77,7 +77,7 @@ class _Host:
         self._made: AbstractComputePlugin | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._saving: dict[int, asyncio.Future[str]] = {}
-        self._choose: Choose | None = None
+        self._choose: Allocate | None = None
 
     async def run(self) -> None:
         reader, self._writer = await asyncio.open_unix_connection(sock=self._sock)
@@ -171,12 +171,12 @@ class _Host:
         await self._plugin.cleanup()
 
     async def _create_alloc_map(self) -> None:
-        first, self._choose = self._choose is None, chooser(await self._plugin.create_alloc_map())
+        first, self._choose = self._choose is None, allocator(await self._plugin.create_alloc_map())
         if first:
             sock = socket.socket(fileno=self._choices)
             threading.Thread(target=serve_choices, args=(sock, self._present_choose), daemon=True).start()
 
-    def _present_choose(self) -> Choose:
+    def _present_choose(self) -> Allocate:
         assert self._choose is not None
         return self._choose
 
@@ -247,7 +247,7 @@ def _failure(call: int, error: BaseException, state: ManagedState | None) -> Fai
             return Failure(id=call, kind="deferred", name="", message=text, data=after, state=kept)
         case TimeoutError() if not text:
             return Failure(id=call, kind="deadline", name="", message="", state=kept)
-        case BadAnswer():
+        case InvalidResponse():
             return Failure(id=call, kind="nonsense", name="", message=text, state=kept)
     trace = "".join(traceback.format_exception(error))[-MAX_TEXT:].encode(errors="replace").decode()
     return Failure(id=call, kind="other", name=type(error).__name__, message=text, trace=trace, state=kept)

@@ -32,7 +32,7 @@ from ai.backend.core.lifecycle.events import (
 )
 from ai.backend.core.lifecycle.kernel import HOLDING, KernelState, is_orphan
 from ai.backend.core.lifecycle.session import SessionState
-from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.ordering.fair_share import occupied
 from ai.backend.core.scheduling.plan import Placement, Plan
 from ai.backend.core.scheduling.policy import Policy
@@ -82,7 +82,7 @@ class SimManager:
         self._token: int | None = None
         self._leads_until = self._stopped_until = 0.0
         self._busy: set[str] = set()
-        self._board: Board | None = None
+        self._board: IncrementalScheduler | None = None
         self._passes = 0
         self._heard: dict[AgentId, float] = {}
         self._every("lead", self._lead, 0.5, 1.5)
@@ -342,8 +342,8 @@ class SimManager:
         board, self._board = self._board, None
         self._passes += 1
         if board is None or not board.renew(snapshot):
-            board = Board(snapshot)
-        elif self._passes % 4 == 0 and board.free != Board(snapshot).free:
+            board = IncrementalScheduler(snapshot)
+        elif self._passes % 4 == 0 and board.free != IncrementalScheduler(snapshot).free:
             raise AssertionError("the board that was kept has drifted")
         plan = decide(board, self._policy, now=_EPOCH + timedelta(seconds=self.clock()), rng=self._world.rng)
         self._board = board

@@ -27,8 +27,8 @@ import msgspec
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.scheduling.decide import Board, decide
-from ai.backend.core.scheduling.index.agent_state import MakeCache
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
+from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, SHARED_ORDERS, Policy
 from ai.backend.core.scheduling.snapshot import HeldKernel, PendingKernel, PendingSession, Snapshot, load_json
@@ -103,7 +103,7 @@ class Replay:
             for d in p.devices
             for s in d.slots
         }
-        self._makes = MakeCache()
+        self._makes = NodeClassCache()
         self._board = self._new_board()
         self.outcome = Outcome()
 
@@ -111,7 +111,7 @@ class Replay:
         self._count += 1
         heapq.heappush(self._events, (time, self._count, what, value))
 
-    def _new_board(self) -> Board:
+    def _new_board(self) -> IncrementalScheduler:
         """The board after agents have come or gone."""
         held: dict[AgentId, list[HeldKernel]] = {}
         for r in self._running.values():
@@ -121,7 +121,7 @@ class Replay:
             for a in self._cluster.agents
         )
         pending = tuple(session for session, _, _ in self._waiting.values())
-        return Board(replace(self._cluster, agents=agents, pending=pending), self._makes)
+        return IncrementalScheduler(replace(self._cluster, agents=agents, pending=pending), self._makes)
 
     def run(self, trace: Sequence[Job]) -> Outcome:
         """Until all have run, or nothing can change for those that wait.

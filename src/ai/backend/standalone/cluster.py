@@ -125,7 +125,7 @@ def _rpc_port(last: ClusterFile | None) -> int:
 
 
 async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets) -> None:
-    from ai.backend.infra.process.memory import tidied
+    from ai.backend.infra.process.memory import trimmed
     from ai.backend.infra.rpc.memory import MemoryLink
 
     storage = StorageDaemon(layout, cluster, sockets.storage, sockets.storage_manager)
@@ -146,7 +146,7 @@ async def _start_embedded(stack: AsyncExitStack, layout: Layout, cluster: Cluste
         )
         stack.push_async_callback(agent.stop)
         await agent.start()
-    await stack.enter_async_context(tidied(manager.database.rest))
+    await stack.enter_async_context(trimmed(manager.database.rest))
 
 
 async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: ClusterFile, sockets: Sockets) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ai.backend.common.errors import BackendError, InvalidInput
-from ai.backend.infra.process.memory import share_one_heap, tidied
+from ai.backend.infra.process.memory import share_one_heap, trimmed
 from ai.backend.infra.rpc.zmq.keys import AgentKeyDirectory, load_keypair, load_or_generate_keypair
 from ai.backend.infra.telemetry import configure_logging
 from ai.backend.standalone.instance import ClusterFile, InstanceLock, read_cluster_file
@@ -88,7 +88,7 @@ async def run(daemon: Daemon) -> None:
     supervisor = int(os.environ.get("BACKENDAI_SUPERVISOR", "0"))
     try:
         await daemon.start()
-        async with tidied():
+        async with trimmed():
             await _until_stopped(stop, supervisor)
     finally:
         await daemon.stop()

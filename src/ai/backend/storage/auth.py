@@ -13,7 +13,7 @@ from ai.backend.infra.http.signature import SigningKey
 SECRET_HEADER = "X-BackendAI-Storage-Auth-Token"
 
 
-class SecretGate:
+class SecretAuthenticator:
     """Compares in constant time."""
 
     def __init__(self, secret: str) -> None:

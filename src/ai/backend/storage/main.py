@@ -29,7 +29,7 @@ from ai.backend.infra.telemetry import Metrics, log_as_configured
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.storage.artifacts.api import ArtifactApi, ArtifactClientApi
 from ai.backend.storage.artifacts.facade import Artifacts
-from ai.backend.storage.auth import SecretGate
+from ai.backend.storage.auth import SecretAuthenticator
 from ai.backend.storage.config.settings import (
     ClientApiSettings,
     ManagerApiSettings,
@@ -44,7 +44,7 @@ from ai.backend.storage.transfers.loop import expire_uploads
 from ai.backend.storage.transfers.tokens import Tokens
 from ai.backend.storage.transfers.uploads import Uploads
 from ai.backend.storage.volumes.api import VolumeApi
-from ai.backend.storage.volumes.quotas import QuotaBook
+from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class StorageProxy:
                 raise InvalidInput(f"{key} must have at least {MIN_SECRET} characters.")
         self.metrics = Metrics("storage-proxy")
         self.volumes = Volumes(settings.volume, owner=own.owner, waypoint=crash_point)
-        self._quota = QuotaBook(scan_interval_s=own.quota_scan_interval)
+        self._quota = QuotaAccounting(scan_interval_s=own.quota_scan_interval)
         self._tasks = Tasks()
         self._uploads = Uploads(self.volumes, self._quota, max_size=own.max_upload_size)
         self._folders = Folders(self.volumes, self._quota, self._tasks)
@@ -103,7 +103,9 @@ class StorageProxy:
             *endpoints_of(health),
         ]
         self._manager_runner = make_runner(
-            HttpServer(manager_endpoints, metrics=self.metrics, authenticator=SecretGate(manager_secret)).application()
+            HttpServer(
+                manager_endpoints, metrics=self.metrics, authenticator=SecretAuthenticator(manager_secret)
+            ).application()
         )
         client_endpoints = [*endpoints_of(self._client), *endpoints_of(artifact_client)]
         client_app = HttpServer(client_endpoints, metrics=self.metrics).application()

@@ -12,7 +12,7 @@ import pytest_asyncio
 from ai.backend.agent.channel.channel import KernelChannel
 from ai.backend.agent.channel.model import RunsRecord
 from ai.backend.agent.channel.output_buffer import STREAM_LIMIT
-from ai.backend.agent.channel.runs import INFRASTRUCTURE_FAILED, RunBook
+from ai.backend.agent.channel.runs import INFRASTRUCTURE_FAILED, RunQueue
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.common.errors import LimitExceeded, RunError
 from ai.backend.common.states import RunMode, RunStatus
@@ -53,7 +53,7 @@ class Desk:
         self.runner = Played()
         self.saved: list[RunsRecord] = []
         self.channel = KernelChannel(self._open, last_seq=0, first_request=1)
-        self.book = RunBook(
+        self.book = RunQueue(
             self.channel,
             attempt=1,
             settings=RunSettings.model_validate(settings),

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from ai.backend.agent.devices.health import SETTLE_FIRST_S, SETTLE_MAX_S, HealthBook
+from ai.backend.agent.devices.health import SETTLE_FIRST_S, SETTLE_MAX_S, DeviceHealthTracker
 from ai.backend.common.devices import ComputeDevice, DeviceHealth, DeviceSlot
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
@@ -27,19 +27,21 @@ def change(health: DeviceHealth, reason: str = "") -> DeviceHealthChange:
     return DeviceHealthChange(device_id=ID, health=health, reason=reason)
 
 
-def state(book: HealthBook, now: float, *, asked_at: float = 0.0, answered: DeviceHealth = H) -> tuple[str, str]:
+def state(
+    book: DeviceHealthTracker, now: float, *, asked_at: float = 0.0, answered: DeviceHealth = H
+) -> tuple[str, str]:
     (found,) = book.judge([device(answered, "broken" if answered is U else "")], asked_at, now)
     return found.health.value, found.health_reason
 
 
 def test_news_that_came_after_the_question_are_newer_than_the_answer() -> None:
-    book = HealthBook()
+    book = DeviceHealthTracker()
     book.hear(change(U, "Xid 79"), 10.0)
     assert state(book, 10.0, asked_at=9.9) == ("unhealthy", "Xid 79")
 
 
 def test_an_answer_to_a_later_question_is_the_truth() -> None:
-    book = HealthBook()
+    book = DeviceHealthTracker()
     book.hear(change(U, "Xid 79"), 10.0)
     assert state(book, 10.2, asked_at=10.1) == ("unhealthy", "Xid 79"), "good news must last first"
     assert book.due() == 10.2 + SETTLE_FIRST_S
@@ -48,7 +50,7 @@ def test_an_answer_to_a_later_question_is_the_truth() -> None:
 
 
 def test_a_device_that_flips_stays_out_until_it_calms_down_with_its_first_reason() -> None:
-    book = HealthBook()
+    book = DeviceHealthTracker()
     seen = set()
     for n in range(500):
         now = 10 + n / 100
@@ -59,7 +61,7 @@ def test_a_device_that_flips_stays_out_until_it_calms_down_with_its_first_reason
 
 
 def test_relapses_settle_ever_longer_and_a_long_good_time_is_credited() -> None:
-    book, now, waits = HealthBook(), 10.0, []
+    book, now, waits = DeviceHealthTracker(), 10.0, []
     for _ in range(10):
         book.hear(change(U, "again"), now)
         book.hear(change(H), now)
@@ -77,14 +79,14 @@ def test_relapses_settle_ever_longer_and_a_long_good_time_is_credited() -> None:
 
 
 def test_a_device_that_is_gone_is_forgotten() -> None:
-    book = HealthBook()
+    book = DeviceHealthTracker()
     book.hear(change(U, "Xid 79"), 10.0)
     book.forget_others([])
     assert state(book, 10.0) == ("healthy", "")
 
 
 def test_what_the_plugin_lists_as_failed_needs_no_news() -> None:
-    book = HealthBook()
+    book = DeviceHealthTracker()
     assert state(book, 1.0, answered=U) == ("unhealthy", "broken")
     assert state(book, 2.0) == ("unhealthy", "broken")
     assert state(book, 3.0) == ("healthy", "")

@@ -7,7 +7,7 @@ from typing import cast
 
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.link.heartbeat import Heartbeat
-from ai.backend.agent.link.report import Reporting
+from ai.backend.agent.link.report import HeartbeatReporter
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import ManagerReports
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply
@@ -36,7 +36,7 @@ class _Manager:
 async def test_a_report_that_was_lost_is_repeated_before_its_interval() -> None:
     manager = _Manager()
     loop = Heartbeat(
-        cast(Reporting, _Reporting()), cast(Supervisor, None), cast(ManagerReports, manager), interval_s=60.0
+        cast(HeartbeatReporter, _Reporting()), cast(Supervisor, None), cast(ManagerReports, manager), interval_s=60.0
     )
     running = asyncio.create_task(loop.run())
     try:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.states import KernelEventReason, SessionType
-from ai.backend.core.idle.evaluate import GRACE_PERIOD, Subject, judge
+from ai.backend.core.idle.evaluate import GRACE_PERIOD, Subject, evaluate
 from ai.backend.core.idle.rules import Limits, Rules, UtilizationRule, duration_s, read_rules
 from ai.backend.core.idle.window import BUCKETS, Window
 
@@ -79,43 +79,43 @@ def test_a_policy_has_the_last_word_on_its_timeout() -> None:
 
 def test_quiet_sessions_expire_and_batch_sessions_do_not_wait_for_a_user() -> None:
     limits = Limits(network_timeout_s=60)
-    assert judge(subject(quiet=59), limits, now=NOW).reason is None
-    assert judge(subject(quiet=60), limits, now=NOW).reason is KernelEventReason.IDLE_TIMEOUT
-    assert judge(subject(quiet=64), limits, now=NOW, slack_s=5).reason is None
-    assert judge(subject(quiet=20), limits, now=NOW).reports["network_timeout"].to_json() == {
+    assert evaluate(subject(quiet=59), limits, now=NOW).reason is None
+    assert evaluate(subject(quiet=60), limits, now=NOW).reason is KernelEventReason.IDLE_TIMEOUT
+    assert evaluate(subject(quiet=64), limits, now=NOW, slack_s=5).reason is None
+    assert evaluate(subject(quiet=20), limits, now=NOW).reports["network_timeout"].to_json() == {
         "remaining": 40,
         "remaining_time_type": "expire_after",
         "extra": None,
     }
     for kind in (SessionType.BATCH, SessionType.INFERENCE):
-        assert judge(subject(quiet=1e6, kind=kind), limits, now=NOW).reports == {}
+        assert evaluate(subject(quiet=1e6, kind=kind), limits, now=NOW).reports == {}
 
 
 def test_every_session_has_a_lifetime_if_there_is_one() -> None:
     limits = Limits(lifetime_s=100)
     for kind in SessionType:
-        assert judge(subject(age=99, kind=kind), limits, now=NOW).reason is None
-        assert judge(subject(age=100, kind=kind), limits, now=NOW).reason is KernelEventReason.IDLE_SESSION_LIFETIME
+        assert evaluate(subject(age=99, kind=kind), limits, now=NOW).reason is None
+        assert evaluate(subject(age=100, kind=kind), limits, now=NOW).reason is KernelEventReason.IDLE_SESSION_LIFETIME
 
 
 def test_utilization_is_judged_after_its_grace_over_a_whole_window() -> None:
     limits = Limits(utilization=RULE)
     low = used(1, 1)
-    young = judge(subject(age=299, usage=low), limits, now=NOW)
+    young = evaluate(subject(age=299, usage=low), limits, now=NOW)
     assert (young.reason, young.reports["utilization"].kind) == (None, GRACE_PERIOD)
-    assert judge(subject(usage=low), limits, now=NOW).reason is KernelEventReason.IDLE_UTILIZATION
-    assert judge(subject(usage=used(1, 1, seconds=300)), limits, now=NOW).reason is None
-    assert judge(subject(usage=used(1, 1, seconds=300)), limits, now=NOW).reports["utilization"].remaining_s == 300
-    assert judge(subject(usage=used(90, 1)), limits, now=NOW).reason is None, "one threshold is met, and both count"
+    assert evaluate(subject(usage=low), limits, now=NOW).reason is KernelEventReason.IDLE_UTILIZATION
+    assert evaluate(subject(usage=used(1, 1, seconds=300)), limits, now=NOW).reason is None
+    assert evaluate(subject(usage=used(1, 1, seconds=300)), limits, now=NOW).reports["utilization"].remaining_s == 300
+    assert evaluate(subject(usage=used(90, 1)), limits, now=NOW).reason is None, "one threshold is met, and both count"
     either = Limits(utilization=UtilizationRule(thresholds=RULE.thresholds, needs_all=False, window_s=600, grace_s=0))
-    assert judge(subject(usage=used(90, 1)), either, now=NOW).reason is KernelEventReason.IDLE_UTILIZATION
-    told = judge(subject(usage=used(90, 1)), limits, now=NOW).reports["utilization"].to_json()
+    assert evaluate(subject(usage=used(90, 1)), either, now=NOW).reason is KernelEventReason.IDLE_UTILIZATION
+    told = evaluate(subject(usage=used(90, 1)), limits, now=NOW).reports["utilization"].to_json()
     assert told["extra"] == {
         "resources": {"cpu_util": [90, 10], "mem": [1, 5]},
         "thresholds_check_operator": "and",
     }
     assert told["remaining"] is None
-    assert judge(subject(), limits, now=NOW).reason is None, "nothing was measured"
+    assert evaluate(subject(), limits, now=NOW).reason is None, "nothing was measured"
 
 
 def test_time_without_measurements_is_not_idle() -> None:
@@ -123,7 +123,7 @@ def test_time_without_measurements_is_not_idle() -> None:
     for i in range(20):
         usage = usage.add(ago(190 - 10 * i), {"cpu_util": 1, "mem": 1})
     assert not usage.is_complete(NOW)
-    assert judge(subject(usage=usage), Limits(utilization=RULE), now=NOW).reason is None
+    assert evaluate(subject(usage=usage), Limits(utilization=RULE), now=NOW).reason is None
 
 
 @given(st.lists(st.tuples(st.floats(0, 5_000), st.floats(0, 1e4)), max_size=300))

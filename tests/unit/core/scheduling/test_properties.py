@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import AgentId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.plan import Plan, SkipReason
 from ai.backend.core.scheduling.policy import ORDERS, PLACEMENTS, Policy
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel, PendingSession, Snapshot
@@ -193,7 +193,7 @@ def test_a_board_that_is_kept_decides_like_a_new_one(
 ) -> None:
     policy = Policy(placement="concentrated")
     snapshot = Snapshot(resource_group="default", agents=build(agents), pending=ask(first))
-    board = Board(snapshot)
+    board = IncrementalScheduler(snapshot)
     done = decide(board, policy, now=NOW, rng=random.Random(1))
     ended = {p.session_id for p in done.placements if data.draw(st.booleans())}
     held: dict[str, list[HeldKernel]] = {}
@@ -216,7 +216,7 @@ def test_a_board_that_is_kept_decides_like_a_new_one(
         agents=tuple(replace(a, held=(*a.held, *held.get(a.agent_id, ()))) for a in snapshot.agents),
         pending=(*waiting, *later),
     )
-    kept, new = (decide(b, policy, now=NOW, rng=random.Random(2)) for b in (board, Board(fresh)))
+    kept, new = (decide(b, policy, now=NOW, rng=random.Random(2)) for b in (board, IncrementalScheduler(fresh)))
     assert [(p.session_id, [k.agent_id for k in p.kernels]) for p in kept.placements] == [
         (p.session_id, [k.agent_id for k in p.kernels]) for p in new.placements
     ]
@@ -227,7 +227,7 @@ def test_a_kept_board_forgets_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("ai.backend.core.scheduling.index.equivalence.MOST_SHAPES", 8)
     empty = Snapshot(resource_group="default", agents=(agent("i-0", cpu=2),))
     stays = session("stays", slots(cpu=3), quotas=("user stays",))
-    board = Board(empty)
+    board = IncrementalScheduler(empty)
     for number in range(100):
         owner = replace(stays, session_id=session("", slots()).session_id, quotas=(f"user {number}",))
         designated = session("d", slots(cpu=3), designated_agents=(AgentId("i-0"), AgentId(f"gone-{number}")))
@@ -257,7 +257,7 @@ def test_a_kept_board_decides_as_a_new_one(
     empty = Snapshot(resource_group="default", agents=build(made))
     held: dict[str, list[HeldKernel]] = {view.agent_id: list(view.held) for view in empty.agents}
     waiting: dict[str, PendingSession] = {}
-    board: Board | None = None
+    board: IncrementalScheduler | None = None
     last = None
     for number, (requests, multi, endings) in enumerate(rounds):
         for one in ask(requests, multi=multi):
@@ -265,7 +265,7 @@ def test_a_kept_board_decides_as_a_new_one(
         agents = tuple(replace(view, held=tuple(held[view.agent_id])) for view in empty.agents)
         snapshot = replace(empty, agents=agents, pending=tuple(waiting.values()), last_agent=last)
         if board is None or not board.renew(snapshot):
-            board = Board(snapshot)
+            board = IncrementalScheduler(snapshot)
         expected = decide(snapshot, policy, now=NOW, rng=random.Random(number))
         assert decide(board, policy, now=NOW, rng=random.Random(number)) == expected
         asked = {one.session_id: (name, one) for name, one in waiting.items()}
@@ -291,7 +291,7 @@ def test_a_board_is_not_kept_where_more_is_held_than_there_is() -> None:
     one, other = (holding(bare, cuda_shares="0.8").held[0], holding(bare, cuda_shares="0.5").held[0])
     double = replace(other, devices=DeviceAllocation(slots=plan))  # type: ignore[arg-type]  # plain texts are ids
     first = replace(one, devices=DeviceAllocation(slots={"cuda.shares": {"0": Decimal("0.8")}}))  # type: ignore[dict-item]
-    board = Board(Snapshot(resource_group="g", agents=(replace(bare, held=(double,)),)))
+    board = IncrementalScheduler(Snapshot(resource_group="g", agents=(replace(bare, held=(double,)),)))
     assert board.renew(Snapshot(resource_group="g", agents=(replace(bare, held=(double,)),)))
     over = replace(double, slots=slots(cuda_shares="1.5"))
     assert not board.renew(Snapshot(resource_group="g", agents=(replace(bare, held=(first, over)),)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ai.backend.infra.process.memory import Tidying
+from ai.backend.infra.process.memory import MemoryTrimmer
 
 
 class Blocks:
@@ -18,7 +18,7 @@ async def test_once_after_each_peak() -> None:
     async def rest() -> None:
         rests.append(blocks.now)
 
-    tidying = Tidying([rest], blocks=blocks)
+    tidying = MemoryTrimmer([rest], blocks=blocks)
     assert not await tidying.look()  # nothing has happened
     for now in (1_200_000, 1_300_000, 1_300_000, 1_300_000, 1_150_000, 1_011_500, 1_011_000):  # it rises, and falls
         blocks.now = now

@@ -10,7 +10,7 @@ from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.link import AgentCommands, ManagerReports
 from ai.backend.common.wire.reports import AgentReport, HeartbeatReply
 from ai.backend.infra.rpc.endpoints import AgentEndpoint
-from ai.backend.infra.rpc.fanout import SeveralManagers
+from ai.backend.infra.rpc.fanout import ManagerFanout
 
 REPORT = AgentReport(agent_id="i-1", epoch=1, version="1", architecture="x86_64", resource_group="default")
 COMMANDS = cast(AgentCommands, object())
@@ -45,14 +45,14 @@ def made() -> dict[tuple[str, str], _End]:
 
 
 @pytest.fixture
-def ends(made: dict[tuple[str, str], _End]) -> SeveralManagers:
+def ends(made: dict[tuple[str, str], _End]) -> ManagerFanout:
     def make(address: str, key: str) -> AgentEndpoint:
         return made.setdefault((address, key), _End())
 
-    return SeveralManagers(make, {"one": "k", "two": "k"})
+    return ManagerFanout(make, {"one": "k", "two": "k"})
 
 
-async def test_links_follow_the_list(ends: SeveralManagers, made: dict[tuple[str, str], _End]) -> None:
+async def test_links_follow_the_list(ends: ManagerFanout, made: dict[tuple[str, str], _End]) -> None:
     await ends.start(COMMANDS)
     await ends.change({"one": "k", "two": "other", "three": "k"})
     assert {place for place, end in made.items() if end.is_open} == {("one", "k"), ("two", "other"), ("three", "k")}
@@ -63,7 +63,7 @@ async def test_links_follow_the_list(ends: SeveralManagers, made: dict[tuple[str
 
 
 async def test_who_is_not_listed_is_kept_while_it_answers(
-    ends: SeveralManagers, made: dict[tuple[str, str], _End]
+    ends: ManagerFanout, made: dict[tuple[str, str], _End]
 ) -> None:
     await ends.start(COMMANDS)
     two = made["two", "k"]

@@ -14,7 +14,7 @@ from ai.backend.common.ids import AgentId
 from ai.backend.common.states import SessionStatus
 from ai.backend.common.wire.agent import ImageJob, ImageJobState
 from ai.backend.infra.bus import Bus
-from ai.backend.manager.execution.commits import Commits
+from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.tasks.model import Task
 from ai.backend.manager.tasks.service import TaskService
 from tests.contract.store.builders import NOW, make_session
@@ -56,7 +56,7 @@ class Committer:
         return ImageJobState(state="done", result={"place": job.filename})
 
 
-def commits(agent: Committer, rows: TaskRows) -> Commits:
+def commits(agent: Committer, rows: TaskRows) -> CommitService:
     session = make_session()
     session = replace(session, status=SessionStatus.RUNNING, kernels=(replace(session.main, agent=AgentId("a")),))
 
@@ -67,7 +67,7 @@ def commits(agent: Committer, rows: TaskRows) -> Commits:
     tasks = TaskService(cast("Any", rows), Bus(), cast("Any", clock), cast("Any", id_generator))
     finder, gateway = SimpleNamespace(one=one), SimpleNamespace(agent=lambda _: agent)
     given: Any = (None, None, finder, gateway, tasks, None, clock, id_generator)
-    return Commits(*given)
+    return CommitService(*given)
 
 
 @pytest.mark.parametrize("where", ["store", "agent"])

@@ -10,7 +10,7 @@ from ai.backend.common.ids import AgentId
 from ai.backend.common.wire.reports import MetricFamily, MetricSample, StatReport
 from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.metrics.families import SAMPLES_LIMIT, check_families
-from ai.backend.manager.metrics.live import STALE_S, StatBoard
+from ai.backend.manager.metrics.live import STALE_S, LiveMetrics
 
 
 def _family(name: str, kind: str = "gauge", *samples: tuple[float, dict[str, str]]) -> MetricFamily:
@@ -24,7 +24,7 @@ class Board:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.board = StatBoard(cast("Any", None), clock=lambda: self.now)
+        self.board = LiveMetrics(cast("Any", None), clock=lambda: self.now)
         self.metrics = Metrics("manager")
         self.metrics.counter("requests", "Requests.").inc()
         self.metrics.expose(self.board.families)

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from ai.backend.core.scheduling.decide import decide
-from ai.backend.core.scheduling.index.agent_state import MakeCache
-from ai.backend.core.scheduling.index.agents import Demand, Fleet
+from ai.backend.core.scheduling.index.agent_state import NodeClassCache
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.placement.strategies import dispersed
 from ai.backend.core.scheduling.policy import Policy, Rng
 from ai.backend.core.scheduling.snapshot import HeldKernel, Snapshot
@@ -21,7 +21,7 @@ from tests.unit.core.scheduling.builders import NOW, agent, session, slots
 def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog: pytest.LogCaptureFixture) -> None:
     view = agent("i-1", cpu=4, mem="8g")
     first = Snapshot(resource_group="default", agents=(view,), pending=(session("a", slots(cpu=3, mem="1g")),))
-    memory = _Memory(MakeCache())
+    memory = _Memory(NodeClassCache())
 
     def told(snapshot: Snapshot) -> bool:
         """Whether the plan is that of a board of its own."""
@@ -61,7 +61,7 @@ def test_a_board_is_kept_while_the_agents_are_the_same_and_drift_is_found(caplog
 def test_the_collector_rests_during_a_decision_and_is_then_as_it_was(is_enabled: bool) -> None:
     during: list[bool] = []
 
-    def choose(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
+    def choose(fleet: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
         during.append(gc.isenabled())
         return dispersed(fleet, demand, scope, rng)
 
@@ -70,7 +70,7 @@ def test_the_collector_rests_during_a_decision_and_is_then_as_it_was(is_enabled:
     was_enabled = gc.isenabled()
     (gc.enable if is_enabled else gc.disable)()
     try:
-        _Memory(MakeCache()).decide(snapshot, Policy(plugged=choose), now=NOW, rng=random.Random(1))
+        _Memory(NodeClassCache()).decide(snapshot, Policy(plugged=choose), now=NOW, rng=random.Random(1))
         assert gc.isenabled() is is_enabled
     finally:
         (gc.enable if was_enabled else gc.disable)()

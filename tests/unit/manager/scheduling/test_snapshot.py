@@ -16,7 +16,7 @@ from ai.backend.core.scheduling.plan import Plan
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import Quota, dump_json, load_json
 from ai.backend.manager.agents.capabilities import DeviceReader, from_allocation, to_allocation
-from ai.backend.manager.agents.model import Agent, Holding
+from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.identity.model import ResourcePolicy
 from ai.backend.manager.scheduling.snapshot import build_snapshot
 from ai.backend.manager.sessions.model import Session
@@ -37,9 +37,9 @@ def gpu_agent(**changes: Any) -> Agent:
     return make_agent(**{**values, **changes})
 
 
-def holding(slots: dict[str, str], devices: dict[str, dict[str, str]]) -> Holding:
+def holding(slots: dict[str, str], devices: dict[str, dict[str, str]]) -> KernelOccupancy:
     session = make_session()
-    return Holding(
+    return KernelOccupancy(
         kernel_id=KernelId(session.id),
         session_id=session.id,
         agent=AGENT,
@@ -52,7 +52,9 @@ def holding(slots: dict[str, str], devices: dict[str, dict[str, str]]) -> Holdin
     )
 
 
-def plan(agents: list[Agent], holdings: list[Holding], session: Session, policy: ResourcePolicy | None = None) -> Plan:
+def plan(
+    agents: list[Agent], holdings: list[KernelOccupancy], session: Session, policy: ResourcePolicy | None = None
+) -> Plan:
     quotas = {}
     if policy is not None:
         used = sum((h.slots for h in holdings), ResourceSlot())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ai.backend.plugin.accelerator import Measurement
-from ai.backend.plugin.accelerator.measurement_filter import KEYS_LIMIT, PER_ANSWER_LIMIT, Sieve
+from ai.backend.plugin.accelerator.measurement_filter import KEYS_LIMIT, PER_ANSWER_LIMIT, MeasurementFilter
 
 
 def _m(**kw: Any) -> Measurement:
@@ -38,7 +38,7 @@ def _m(**kw: Any) -> Measurement:
     ],
 )
 def test_what_is_no_measurement_is_left_out(bad: dict[str, Any], reason: str) -> None:
-    sieve = Sieve()
+    sieve = MeasurementFilter()
     good = _m(key="good")
     assert sieve.passed([_m(**bad), good], {"0"}) == [good]
     assert sieve.reason is not None
@@ -46,13 +46,13 @@ def test_what_is_no_measurement_is_left_out(bad: dict[str, Any], reason: str) ->
 
 
 def test_what_is_not_even_a_measurement_is_left_out() -> None:
-    sieve = Sieve()
+    sieve = MeasurementFilter()
     assert sieve.passed([{"key": "x"}]) == []  # type: ignore[list-item]  # nonsense on purpose
     assert sieve.reason == "dict is no measurement"
 
 
 def test_the_names_of_a_source_are_bounded_over_its_life() -> None:
-    sieve = Sieve()
+    sieve = MeasurementFilter()
     for number in range(KEYS_LIMIT):
         assert len(sieve.passed([_m(key=f"k{number}")])) == 1
     assert sieve.passed([_m(key="one-more"), _m(key="k0")]) == [_m(key="k0")]
@@ -63,6 +63,6 @@ def test_the_names_of_a_source_are_bounded_over_its_life() -> None:
 
 
 def test_an_answer_is_bounded() -> None:
-    sieve = Sieve()
+    sieve = MeasurementFilter()
     assert len(sieve.passed(_m() for _ in range(PER_ANSWER_LIMIT + 5))) == PER_ANSWER_LIMIT
     assert sieve.reason == f"more than {PER_ANSWER_LIMIT} measurements in one answer"

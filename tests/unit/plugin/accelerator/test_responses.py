@@ -26,7 +26,7 @@ from ai.backend.common.devices import (
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import AttachedDevice, NodeInfo, responses
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 SLOT = SlotName("npu.device")
 DISPLAYS = (SlotDisplay(slot_name=SLOT, slot_type=SlotType.COUNT),)
@@ -91,7 +91,7 @@ def test_what_is_right_passes_unchanged() -> None:
     ids=str,
 )
 def test_a_field_that_is_wrong_is_named(changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(BadAnswer) as found:
+    with pytest.raises(InvalidResponse) as found:
         devices(B, replace(A, **changes))
     assert complaint in str(found.value)
     assert len(str(found.value)) < 500
@@ -138,6 +138,6 @@ class _Explosive:
     ],
 )
 def test_an_answer_that_is_wrong_is_refused(call: Callable[[], Any], complaint: str) -> None:
-    with pytest.raises(BadAnswer) as found:
+    with pytest.raises(InvalidResponse) as found:
         call()
     assert complaint in str(found.value)

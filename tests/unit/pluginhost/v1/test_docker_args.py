@@ -10,7 +10,7 @@ import pytest
 
 from ai.backend.plugin.accelerator import DeviceMapping, Mount
 from ai.backend.pluginhost.v1.api.plugin import AbstractComputePlugin
-from ai.backend.pluginhost.v1.docker_args import ARGUMENTS, Untranslatable, Wishes, denied, translate
+from ai.backend.pluginhost.v1.docker_args import ARGUMENTS, DockerArguments, Untranslatable, denied, translate
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "accelerators" / "legacy.md"
 
@@ -78,16 +78,16 @@ def test_an_argument_is_translated_exactly(name: str) -> None:
     arguments, expected = CASES[name]
     wishes = translate(arguments, runtime="container")
     fields = ("env_vars", "mounts", "devices", "gids", "cpuset", "memory_nodes", "cpu_limit", "memory_limit_bytes")
-    empty = Wishes("container")
+    empty = DockerArguments("container")
     assert {f: getattr(wishes, f) for f in fields} == {**{f: getattr(empty, f) for f in fields}, **expected}
 
 
 @pytest.mark.parametrize("empty", [None, False, 0, "", [], {}])
 def test_what_is_empty_asks_for_nothing(empty: object) -> None:
-    assert translate({"Volumes": empty, **host(ShmSize=empty, Privileged=empty)}, runtime="process_tree") == Wishes(
-        "process_tree"
-    )
-    assert translate({"HostConfig": None}, runtime="container") == Wishes("container")
+    assert translate(
+        {"Volumes": empty, **host(ShmSize=empty, Privileged=empty)}, runtime="process_tree"
+    ) == DockerArguments("process_tree")
+    assert translate({"HostConfig": None}, runtime="container") == DockerArguments("container")
 
 
 @pytest.mark.parametrize(

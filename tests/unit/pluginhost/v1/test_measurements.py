@@ -9,7 +9,7 @@ import pytest
 
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement, MetricKind
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api import statistics as v1
 from ai.backend.pluginhost.v1.measurements import KINDS, of_each, of_node
 
@@ -63,7 +63,7 @@ def test_what_only_a_hook_can_read_is_left_out() -> None:
     ],
 )
 def test_nonsense_is_named(wrong: Any, named: str) -> None:
-    with pytest.raises(BadAnswer, match=named if wrong is not None else "None is no measurement"):
+    with pytest.raises(InvalidResponse, match=named if wrong is not None else "None is no measurement"):
         list(of_node([wrong]))
 
 

@@ -15,7 +15,7 @@ from ai.backend.accelerator.cpu import CPUPlugin
 from ai.backend.common.errors import InsufficientResource, InvalidInput, PluginError
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.common.states import SlotType
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import plugin_of
 from ai.backend.pluginhost.v1.adapter import LegacyPluginAdapter
 from ai.backend.pluginhost.v1.api import alloc_maps, exceptions, plugin, statistics, types
@@ -73,7 +73,7 @@ def test_quantities_are_exact(given: object, expected: str) -> None:
 
 @pytest.mark.parametrize("given", [0.1, True, None, "1", Decimal("NaN"), Decimal("Infinity"), float("nan"), [1]])
 def test_what_is_no_quantity_is_refused(given: object) -> None:
-    with pytest.raises(BadAnswer, match="the amount of d is"):
+    with pytest.raises(InvalidResponse, match="the amount of d is"):
         exact(given, "the amount of d")
 
 

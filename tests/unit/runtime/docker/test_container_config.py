@@ -14,7 +14,7 @@ from ai.backend.common.ids import KernelId, SessionId
 from ai.backend.plugin.accelerator import DeviceMapping, Mount, WorkloadConfig
 from ai.backend.plugin.runtime import WorkloadKey, WorkloadSpec
 from ai.backend.runtime.docker.capabilities import engine_facts, why_unfit
-from ai.backend.runtime.docker.container_config import EngineFacts, Scene, compose, devices
+from ai.backend.runtime.docker.container_config import EngineFacts, HostPaths, compose, devices
 from ai.backend.runtime.docker.images import ImageFacts, etc_files
 from ai.backend.runtime.docker.settings import DockerRuntimeSettings
 from ai.backend.runtime.docker.workloads import exit_of
@@ -25,7 +25,7 @@ IMAGE = ImageFacts(
     id="sha256:1", python="/usr/bin/python3", injected=False, runtime="python", shell="/bin/bash", runner="/r",
     environ=("PATH", "LANG"), volumes=("/scratch", "/home/work"),
 )  # fmt: skip
-SCENE = Scene(
+SCENE = HostPaths(
     home=Path("/s/homes/k"), channel=Path("/s/w/channel"), files={"/home/config/resource.txt": Path("/s/w/files/0")},
     staged={"/folder/./a": Path("/s/w/staged/0")}, interpreter=Path("/s/interpreter"), uid=59500, gid=59501,
     instance="me",

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from ai.backend.runtime.process.launch_plan import SANDBOX_PATH
-from ai.backend.runtime.process.sandbox import PROGRAMS, Scene, compose
+from ai.backend.runtime.process.sandbox import PROGRAMS, HostPaths, compose
 
 
 @pytest.mark.parametrize("user_namespace", [True, False])
 def test_a_system_without_python_has_it_for_the_session(user_namespace: bool) -> None:
-    scene = Scene(
+    scene = HostPaths(
         bwrap="/usr/bin/bwrap",
         home=Path("/state/home"),
         runner=Path("/state/runner"),

@@ -73,7 +73,7 @@ class Run:
         self.changed.set()
 
 
-class RunBook:
+class RunQueue:
     """See the module. A :class:`~ai.backend.agent.channel.channel.FrameSink`."""
 
     __slots__ = (

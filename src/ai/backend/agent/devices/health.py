@@ -31,7 +31,7 @@ class _Case:
     returned_at: float | None = None
 
 
-class HealthBook:
+class DeviceHealthTracker:
     """The health of one plugin's devices over time. Pure: times are arguments, in seconds of one monotonic clock."""
 
     def __init__(self) -> None:

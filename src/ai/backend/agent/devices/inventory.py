@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import partial
 
-from ai.backend.agent.devices.health import HealthBook
+from ai.backend.agent.devices.health import DeviceHealthTracker
 from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
 from ai.backend.common.devices import (
     AllocMapSpec,
@@ -35,7 +35,7 @@ from ai.backend.core.allocation.alloc_map import AbstractAllocMap
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.node import NodeAllocator
 from ai.backend.plugin.accelerator import AbstractComputePlugin, DeviceHealthChange, responses, slot_totals
-from ai.backend.pluginhost import Choose, ChosenAllocMap, chooser
+from ai.backend.pluginhost import Allocate, ExternalAllocMap, allocator
 
 log = logging.getLogger(__name__)
 INTRINSIC = frozenset({"cpu", "mem"})
@@ -47,9 +47,9 @@ async def _spec_of(plugin: AbstractComputePlugin) -> AllocMapSpec | None:
     return plugin.alloc_map_spec()
 
 
-async def _chooser_of(plugin: AbstractComputePlugin) -> Choose:
+async def _chooser_of(plugin: AbstractComputePlugin) -> Allocate:
     made = await plugin.create_alloc_map()
-    return made.choose if isinstance(made, ChosenAllocMap) else chooser(made)
+    return made.choose if isinstance(made, ExternalAllocMap) else allocator(made)
 
 
 def _unavailable(*_: object) -> DeviceAllocation:
@@ -108,7 +108,7 @@ class Inventory:
         self._order = order
         self.generation = epoch << 20
         self.kinds: dict[str, DeviceKind] = {}
-        self._health: dict[str, HealthBook] = {}
+        self._health: dict[str, DeviceHealthTracker] = {}
         self._withheld: dict[tuple[str, DeviceId], str] = {}
         self._allocator = NodeAllocator({})
         self._held: dict[str, _Holding] = {}
@@ -228,7 +228,7 @@ class Inventory:
 
     def _judge(self, key: str, kind: DeviceKind) -> None:
         """Set the devices' health from the answer and from the news that came after it; the slots follow."""
-        book = self._health.setdefault(key, HealthBook())
+        book = self._health.setdefault(key, DeviceHealthTracker())
         book.forget_others(device.device_id for device in kind.answered)
         kind.devices = tuple(
             device
@@ -300,7 +300,7 @@ class Inventory:
         Stock maps are made here, at once: nothing can be had of a failed device from now on. Only maps of a plugin's
         own need an answer of that plugin.
         """
-        own: dict[str, Choose] = {}
+        own: dict[str, Allocate] = {}
         for key in [key for key, kind in self.kinds.items() if kind.spec is None]:
             try:
                 own[key] = await self._plugins.get(key).call("create_alloc_map", _chooser_of)
@@ -315,7 +315,7 @@ class Inventory:
                     maps[key] = build_alloc_map(kind.spec, kind.devices)
                 else:
                     complain = partial(self._complain, key)
-                    maps[key] = ChosenAllocMap(kind.devices, own.get(key, _unavailable), complain=complain)
+                    maps[key] = ExternalAllocMap(kind.devices, own.get(key, _unavailable), complain=complain)
             except BackendError as e:
                 log.error("nothing of %s can be allocated: %s", key, e)
         self._allocator = NodeAllocator(maps, order=self._order)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ai.backend.common.errors import BackendError, DeadlineExceeded, PluginError
 from ai.backend.core.allocation.node import order_plugins
 from ai.backend.plugin.accelerator import AbstractComputePlugin, TerminationDeferred
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.discovery import PluginSource, make_plugin
 from ai.backend.pluginhost import HostedPlugin, launch
 from ai.backend.pluginhost.process import GRACE_S, HostedCallFailed
@@ -199,7 +199,7 @@ class PluginHandle:
             raise DeadlineExceeded(f"the plugin {self.key} did not answer: {fault}") from None
         except (BackendError, TerminationDeferred):
             raise
-        except BadAnswer as e:
+        except InvalidResponse as e:
             raise PluginError(f"the plugin {self.key}: {self._fault(what, f'{what}: {e}')}") from None
         except (Exception, SystemExit) as e:
             fault = self._fault(what, f"{what} failed: {_described(e)}", e)
@@ -235,7 +235,7 @@ def _described(error: BaseException) -> str:
     match error:
         case BackendError():
             return error.message
-        case HostedCallFailed() | BadAnswer():
+        case HostedCallFailed() | InvalidResponse():
             return str(error)
     return f"{type(error).__name__}: {error}"
 

@@ -15,7 +15,7 @@ from ai.backend.plugin.discovery import LEGACY_GROUPS, PluginSource, find_plugin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SurveyedPlugin:
+class PluginInspection:
     """One plugin as an agent would see it.
 
     Attributes:
@@ -35,7 +35,7 @@ class SurveyedPlugin:
     kind: DeviceKind | None
 
 
-async def survey(settings: AgentSettings, only: str | None = None) -> list[SurveyedPlugin]:
+async def survey(settings: AgentSettings, only: str | None = None) -> list[PluginInspection]:
     """Start the installed plugins and those that the settings name, look at their devices, and stop them again.
 
     They are found, started, called and judged by what the agent itself uses.
@@ -68,7 +68,7 @@ async def survey(settings: AgentSettings, only: str | None = None) -> list[Surve
         await inventory.refresh(asyncio.get_running_loop().time())
         packages = _packages()
         return [
-            SurveyedPlugin(
+            PluginInspection(
                 name=handle.key,
                 version=handle.version,
                 reference=handle.source.reference or "",

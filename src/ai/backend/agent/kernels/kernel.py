@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from ai.backend.agent.channel.channel import KernelChannel
-from ai.backend.agent.channel.runs import RunBook
+from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.errors import WorkloadEnded
 from ai.backend.agent.kernels.model import KernelRecord
@@ -75,7 +75,7 @@ class Kernel:
         self.registries: Sequence[RegistryAccess] = ()
         self.exit: WorkloadExit | None = None
         self.channel: KernelChannel | None = None
-        self.runs: RunBook | None = None
+        self.runs: RunQueue | None = None
         self.terminals: Terminals | None = None
         self.hurry = asyncio.Event()
         self.deferral_ends: float | None = None
@@ -164,7 +164,7 @@ class Kernel:
         self.record = record
         self.changed.set()
 
-    async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunBook, Terminals]:
+    async def when_adopted(self, timeout_s: float) -> tuple[KernelChannel, RunQueue, Terminals]:
         """As :meth:`running`, after waiting for a kernel that was found again but is not connected yet.
 
         Raises:
@@ -179,7 +179,7 @@ class Kernel:
             raise Unavailable(f"the kernel {self.id} runs, but its runner cannot be reached yet") from None
         return self.running()
 
-    def running(self) -> tuple[KernelChannel, RunBook, Terminals]:
+    def running(self) -> tuple[KernelChannel, RunQueue, Terminals]:
         """What a user's request works on.
 
         Raises:

@@ -19,7 +19,7 @@ from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.runtime import WorkloadKey
 
 
-class Ending(Record, frozen=True, kw_only=True):
+class Termination(Record, frozen=True, kw_only=True):
     """Why and as what a kernel ends.
 
     ``status`` is TERMINATED, ERROR, or PENDING for one that goes back to the scheduler. ``attempt`` is what the end is
@@ -74,7 +74,7 @@ class KernelRecord(Record, frozen=True, kw_only=True):
     services: list[dict[str, Any]] = []
     restarted_from: int | None = None
     restarted: bool = False
-    ending: Ending | None = None
+    ending: Termination | None = None
     resumes: int = 0
     ready: bool = False
     bootstrapped: bool = False

@@ -20,7 +20,7 @@ _BATCH = 200
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-class Observer:
+class ObservationQueue:
     """Writes observations and delivers them in order."""
 
     def __init__(self, outbox: Outbox, manager: ManagerReports, *, agent_id: str, epoch: int) -> None:

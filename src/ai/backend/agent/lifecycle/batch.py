@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.kernels.model import Ending
+from ai.backend.agent.kernels.model import Termination
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.core.lifecycle.kernel_phase import Phase
@@ -23,7 +23,7 @@ RUN_ID = "startup"
 _NEWS_S = 2.0
 
 
-async def watch_batch(kernel: Kernel, end: Callable[[Kernel, Ending], None]) -> None:
+async def watch_batch(kernel: Kernel, end: Callable[[Kernel, Termination], None]) -> None:
     """Start the command, or find it again after a restart of the agent; then end the kernel."""
     spec = kernel.record.spec
     assert spec.startup_command
@@ -51,7 +51,7 @@ async def watch_batch(kernel: Kernel, end: Callable[[Kernel, Ending], None]) -> 
     if kernel.phase is Phase.RUNNING:
         end(
             kernel,
-            Ending(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code),
+            Termination(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code),
         )
 
 

@@ -10,17 +10,17 @@ from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginSet
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import KernelRecord
-from ai.backend.agent.kernels.observer import Observer
+from ai.backend.agent.kernels.observer import ObservationQueue
 from ai.backend.agent.kernels.store import KernelRecords, Leftovers
 from ai.backend.agent.networks.networks import Networks
-from ai.backend.agent.service_ports.services import ServiceDesk
+from ai.backend.agent.service_ports.services import ServiceManager
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import LifecycleCause
 from ai.backend.plugin.runtime import AbstractRuntime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class AgentContext:
     """The agent around one kernel. ``secret`` never leaves it, only what is derived from it."""
 
     settings: AgentSettings
@@ -28,16 +28,16 @@ class Surroundings:
     secret: bytes
     runtime: AbstractRuntime
     networks: Networks
-    desk: ServiceDesk
+    desk: ServiceManager
     plugins: PluginSet
     inventory: Inventory
     records: KernelRecords
     leftovers: Leftovers
-    observer: Observer
+    observer: ObservationQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Circumstances:
+class StepContext:
     """Why steps are taken now."""
 
     cause: LifecycleCause = LifecycleCause.CREATE
@@ -47,14 +47,14 @@ class Circumstances:
         return self.cause is LifecycleCause.RESTART_IN_PLACE
 
 
-def circumstances_of(record: KernelRecord) -> Circumstances:
+def circumstances_of(record: KernelRecord) -> StepContext:
     """Of the calls that come now, or are still owed, for the standing workload."""
     is_ending = record.phase in (Phase.TERMINATING, Phase.ENDED)
     if record.restarted_from is not None or (record.restarted and not is_ending):
-        return Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
+        return StepContext(cause=LifecycleCause.RESTART_IN_PLACE)
     if record.spec.relocated_from is not None:
-        return Circumstances(cause=LifecycleCause.RELOCATE)
-    return Circumstances()
+        return StepContext(cause=LifecycleCause.RELOCATE)
+    return StepContext()
 
 
 class Step(Protocol):
@@ -66,5 +66,5 @@ class Step(Protocol):
 
     name: str
 
-    async def acquire(self, kernel: Kernel, why: Circumstances) -> None: ...
-    async def release(self, kernel: Kernel, why: Circumstances) -> None: ...
+    async def acquire(self, kernel: Kernel, why: StepContext) -> None: ...
+    async def release(self, kernel: Kernel, why: StepContext) -> None: ...

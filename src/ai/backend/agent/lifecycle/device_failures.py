@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ai.backend.agent.devices.inventory import Inventory
 from ai.backend.agent.devices.plugins import PluginHandle, PluginSet
-from ai.backend.agent.kernels.observer import Observer
+from ai.backend.agent.kernels.observer import ObservationQueue
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.ids import DeviceId
@@ -43,7 +43,7 @@ class HealthLoop:
         plugins: PluginSet,
         inventory: Inventory,
         supervisor: Supervisor,
-        observer: Observer,
+        observer: ObservationQueue,
         *,
         look: Callable[[], None],
         beat: Callable[[], None],

@@ -12,7 +12,7 @@ import msgspec
 
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import PluginState
-from ai.backend.agent.lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import DeadlineExceeded, PluginError
 from ai.backend.common.states import KernelEventReason
@@ -29,7 +29,7 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     check_config,
 )
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.crash_points import crash_point
 
 log = logging.getLogger(__name__)
@@ -41,12 +41,12 @@ class HookCalls:
     in which order the calls come is the steps' matter.
     """
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: AgentContext) -> None:
         self._around = around
         self._hidden = (os.path.realpath(around.settings.agent.data_dir),)
 
     async def call(
-        self, key: str, method: Method, kernel: Kernel, why: Circumstances, *, timeout_s: float | None = None
+        self, key: str, method: Method, kernel: Kernel, why: StepContext, *, timeout_s: float | None = None
     ) -> WorkloadConfig | None:
         """Note durably that the call begins, then call. Only ``pre_create`` gives something.
 
@@ -79,7 +79,7 @@ class HookCalls:
                 self._keep(key, kernel, state)
                 return check_config(result, hidden=self._hidden) if method == "pre_create" else None
             except (PluginError, ValueError) as e:
-                raise BadAnswer(str(e)) from e
+                raise InvalidResponse(str(e)) from e
 
         crash_point(f"hook.{key}.{method}.before")
         try:
@@ -130,7 +130,7 @@ class HookCalls:
         return DeviceAllocation(slots={slot: devices for slot, devices in held.items() if slot in names})
 
     def _context(
-        self, key: str, kernel: Kernel, why: Circumstances, state: ManagedState, deadline_s: float, *, is_repeat: bool
+        self, key: str, kernel: Kernel, why: StepContext, state: ManagedState, deadline_s: float, *, is_repeat: bool
     ) -> HookContext:
         return HookContext(
             cause=LifecycleCause.RECOVER if is_repeat else why.cause,

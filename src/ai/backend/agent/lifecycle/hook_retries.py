@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import Surroundings, circumstances_of
+from ai.backend.agent.lifecycle.context import AgentContext, circumstances_of
 from ai.backend.agent.lifecycle.hook_calls import HookCalls, Method
 from ai.backend.common.errors import BackendError, CreationDeferred
 from ai.backend.core.lifecycle.kernel_phase import Phase
@@ -24,10 +24,10 @@ log = logging.getLogger(__name__)
 _FIRST_S, _MAX_S = 0.5, 300.0
 
 
-class Aftercare:
+class HookRetrier:
     """Owes calls: those of live kernels while they run, those of leftovers until they are done or given up."""
 
-    def __init__(self, around: Surroundings, calls: HookCalls) -> None:
+    def __init__(self, around: AgentContext, calls: HookCalls) -> None:
         self._around = around
         self._calls = calls
         self._tasks: dict[Kernel, asyncio.Task[None]] = {}

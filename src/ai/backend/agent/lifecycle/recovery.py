@@ -7,8 +7,8 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.kernels.model import Ending
-from ai.backend.agent.lifecycle.context import Surroundings
+from ai.backend.agent.kernels.model import Termination
+from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 class Recovery:
     """Goes on where the records stand, and ends what no record knows."""
 
-    def __init__(self, around: Surroundings, supervisor: Supervisor) -> None:
+    def __init__(self, around: AgentContext, supervisor: Supervisor) -> None:
         self._around = around
         self._supervisor = supervisor
 
@@ -83,7 +83,9 @@ class Recovery:
             if kernel.key in settled and _is_settled(kernel) and kernel.record.session_id in broken:
                 message = "somebody has removed its session's network"
                 reason = KernelEventReason.ANOMALY_DETECTED
-                self._supervisor.end(kernel, Ending(status=KernelStatus.TERMINATED, reason=reason, message=message))
+                self._supervisor.end(
+                    kernel, Termination(status=KernelStatus.TERMINATED, reason=reason, message=message)
+                )
 
     async def sync(self) -> None:
         """Compare the records with what the runtime holds; forget kernels that ended long ago."""

@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.kernels.model import Ending
-from ai.backend.agent.lifecycle.context import Surroundings
+from ai.backend.agent.kernels.model import Termination
+from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.termination import exit_code_of
 from ai.backend.common.errors import BackendError
 from ai.backend.common.states import KernelEventReason, KernelStatus
@@ -18,10 +18,10 @@ log = logging.getLogger(__name__)
 _LOG_TAIL = 65_536
 
 
-class Telling:
+class StatusReporter:
     """Each fact goes to the outbox; whoever changes the record does so after it."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: AgentContext) -> None:
         self._observer = around.observer
         self._runtime = around.runtime
 
@@ -68,7 +68,7 @@ class Telling:
             message="the agent holds no such kernel",
         )
 
-    def end(self, kernel: Kernel, ending: Ending | None) -> None:
+    def end(self, kernel: Kernel, ending: Termination | None) -> None:
         """Nothing is told of a kernel without an ending."""
         if ending is None:
             return

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ai.backend.agent.crash_points import CREATE_STEPS
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import Circumstances, Step, Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext, Step, StepContext
 from ai.backend.agent.lifecycle.hook_calls import HookCalls
-from ai.backend.agent.lifecycle.hook_retries import Aftercare
+from ai.backend.agent.lifecycle.hook_retries import HookRetrier
 from ai.backend.agent.lifecycle.steps.bootstrap import Bootstrap
 from ai.backend.agent.lifecycle.steps.channel import Channel
 from ai.backend.agent.lifecycle.steps.devices import Devices
@@ -27,9 +27,9 @@ _RETRY_FIRST_S, _RETRY_MAX_S = 0.2, 10.0
 class StepRunner:
     """The steps, with the record written before each and a crash point on either side."""
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: AgentContext) -> None:
         calls = HookCalls(around)
-        self.aftercare = Aftercare(around, calls)
+        self.aftercare = HookRetrier(around, calls)
         self.devices = Devices(around)
         self.channel = Channel(around)
         self.steps: Sequence[Step] = (
@@ -43,7 +43,7 @@ class StepRunner:
         )
         assert tuple(step.name for step in self.steps) == CREATE_STEPS
 
-    async def acquire_all(self, kernel: Kernel, why: Circumstances) -> None:
+    async def acquire_all(self, kernel: Kernel, why: StepContext) -> None:
         """Raises what a step raises; what was acquired stays for :meth:`release_all`."""
         for step in self.steps:
             kernel.save(step=step.name)
@@ -51,7 +51,7 @@ class StepRunner:
             await step.acquire(kernel, why)
             crash_point(f"create.{step.name}.after")
 
-    async def release_all(self, kernel: Kernel, why: Circumstances) -> None:
+    async def release_all(self, kernel: Kernel, why: StepContext) -> None:
         """Release every step, acquired or not. One that fails is tried until it succeeds: nothing stays behind."""
         for step in reversed(self.steps):
             if not why.restarting:
@@ -61,7 +61,7 @@ class StepRunner:
                 crash_point(f"destroy.{step.name}.after")
 
     @staticmethod
-    async def _release(step: Step, kernel: Kernel, why: Circumstances) -> None:
+    async def _release(step: Step, kernel: Kernel, why: StepContext) -> None:
         delay_s = _RETRY_FIRST_S
         while True:
             try:

@@ -18,10 +18,10 @@ import msgspec
 
 from ai.backend.agent.images.pulls import KernelImages
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.kernels.model import Ending, KernelRecord, with_shared_texts
+from ai.backend.agent.kernels.model import KernelRecord, Termination, with_shared_texts
 from ai.backend.agent.lifecycle.batch import watch_batch
-from ai.backend.agent.lifecycle.context import Circumstances, Surroundings, circumstances_of
-from ai.backend.agent.lifecycle.reporter import Telling
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext, circumstances_of
+from ai.backend.agent.lifecycle.reporter import StatusReporter
 from ai.backend.agent.lifecycle.step_runner import StepRunner
 from ai.backend.agent.lifecycle.termination import ending_of, exit_code_of
 from ai.backend.agent.lifecycle.tombstones import Tombstones
@@ -49,17 +49,17 @@ log = logging.getLogger(__name__)
 R = KernelEventReason
 _BEFORE_CREATING = (KernelStatus.PREPARING, KernelStatus.PULLING)
 _ADOPT_FIRST_S, _ADOPT_MAX_S = 0.5, 10.0
-_RESTART = Circumstances(cause=LifecycleCause.RESTART_IN_PLACE)
+_RESTART = StepContext(cause=LifecycleCause.RESTART_IN_PLACE)
 
 
 class Supervisor:
     """See the module. Methods that accept a command return at once; progress comes as observations."""
 
-    def __init__(self, around: Surroundings, statistics: Statistics) -> None:
+    def __init__(self, around: AgentContext, statistics: Statistics) -> None:
         self._around = around
         self._statistics = statistics
         self._runner = StepRunner(around)
-        self._telling = Telling(around)
+        self._telling = StatusReporter(around)
         self._images = KernelImages(around.runtime, timeout_s=around.settings.kernel_lifecycles.pull_timeout)
         self._slots = asyncio.Semaphore(around.settings.agent.kernel_creation_concurrency)
         self._batches: set[asyncio.Task[None]] = set()
@@ -158,7 +158,7 @@ class Supervisor:
         attempt = req.attempt if req.attempt != kernel.attempt else None
         self.end(
             kernel,
-            Ending(status=KernelStatus.TERMINATED, reason=req.reason, forced=req.forced, attempt=attempt),
+            Termination(status=KernelStatus.TERMINATED, reason=req.reason, forced=req.forced, attempt=attempt),
         )
 
     def restart(self, req: RestartKernel) -> None:
@@ -190,7 +190,7 @@ class Supervisor:
         crash_point("restart.accept.after")
         self._run(kernel, operations)
 
-    def end(self, kernel: Kernel, ending: Ending) -> None:
+    def end(self, kernel: Kernel, ending: Termination) -> None:
         """Begin to end a live kernel, or make an end under way hurry. Whatever else works on it is ended first."""
         if ending.forced:
             kernel.hurry.set()
@@ -218,7 +218,9 @@ class Supervisor:
             message = ended.reason or None
             self.end(
                 kernel,
-                Ending(status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code_of(ended)),
+                Termination(
+                    status=KernelStatus.TERMINATED, reason=reason, message=message, exit_code=exit_code_of(ended)
+                ),
             )
 
     def get(self, kernel_id: str) -> Kernel:
@@ -306,15 +308,15 @@ class Supervisor:
             crash_point("restart.released")
             await self._acquire(kernel, _RESTART)
 
-    async def _acquire(self, kernel: Kernel, why: Circumstances) -> None:
+    async def _acquire(self, kernel: Kernel, step: StepContext) -> None:
         try:
-            await self._runner.acquire_all(kernel, why)
+            await self._runner.acquire_all(kernel, step)
         except Exception as e:  # noqa: BLE001  # logged and told there
-            await self._give_up(kernel, e, restarting=why.restarting)
+            await self._give_up(kernel, e, restarting=step.restarting)
             return
         if kernel.network is not None:
             await self._open_to_the_cluster(kernel)
-        self._announce(kernel, R.RESTARTING if why.restarting else R.NEW_WORKLOAD_STARTED)
+        self._announce(kernel, R.RESTARTING if step.restarting else R.NEW_WORKLOAD_STARTED)
 
     async def _give_up(self, kernel: Kernel, error: Exception, *, restarting: bool = False) -> None:
         """End what could not be created, with the reason."""
@@ -379,7 +381,7 @@ class Supervisor:
         self._bury(kernel, ending)
         crash_point("destroy.terminated.after")
 
-    def _bury(self, kernel: Kernel, ending: Ending) -> None:
+    def _bury(self, kernel: Kernel, ending: Termination) -> None:
         """Write down the end, with only what late commands need."""
         if ending.exit_code is None:
             ending = msgspec.structs.replace(ending, exit_code=exit_code_of(kernel.exit))
@@ -408,7 +410,7 @@ class Supervisor:
         if record.phase in (Phase.CREATING, Phase.RESTARTING):
             if record.resumes >= self._around.settings.kernel_lifecycles.max_resumes:
                 message = f"the agent ended {record.resumes + 1} times while it created this kernel"
-                self.end(kernel, Ending(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
+                self.end(kernel, Termination(status=KernelStatus.ERROR, reason=R.FAILED_TO_CREATE, message=message))
                 return
             changes["resumes"] = record.resumes + 1
         self._run(kernel, kernel.move(PhaseTrigger.AGENT_RESTARTED, cause="start of the agent", **changes))
@@ -447,7 +449,7 @@ class Supervisor:
             self.workload_exited(kernel.key, ended)
         else:
             message = "the workload was not there any more"
-            self.end(kernel, Ending(status=KernelStatus.TERMINATED, reason=R.WORKLOAD_NOT_FOUND, message=message))
+            self.end(kernel, Termination(status=KernelStatus.TERMINATED, reason=R.WORKLOAD_NOT_FOUND, message=message))
 
     async def close(self) -> None:
         """Let go of everything; the workloads run on."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ai.backend.agent.errors import StartFailed
-from ai.backend.agent.kernels.model import Ending
+from ai.backend.agent.kernels.model import Termination
 from ai.backend.common.errors import CreationDeferred, CreationDenied, ImageNotFound
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.plugin.runtime import WorkloadExit
@@ -16,11 +16,11 @@ def exit_code_of(ended: WorkloadExit | None) -> int | None:
     return 128 + ended.signal if ended.signal is not None else ended.code
 
 
-def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool = False) -> Ending:
+def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool = False) -> Termination:
     """As what a failed creation ends. A restart in place has no scheduler to go back to: what it defers, it denies."""
     message = str(error) or type(error).__name__
     if isinstance(error, CreationDeferred):
-        return Ending(
+        return Termination(
             status=KernelStatus.ERROR if restarting else KernelStatus.PENDING,
             reason=KernelEventReason.CREATION_DEFERRED,
             message=message,
@@ -34,4 +34,4 @@ def ending_of(error: Exception, ended: WorkloadExit | None, *, restarting: bool 
         reason = (
             KernelEventReason.FAILED_TO_START if isinstance(error, StartFailed) else KernelEventReason.FAILED_TO_CREATE
         )
-    return Ending(status=KernelStatus.ERROR, reason=reason, message=message)
+    return Termination(status=KernelStatus.ERROR, reason=reason, message=message)

@@ -6,15 +6,15 @@ import asyncio
 
 from ai.backend.agent.channel.channel import KernelChannel
 from ai.backend.agent.channel.files import download, list_directory, upload
-from ai.backend.agent.channel.runs import RunBook
+from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.agent.devices.operations import DeviceOperations
 from ai.backend.agent.images.jobs import ImageJobs
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.agent.metrics.processes import Processes
-from ai.backend.agent.service_ports.forward import Ports
-from ai.backend.agent.service_ports.services import ServiceDesk
+from ai.backend.agent.service_ports.forward import PortForwarder
+from ai.backend.agent.service_ports.services import ServiceManager
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.wire.agent import (
     CreateKernels,
@@ -60,8 +60,8 @@ class Commands:
         processes: Processes,
         devices: DeviceOperations,
         images: ImageJobs,
-        ports: Ports,
-        desk: ServiceDesk,
+        ports: PortForwarder,
+        desk: ServiceManager,
         settings: RunSettings,
         recovered: asyncio.Event,
     ) -> None:
@@ -82,7 +82,7 @@ class Commands:
         except TimeoutError:
             raise Unavailable("the agent is still looking for its kernels") from None
 
-    async def _running(self, kernel_id: str) -> tuple[KernelChannel, RunBook, Terminals]:
+    async def _running(self, kernel_id: str) -> tuple[KernelChannel, RunQueue, Terminals]:
         await self._ready()
         return await self._supervisor.get(kernel_id).when_adopted(self._settings.request_timeout)
 

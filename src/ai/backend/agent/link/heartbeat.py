@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from ai.backend.agent.kernels.model import Ending
+from ai.backend.agent.kernels.model import Termination
 from ai.backend.agent.lifecycle.supervisor import Supervisor
-from ai.backend.agent.link.report import Reporting
+from ai.backend.agent.link.report import HeartbeatReporter
 from ai.backend.common.errors import Unavailable
 from ai.backend.common.states import KernelEventReason, KernelStatus
 from ai.backend.common.wire.link import ManagerReports
@@ -22,7 +22,7 @@ class Heartbeat(PeriodicLoop):
     """One report each interval; the manager's reply sets the next interval."""
 
     def __init__(
-        self, reporting: Reporting, supervisor: Supervisor, manager: ManagerReports, *, interval_s: float
+        self, reporting: HeartbeatReporter, supervisor: Supervisor, manager: ManagerReports, *, interval_s: float
     ) -> None:
         super().__init__()
         self.period_s = interval_s
@@ -52,4 +52,4 @@ class Heartbeat(PeriodicLoop):
                 continue
             log.warning("the manager does not know kernel %s; it is ended", stranger.kernel_id)
             reason = KernelEventReason.NOT_FOUND_IN_MANAGER
-            self._supervisor.end(kernel, Ending(status=KernelStatus.TERMINATED, reason=reason, forced=True))
+            self._supervisor.end(kernel, Termination(status=KernelStatus.TERMINATED, reason=reason, forced=True))

@@ -15,7 +15,7 @@ from ai.backend.infra.config_store import GLOBAL, MANAGERS, ConfigScope, ScopeKi
 
 if TYPE_CHECKING:
     from ai.backend.infra.config_store.etcd import EtcdConfigStore
-    from ai.backend.infra.rpc.fanout import SeveralManagers
+    from ai.backend.infra.rpc.fanout import ManagerFanout
 
 log = logging.getLogger(__name__)
 PLUGINS = "config/plugins/accelerator"
@@ -89,7 +89,7 @@ class SharedConfiguration:
             log.info("no manager is listed yet")
             await asyncio.sleep(_ASK_S)
 
-    async def follow(self, ends: SeveralManagers) -> None:
+    async def follow(self, ends: ManagerFanout) -> None:
         """Connect to the managers that are listed, as the list changes; until cancelled."""
         if self._store is None:
             return

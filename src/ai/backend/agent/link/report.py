@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 import msgspec
 
-from ai.backend.agent.lifecycle.context import Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext
 from ai.backend.agent.lifecycle.runtime_classes import reports_of
 from ai.backend.agent.lifecycle.supervisor import Supervisor
 from ai.backend.common.devices import ComputeDevice, DeviceHealth
@@ -26,10 +26,10 @@ except PackageNotFoundError:
 ARCHITECTURE = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine().lower(), platform.machine().lower())
 
 
-class Reporting:
+class HeartbeatReporter:
     """Makes reports from what the other services know; ``refresh`` asks the plugins anew."""
 
-    def __init__(self, around: Surroundings, supervisor: Supervisor) -> None:
+    def __init__(self, around: AgentContext, supervisor: Supervisor) -> None:
         self._around = around
         self._supervisor = supervisor
         self._images: Sequence[RuntimeImage] = ()

@@ -24,7 +24,7 @@ from ai.backend.common.ids import KernelId
 from ai.backend.common.wire.reports import MetricFamily
 from ai.backend.core.lifecycle.kernel_phase import Phase
 from ai.backend.plugin.accelerator import Measurement, MetricKind, StatContext
-from ai.backend.plugin.accelerator.measurement_filter import Sieve
+from ai.backend.plugin.accelerator.measurement_filter import MeasurementFilter
 from ai.backend.plugin.runtime import AbstractRuntime, WorkloadKey
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Statistics:
         """By the key of a metric, or by that and the device it is of."""
         self._of_workloads: dict[WorkloadKey, SeriesOfWorkload] = {}
         self._places: dict[str, int] = {}
-        self._sieves: dict[str, Sieve] = {}
+        self._sieves: dict[str, MeasurementFilter] = {}
         self._complaints: dict[str, str | None] = {}
         self._counted: dict[str, WorkloadTotal] = {}
         self.node: dict[str, Metric] = {}
@@ -96,7 +96,7 @@ class Statistics:
                 measured = await self._runtime.measure([kernel.key])
         except (BackendError, TimeoutError):
             measured = {}
-        good = self._sieves.setdefault(_RUNTIME, Sieve()).passed(measured.get(kernel.key, ()))
+        good = self._sieves.setdefault(_RUNTIME, MeasurementFilter()).passed(measured.get(kernel.key, ()))
         key = kernel.key
         now = self._workload(key, kernel, totals(good).values(), self._clock())
         self._of_workloads.pop(key, None)
@@ -122,14 +122,14 @@ class Statistics:
     # ---- asking
 
     async def _ask_runtime(self, keys: list[WorkloadKey]) -> _Answer:
-        async def ask(sieve: Sieve) -> _Answer:
+        async def ask(sieve: MeasurementFilter) -> _Answer:
             measured = await self._runtime.measure(keys) if keys else {}
             return _Answer(_RUNTIME, workloads={key: sieve.passed(found) for key, found in measured.items()})
 
         return await self._ask(_RUNTIME, ask, _OWN_PATIENCE_S, partial(self._note, _RUNTIME))
 
     async def _ask_host(self) -> _Answer:
-        async def ask(sieve: Sieve) -> _Answer:
+        async def ask(sieve: MeasurementFilter) -> _Answer:
             return _Answer(_HOST, node=sieve.passed(await asyncio.to_thread(self._host.measure)))
 
         return await self._ask(_HOST, ask, _OWN_PATIENCE_S, partial(self._note, _HOST))
@@ -142,7 +142,7 @@ class Statistics:
         places = {str(d.device_id): i for i, d in enumerate(kind.devices)} if kind is not None else {}
         keys = {key.kernel_id: key for key in by_key if not names.isdisjoint(held[key.kernel_id].slots)}
 
-        async def ask(sieve: Sieve) -> _Answer:
+        async def ask(sieve: MeasurementFilter) -> _Answer:
             context = StatContext(
                 at=time.time(),
                 allocations={kernel_id: held[kernel_id] for kernel_id in keys},
@@ -168,12 +168,12 @@ class Statistics:
     async def _ask(
         self,
         source: str,
-        ask: Callable[[Sieve], Awaitable[_Answer]],
+        ask: Callable[[MeasurementFilter], Awaitable[_Answer]],
         patience_s: float,
         tell: Callable[[str | None], None],
     ) -> _Answer:
         """Whatever goes wrong is a complaint about the source; None is told if there is none."""
-        sieve = self._sieves.setdefault(source, Sieve())
+        sieve = self._sieves.setdefault(source, MeasurementFilter())
         sieve.begin()
         answer = _Answer(source)
         try:

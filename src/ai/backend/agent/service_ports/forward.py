@@ -11,7 +11,7 @@ from ai.backend.plugin.runtime import AbstractRuntime, PortExposure
 MAX_PORT = 65_535
 
 
-class Ports:
+class PortForwarder:
     """See the module."""
 
     def __init__(self, runtime: AbstractRuntime, settings: ServiceSettings) -> None:

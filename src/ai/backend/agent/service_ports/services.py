@@ -10,7 +10,7 @@ import msgspec
 from ai.backend.agent.channel.channel import KernelChannel
 from ai.backend.agent.config.settings import RunSettings
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.service_ports.forward import Ports
+from ai.backend.agent.service_ports.forward import PortForwarder
 from ai.backend.agent.service_ports.gateway import Kits
 from ai.backend.common.errors import BackendError, CreationDenied, InvalidInput, NotFound, RunError
 from ai.backend.common.service_ports import INTRINSIC, SSHD, ServicePort, kernel_services
@@ -27,10 +27,10 @@ _STOP_TIMEOUT_S = 12.0
 _INTRINSIC = frozenset(service.name for service in INTRINSIC)
 
 
-class ServiceDesk:
+class ServiceManager:
     """See the module."""
 
-    def __init__(self, runtime: AbstractRuntime, ports: Ports, kits: Kits, settings: RunSettings) -> None:
+    def __init__(self, runtime: AbstractRuntime, ports: PortForwarder, kits: Kits, settings: RunSettings) -> None:
         self._runtime = runtime
         self._ports = ports
         self._kits = kits

@@ -14,7 +14,7 @@ from ai.backend.cli.framework.output import Column
 from ai.backend.cli.framework.values import SlotDisplays, cell, readable_amount, readable_size
 
 if TYPE_CHECKING:
-    from ai.backend.agent.main import SurveyedPlugin
+    from ai.backend.agent.main import PluginInspection
     from ai.backend.cli.framework.output import Screen
     from ai.backend.common.devices import ComputeDevice
 
@@ -41,7 +41,7 @@ _CONFIG = click.Option(
 )
 
 
-def _survey(config: Path | None, only: str | None) -> list[SurveyedPlugin]:
+def _survey(config: Path | None, only: str | None) -> list[PluginInspection]:
     from ai.backend.agent.main import survey_node
     from ai.backend.common.errors import BackendError
 
@@ -53,11 +53,11 @@ def _survey(config: Path | None, only: str | None) -> list[SurveyedPlugin]:
         raise click.ClickException(e.message) from None
 
 
-def _devices(plugin: SurveyedPlugin) -> tuple[ComputeDevice, ...]:
+def _devices(plugin: PluginInspection) -> tuple[ComputeDevice, ...]:
     return plugin.kind.devices if plugin.kind is not None else ()
 
 
-def _displays(plugins: Iterable[SurveyedPlugin]) -> SlotDisplays:
+def _displays(plugins: Iterable[PluginInspection]) -> SlotDisplays:
     return {
         d.slot_name: {
             "number_format": {"binary": d.number_binary, "round_length": d.number_round_length},
@@ -68,17 +68,17 @@ def _displays(plugins: Iterable[SurveyedPlugin]) -> SlotDisplays:
     }
 
 
-def _state(plugin: SurveyedPlugin) -> str:
+def _state(plugin: PluginInspection) -> str:
     if plugin.reason:
         return plugin.reason
     return "healthy" if plugin.is_allowed else "not allowed"
 
 
-def _verified(plugin: SurveyedPlugin) -> str:
+def _verified(plugin: PluginInspection) -> str:
     return f"verified on {plugin.verified_on}" if plugin.verified_on else _UNVERIFIED
 
 
-def _row(plugin: SurveyedPlugin, displays: SlotDisplays) -> dict[str, Any]:
+def _row(plugin: PluginInspection, displays: SlotDisplays) -> dict[str, Any]:
     devices = _devices(plugin)
     sick = sum(device.health.value != "healthy" for device in devices)
     slots = plugin.kind.slots if plugin.kind is not None else {}
@@ -108,7 +108,7 @@ def accelerator_list(config: Path | None) -> None:
             screen.note("Plugins that are not allowed are used once agent.toml names them in `allow-compute-plugins`.")
 
 
-def _plugin_document(plugin: SurveyedPlugin) -> dict[str, Any]:
+def _plugin_document(plugin: PluginInspection) -> dict[str, Any]:
     import msgspec
 
     from ai.backend.common.slots import format_quantity

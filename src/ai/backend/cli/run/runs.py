@@ -15,7 +15,7 @@ from ai.backend.cli.framework.output import MutedScreen, OutputMode, Screen
 from ai.backend.cli.framework.prompt import read_line
 from ai.backend.cli.run.cases import Case, Plan
 from ai.backend.cli.run.renderer import Renderer
-from ai.backend.cli.session.options import made_up_name
+from ai.backend.cli.session.options import random_name
 from ai.backend.cli.session.progress import EarlyCreation, NotStarted, create_running, describe_stats, print_start
 from ai.backend.client.exceptions import BackendAPIError, BackendError
 from ai.backend.client.func.session import AsyncComputeSession
@@ -112,7 +112,7 @@ class CaseRun:
         self._is_one_of_many = total > 1
         self._label = f"[{number}/{total} {case.title}] " if total > 1 else ""
         self._renderer = Renderer(prefix=f"[{case.title or number}] " if total > 1 else "")
-        name = plan.creation.name or made_up_name()
+        name = plan.creation.name or random_name()
         self._name = f"{name}-{number}" if plan.creation.name and total > 1 else name
         self._early: EarlyCreation | None = None
         self._interrupts = 0

@@ -37,7 +37,7 @@ def parse_mount(text: str) -> tuple[str, str, str]:
     return given["source"], given.get("target", ""), given.get("perm", "")
 
 
-def made_up_name() -> str:
+def random_name() -> str:
     """A name for a session whose user did not care."""
     return f"cli-{secrets.token_hex(5)}"
 
@@ -76,7 +76,7 @@ class Creation:
         """Arguments for ``get_or_create``; a name is made up where none was given."""
         mounts = [parse_mount(mount) for mount in self.mounts]
         return {
-            "name": self.name or made_up_name(),
+            "name": self.name or random_name(),
             "tag": self.tag,
             "type_": self.type_,
             "resources": self.resources,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ai.backend.cli.framework.values import cell, decoded, describe_slots, readable_metric
 from ai.backend.client.config import get_config
-from ai.backend.client.early_request import EarlyReply, send_early
+from ai.backend.client.early_request import PendingReply, send_early
 from ai.backend.client.exceptions import BackendError
 from ai.backend.client.func.creation import creation_call
 from ai.backend.client.wire import Call
@@ -44,7 +44,7 @@ class EarlyCreation:
     """A creation that was sent before there is an API session; ``reply`` is None where it could not be sent."""
 
     call: Call
-    reply: EarlyReply | None
+    reply: PendingReply | None
 
 
 def first_call(config: APIConfig, image: str, creation: Creation, max_wait: int) -> Call:

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 from urllib.parse import quote
 
 from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
-from ai.backend.client.func.base import Area, Mutations
+from ai.backend.client.func.base import Mutations, ResourceClient
 from ai.backend.client.portal import Facade, blocking
 from ai.backend.client.wire import Call
 
@@ -35,7 +35,7 @@ AGENT_FIELDS = (
 )
 
 
-class AsyncAgent(Area):
+class AsyncAgent(ResourceClient):
     """The agents, for administrators."""
 
     async def paginated_list(
@@ -86,7 +86,7 @@ class Agent(Facade[AsyncAgent]):
     update = blocking(AsyncAgent.update)
 
 
-class AsyncAgentWatcher(Area):
+class AsyncAgentWatcher(ResourceClient):
     """Whoever starts and stops an agent, for superadmins."""
 
     async def get_status(self, agent_id: str) -> dict[str, Any]:

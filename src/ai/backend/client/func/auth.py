@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ai.backend.client.func.base import Area
+from ai.backend.client.func.base import ResourceClient
 from ai.backend.client.func.keypair import AsyncKeyPair
 from ai.backend.client.portal import Facade, blocking
 from ai.backend.client.wire import Call
 
 
-class AsyncAuth(Area):
+class AsyncAuth(ResourceClient):
     """Credentials."""
 
     async def authorize(self, user_id: str, password: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from ai.backend.client.transport import Transport
 from ai.backend.client.wire import Call
 
 
-class Area:
+class ResourceClient:
     """A part of the API that answers with objects."""
 
     def __init__(self, transport: Transport) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ai.backend.client.func.base import Area
+from ai.backend.client.func.base import ResourceClient
 from ai.backend.client.portal import Facade, blocking
 
 
-class AsyncEtcdConfig(Area):
+class AsyncEtcdConfig(ResourceClient):
     """The shared configuration, for superadmins; in the embedded cluster no etcd is behind it."""
 
     async def get(self, key: str, *, prefix: bool = False) -> Any:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from ai.backend.client.func.base import Area
+from ai.backend.client.func.base import ResourceClient
 from ai.backend.client.portal import Facade, blocking
 
 
-class AsyncManager(Area):
+class AsyncManager(ResourceClient):
     """The manager daemon."""
 
     async def status(self) -> dict[str, Any]:

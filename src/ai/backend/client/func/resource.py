@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ai.backend.client.func.base import Area
+from ai.backend.client.func.base import ResourceClient
 from ai.backend.client.portal import Facade, blocking
 from ai.backend.client.wire import Call, new_token
 
 
-class AsyncResource(Area):
+class AsyncResource(ResourceClient):
     """Resource slots and presets."""
 
     async def list_slots(self) -> dict[str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from ai.backend.client.func.base import Area
+from ai.backend.client.func.base import ResourceClient
 from ai.backend.client.portal import Facade, blocking
 
 
-class AsyncServerLog(Area):
+class AsyncServerLog(ResourceClient):
     """Errors that clients reported."""
 
     async def list(self, mark_read: bool = False, page_size: int = 20, page_no: int = 1) -> dict[str, Any]:

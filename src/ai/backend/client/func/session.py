@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack
 from uuid import UUID
 
-from ai.backend.client.early_request import EarlyReply
+from ai.backend.client.early_request import PendingReply
 from ai.backend.client.events import Event, follow
 from ai.backend.client.exceptions import BackendClientError, UnusableReply
 from ai.backend.client.func.admin import AsyncAdmin, PaginatedResult, Paging
@@ -337,7 +337,7 @@ class AsyncComputeSessions:
         """
         return await self.create(creation_call(self._transport.config, image, **options))
 
-    async def create(self, call: Call, *, early: EarlyReply | None = None) -> AsyncComputeSession:
+    async def create(self, call: Call, *, early: PendingReply | None = None) -> AsyncComputeSession:
         """As :meth:`get_or_create`, for a call that is made already and may be under way already."""
         reply = await early.wait() if early is not None else None
         answer = (reply or await self._transport.request(call)).object()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ai.backend.client.exceptions import UnusableReply
-from ai.backend.client.func.base import Area
+from ai.backend.client.func.base import ResourceClient
 from ai.backend.client.portal import Facade, blocking
 from ai.backend.client.wire import Call
 
 
-class AsyncSystem(Area):
+class AsyncSystem(ResourceClient):
     """The server as a whole."""
 
     async def get_versions(self) -> dict[str, str]:

@@ -226,13 +226,13 @@ class UploadAnswer(Answer, frozen=True, kw_only=True):
 # ---- what is archived ------------------------------------------------------------------------------------------------
 
 
-class Place(RevisionKey, frozen=True, kw_only=True):
+class ArtifactPlace(RevisionKey, frozen=True, kw_only=True):
     """A revision that is archived. ``storage`` empty: wherever it is found."""
 
     storage: Text = ""
 
 
-class FilesRequest(Place, frozen=True, kw_only=True):
+class FilesRequest(ArtifactPlace, frozen=True, kw_only=True):
     """``cursor`` is the one that the last page gave."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1000
@@ -255,7 +255,7 @@ class FilesAnswer(Answer, frozen=True, kw_only=True):
     storage: str
 
 
-class PresignRequest(Place, frozen=True, kw_only=True):
+class PresignRequest(ArtifactPlace, frozen=True, kw_only=True):
     path: Text
     expires_s: Annotated[int, msgspec.Meta(ge=1, le=604_800)] = 3600
 

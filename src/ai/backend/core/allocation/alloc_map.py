@@ -10,7 +10,7 @@ from typing import Any
 
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import DeviceId, SlotName
-from ai.backend.core.allocation.slot_pool import SlotBook
+from ai.backend.core.allocation.slot_pool import SlotPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class AbstractAllocMap(ABC):
     """
 
     @property
-    def books(self) -> Mapping[SlotName, SlotBook]:
+    def books(self) -> Mapping[SlotName, SlotPool]:
         """The books of a stock map by slot, to be read only; other maps show none."""
         return {}
 

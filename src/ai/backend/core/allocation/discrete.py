@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from ai.backend.common.devices import AllocationStrategy
 from ai.backend.core.allocation.ledger import LedgerAllocMap
 from ai.backend.core.allocation.numa import level_out
-from ai.backend.core.allocation.slot_pool import Parts, SlotBook, ranks
+from ai.backend.core.allocation.slot_pool import Parts, SlotPool, ranks
 
 
 class DiscreteAllocMap(LedgerAllocMap):
@@ -22,7 +22,7 @@ class DiscreteAllocMap(LedgerAllocMap):
     each divided so. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, book: SlotBook, quanta: int, scope: int, largest: int) -> Parts | None:
+    def _pick(self, book: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:
         if not scope & (scope - 1):
             # One device, or none: there is nothing to divide.
             rank = scope.bit_length() - 1
@@ -35,13 +35,13 @@ class DiscreteAllocMap(LedgerAllocMap):
             return self._evenly(book, quanta, scope)
         return self._fill(book, quanta, scope, tight=self._strategy is AllocationStrategy.LEAST_FRAGMENTATION)
 
-    def _interleave(self, book: SlotBook, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, book: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
         found: list[tuple[int, int]] = []
         for scope, share in zip(nodes, level_out([book.room(scope) for scope in nodes], quanta), strict=True):
             found += (share and self._pick(book, share, scope, largest)) or ()
         return found
 
-    def _evenly(self, book: SlotBook, quanta: int, scope: int) -> Parts | None:
+    def _evenly(self, book: SlotPool, quanta: int, scope: int) -> Parts | None:
         """Water-fill: what has less free than the common level gives all of it."""
         parts: list[tuple[int, int]] = []
         here = [(level, mask) for level in book.order if (mask := book.levels[level] & scope)]
@@ -55,7 +55,7 @@ class DiscreteAllocMap(LedgerAllocMap):
             count -= mask.bit_count()
         return None if quanta else parts
 
-    def _top(self, book: SlotBook, here: Sequence[tuple[int, int]], share: int, extra: int) -> list[tuple[int, int]]:
+    def _top(self, book: SlotPool, here: Sequence[tuple[int, int]], share: int, extra: int) -> list[tuple[int, int]]:
         """``share`` of every device, and one more of the ``extra`` ones that have the most."""
         larger: list[int] = []
         for _, mask in reversed(here):
@@ -68,7 +68,7 @@ class DiscreteAllocMap(LedgerAllocMap):
             parts += [(rank, share) for _, mask in here for rank in ranks(mask) if rank not in rest]
         return parts
 
-    def _fill(self, book: SlotBook, quanta: int, scope: int, *, tight: bool) -> Parts | None:
+    def _fill(self, book: SlotPool, quanta: int, scope: int, *, tight: bool) -> Parts | None:
         chosen: list[int] = []
         parts: list[tuple[int, int]] = []
         for level in reversed(book.order):

@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from ai.backend.common.devices import AllocationStrategy
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.ledger import LedgerAllocMap
-from ai.backend.core.allocation.slot_pool import Parts, SlotBook, ranks
+from ai.backend.core.allocation.slot_pool import Parts, SlotPool, ranks
 
 
 class FractionalAllocMap(LedgerAllocMap):
@@ -22,7 +22,7 @@ class FractionalAllocMap(LedgerAllocMap):
     node. O(distinct free amounts + devices that give).
     """
 
-    def _pick(self, book: SlotBook, quanta: int, scope: int, largest: int) -> Parts | None:
+    def _pick(self, book: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:
         if quanta <= largest or book.slot_type is SlotType.UNIQUE:
             return self._single(book, quanta, scope)
         divided = _divide(book, quanta, scope, largest)
@@ -35,7 +35,7 @@ class FractionalAllocMap(LedgerAllocMap):
         rest = self._several(book, scope, share, count - extra, larger)
         return [(rank, share + 1) for rank in larger] + [(rank, share) for rank in rest]
 
-    def _interleave(self, book: SlotBook, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, book: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
         if quanta <= largest or book.slot_type is SlotType.UNIQUE:
             return next((p for scope in nodes if (p := self._single(book, quanta, scope)) is not None), None)
         divided = _divide(book, quanta, sum(nodes), largest)
@@ -53,7 +53,7 @@ class FractionalAllocMap(LedgerAllocMap):
             parts += [(rank, size) for rank, _ in zip(in_turn, range(wanted), strict=False)]
         return parts
 
-    def _single(self, book: SlotBook, quanta: int, scope: int) -> Parts | None:
+    def _single(self, book: SlotPool, quanta: int, scope: int) -> Parts | None:
         if self._strategy is AllocationStrategy.EVENLY:
             most = book.most(scope)
             candidates = book.levels[most] & scope if most >= quanta else 0
@@ -61,7 +61,7 @@ class FractionalAllocMap(LedgerAllocMap):
             candidates = book.fullest(scope, quanta)
         return [(self._select(book, candidates, 1)[0], quanta)] if candidates else None
 
-    def _several(self, book: SlotBook, scope: int, share: int, count: int, taken: Sequence[int]) -> Sequence[int]:
+    def _several(self, book: SlotPool, scope: int, share: int, count: int, taken: Sequence[int]) -> Sequence[int]:
         preferred: list[int] = []
         for mask in self._levels(book, scope, share):
             if len(preferred) == count:
@@ -74,7 +74,7 @@ class FractionalAllocMap(LedgerAllocMap):
         cost, least = (self._links.judge((*taken, *chosen), 0)[0] for chosen in (preferred, linked))
         return preferred if cost <= least else linked
 
-    def _levels(self, book: SlotBook, scope: int, share: int) -> Iterator[int]:
+    def _levels(self, book: SlotPool, scope: int, share: int) -> Iterator[int]:
         """The devices that have room for a share, those with equally much together, as the strategy prefers them."""
         levels = book.order[bisect_left(book.order, share) :]
         if self._strategy is AllocationStrategy.EVENLY:
@@ -82,7 +82,7 @@ class FractionalAllocMap(LedgerAllocMap):
         return (book.levels[level] & scope for level in levels)
 
 
-def _divide(book: SlotBook, quanta: int, scope: int, largest: int) -> tuple[int, int, int] | None:
+def _divide(book: SlotPool, quanta: int, scope: int, largest: int) -> tuple[int, int, int] | None:
     """(devices, share, how many of them hold one quantum more) with the fewest devices; None if no number will do."""
     if not largest:
         return None

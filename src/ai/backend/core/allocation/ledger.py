@@ -36,7 +36,7 @@ from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, AffinityHint
 from ai.backend.core.allocation.links import links_of
 from ai.backend.core.allocation.numa import fewest, in_order, precedence
-from ai.backend.core.allocation.slot_pool import MAX_DIGITS, MAX_QUANTA, ExclusiveGroup, Parts, SlotBook, lowest, ranks
+from ai.backend.core.allocation.slot_pool import MAX_DIGITS, MAX_QUANTA, ExclusiveGroup, Parts, SlotPool, lowest, ranks
 
 Eligible = frozenset[DeviceId] | None
 
@@ -72,7 +72,7 @@ class LedgerAllocMap(AbstractAllocMap):
         self._all = (1 << len(devices)) - 1
         self._nodes: dict[int | None, int] = {}
         self._links = links_of(devices)
-        self._books: dict[SlotName, SlotBook] = {}
+        self._books: dict[SlotName, SlotPool] = {}
         groups: dict[tuple[int, str], ExclusiveGroup] = {}
         for rank, device in enumerate(devices):
             self._nodes[device.numa_node] = self._nodes.get(device.numa_node, 0) | 1 << rank
@@ -84,12 +84,12 @@ class LedgerAllocMap(AbstractAllocMap):
         for book in self._books.values():
             book.seal()
 
-    def _add(self, rank: int, device: ComputeDevice, slot: DeviceSlot) -> SlotBook:
+    def _add(self, rank: int, device: ComputeDevice, slot: DeviceSlot) -> SlotPool:
         book = self._books.get(slot.slot_name)
         if book is None:
             if not slot.quantum.is_finite() or slot.quantum <= 0:
                 raise InvalidAllocation(f"device {device.device_id!r} offers a malformed quantum of {slot.slot_name}")
-            book = SlotBook(slot.slot_name, slot.slot_type, slot.quantum, len(self._ids))
+            book = SlotPool(slot.slot_name, slot.slot_type, slot.quantum, len(self._ids))
             self._books[slot.slot_name] = book
         if book.slot_type is not slot.slot_type or book.quantum != slot.quantum or book.offers >> rank & 1:
             raise InvalidAllocation(f"devices disagree about the type or quantum of {slot.slot_name}")
@@ -118,7 +118,7 @@ class LedgerAllocMap(AbstractAllocMap):
     # ---- reading
 
     @property
-    def books(self) -> Mapping[SlotName, SlotBook]:
+    def books(self) -> Mapping[SlotName, SlotPool]:
         return self._books
 
     @property
@@ -135,23 +135,23 @@ class LedgerAllocMap(AbstractAllocMap):
     # ---- choosing
 
     @abstractmethod
-    def _pick(self, book: SlotBook, quanta: int, scope: int, largest: int) -> Parts | None:
+    def _pick(self, book: SlotPool, quanta: int, scope: int, largest: int) -> Parts | None:
         """The parts that serve a request from the devices of a mask; None if they cannot.
 
         ``largest`` is the size of the largest healthy device that may be given at all, free or not.
         """
 
     @abstractmethod
-    def _interleave(self, book: SlotBook, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
+    def _interleave(self, book: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts | None:
         """As :meth:`_pick`, in turn from the devices of each mask; the masks are in the order of preference."""
 
-    def _select(self, book: SlotBook, candidates: int, count: int, taken: Sequence[int] = ()) -> Sequence[int]:
+    def _select(self, book: SlotPool, candidates: int, count: int, taken: Sequence[int] = ()) -> Sequence[int]:
         """Of devices that are equal to the strategy: those that are linked best with each other and with ``taken``."""
         if self._links is None or count == candidates.bit_count():
             return lowest(candidates, count)
         return self._links.choose(candidates, count, taken, book.some_free)
 
-    def _choose(self, book: SlotBook, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
+    def _choose(self, book: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
         scope, largest = self._all, book.largest
         if eligible is not None:
             scope = sum(1 << rank for d in eligible if (rank := self._ranks.get(d)) is not None)
@@ -166,7 +166,7 @@ class LedgerAllocMap(AbstractAllocMap):
             raise self._insufficient(book, quanta, scope, largest, restricted=eligible is not None)
         return parts
 
-    def _on_nodes(self, book: SlotBook, quanta: int, scope: int, largest: int, hint: AffinityHint) -> Parts | None:
+    def _on_nodes(self, book: SlotPool, quanta: int, scope: int, largest: int, hint: AffinityHint) -> Parts | None:
         """From the node that comes first, as :func:`in_order` says; most requests need to look no further."""
         if self._links is None and self._affinity is AffinityPolicy.PREFER_SINGLE_NODE:
             found: tuple[tuple[int, int, int], int] | None = None
@@ -214,7 +214,7 @@ class LedgerAllocMap(AbstractAllocMap):
         """As :meth:`allocate`, in the form of ``DeviceAllocation.slots``."""
         result: dict[SlotName, Mapping[DeviceId, Decimal]] = {}
         ids = self._ids
-        done: list[tuple[SlotBook, Parts]] = []
+        done: list[tuple[SlotPool, Parts]] = []
         is_mixed = len(request) > 1
         try:
             for name in self._scarce_first(request) if is_mixed else request:
@@ -248,7 +248,7 @@ class LedgerAllocMap(AbstractAllocMap):
 
         return sorted(names, key=key)
 
-    def _read(self, name: SlotName, quantity: Decimal) -> tuple[SlotBook, int]:
+    def _read(self, name: SlotName, quantity: Decimal) -> tuple[SlotPool, int]:
         book = self._books.get(name)
         if book is None:
             raise UnsupportedResource(f"There is no slot {name} here.", data={"slot": name})
@@ -266,7 +266,7 @@ class LedgerAllocMap(AbstractAllocMap):
         return book, quanta
 
     def _insufficient(
-        self, book: SlotBook, quanta: int, scope: int, largest: int, *, restricted: bool
+        self, book: SlotPool, quanta: int, scope: int, largest: int, *, restricted: bool
     ) -> InsufficientResource:
         free, most = book.room(scope), book.most(scope)
         requested, available, room = (format_quantity(book.quantity(n)) for n in (quanta, free, most))
@@ -280,7 +280,7 @@ class LedgerAllocMap(AbstractAllocMap):
             data={**data, "largest": room},
         )
 
-    def _parts(self, allocation: DeviceAllocation) -> list[tuple[SlotBook, list[tuple[int, int]]]]:
+    def _parts(self, allocation: DeviceAllocation) -> list[tuple[SlotPool, list[tuple[int, int]]]]:
         found = []
         for name, per_device in allocation.slots.items():
             book = self._books.get(name)
@@ -299,7 +299,7 @@ class LedgerAllocMap(AbstractAllocMap):
         return found
 
     def apply(self, allocation: DeviceAllocation) -> None:
-        done: list[tuple[SlotBook, Parts]] = []
+        done: list[tuple[SlotPool, Parts]] = []
         for book, parts in self._parts(allocation):
             for rank, quanta in parts:
                 if book.used[rank] + quanta > book.amounts[rank] or book.is_hidden(rank):
@@ -318,7 +318,7 @@ class LedgerAllocMap(AbstractAllocMap):
         for book, parts in found:
             book.change(parts, -1)
 
-    def _wrong(self, book: SlotBook, rank: int, quanta: int, verb: str, tail: str) -> InvalidAllocation:
+    def _wrong(self, book: SlotPool, rank: int, quanta: int, verb: str, tail: str) -> InvalidAllocation:
         device_id, quantity = self._ids[rank], format_quantity(book.quantity(quanta))
         return InvalidAllocation(
             f"device {device_id!r} {verb} {quantity} {book.name}{tail}",

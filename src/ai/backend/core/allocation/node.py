@@ -32,7 +32,7 @@ from ai.backend.core.allocation.alloc_map import NO_HINT, AbstractAllocMap, Affi
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.core.allocation.ledger import LedgerAllocMap
 from ai.backend.core.allocation.opaque import ANY_DEVICE, OpaqueAllocMap
-from ai.backend.core.allocation.slot_pool import Parts, SlotBook
+from ai.backend.core.allocation.slot_pool import Parts, SlotPool
 from ai.backend.core.allocation.variants import PluginVariants, Wanted, eligible_devices
 
 #: Accelerators choose before cores and memory follow them. A plugin that is not named comes after those that are, but
@@ -67,7 +67,7 @@ class _Grant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
+class PreparedRequest:
     """A request as a make of node reads it: what is wanted of each plugin, and from which devices."""
 
     wanted: Wanted
@@ -147,7 +147,7 @@ class NodeAllocator:
 
     # ---- reading
 
-    def books(self) -> dict[str, SlotBook]:
+    def books(self) -> dict[str, SlotPool]:
         """The books of the stock maps by slot, to be read only."""
         return {slot: book for m in self._maps.values() for slot, book in m.books.items()}
 
@@ -192,16 +192,16 @@ class NodeAllocator:
         """
         return self.take(self.prepare(request, requirements))
 
-    def prepare(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> Recipe:
+    def prepare(self, request: ResourceSlot, requirements: Sequence[VariantProperty] = ()) -> PreparedRequest:
         """What :meth:`allocate` reads of a request; good for every allocator with the same devices.
 
         Raises:
             UnsupportedResource: as :meth:`allocate`.
         """
         wanted = self._split(request)
-        return Recipe(wanted=wanted, eligible=eligible_devices(wanted, self._variants, requirements))
+        return PreparedRequest(wanted=wanted, eligible=eligible_devices(wanted, self._variants, requirements))
 
-    def take(self, recipe: Recipe) -> DeviceAllocation:
+    def take(self, recipe: PreparedRequest) -> DeviceAllocation:
         """As :meth:`allocate`; raises the same, but UnsupportedResource."""
         wanted, eligible = recipe.wanted, recipe.eligible
         touched: list[frozenset[int]] = []

@@ -10,7 +10,7 @@ from ai.backend.common.ids import DeviceId, DeviceName
 from ai.backend.common.slots import format_quantity
 from ai.backend.core.allocation.alloc_map import AffinityHint
 from ai.backend.core.allocation.ledger import Eligible, LedgerAllocMap
-from ai.backend.core.allocation.slot_pool import Parts, SlotBook
+from ai.backend.core.allocation.slot_pool import Parts, SlotPool
 
 ANY_DEVICE = DeviceId("*")
 """Stands for devices that the agent will choose. Never leaves the planner."""
@@ -37,7 +37,7 @@ class OpaqueAllocMap(LedgerAllocMap):
         pool = ComputeDevice(device_name=DeviceName("pool"), device_id=ANY_DEVICE, hw_location="", slots=slots)
         super().__init__([pool])
 
-    def _choose(self, book: SlotBook, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
+    def _choose(self, book: SlotPool, quanta: int, hint: AffinityHint, eligible: Eligible) -> Parts:
         sizes = self._sizes[book.name]
         most = book.total_free if eligible is None else sum(n for d, n in sizes.items() if d in eligible)
         if quanta > min(book.total_free, most):
@@ -48,8 +48,8 @@ class OpaqueAllocMap(LedgerAllocMap):
             )
         return self._pick(book, quanta, self._all, book.largest)
 
-    def _pick(self, book: SlotBook, quanta: int, scope: int, largest: int) -> Parts:
+    def _pick(self, book: SlotPool, quanta: int, scope: int, largest: int) -> Parts:
         return [(0, quanta)]
 
-    def _interleave(self, book: SlotBook, quanta: int, nodes: Sequence[int], largest: int) -> Parts:
+    def _interleave(self, book: SlotPool, quanta: int, nodes: Sequence[int], largest: int) -> Parts:
         return [(0, quanta)]

@@ -60,10 +60,10 @@ class ExclusiveGroup:
     """The slots of one device that hide each other. ``users``: how many of them are taken, at most one at rest."""
 
     users: int = 0
-    books: list[SlotBook] = field(default_factory=list)
+    books: list[SlotPool] = field(default_factory=list)
 
 
-class SlotBook:
+class SlotPool:
     """One slot of every device, in quanta.
 
     Invariants: ``0 <= used <= amounts`` for each device; ``free`` is what a request may take of it now (0 if it is
@@ -116,12 +116,12 @@ class SlotBook:
         self._quantities: dict[int, Decimal] = {}
         self._quanta: dict[Decimal, int] = {}
 
-    def clone(self) -> SlotBook:
+    def clone(self) -> SlotPool:
         """A book of its own that says the same. The caller makes it join the copies of its exclusive groups.
 
         Lists of amounts and memos are shared: the former never change after :meth:`seal`.
         """
-        other = SlotBook.__new__(SlotBook)
+        other = SlotPool.__new__(SlotPool)
         other.name, other.slot_type, other.quantum, other.micro = self.name, self.slot_type, self.quantum, self.micro
         other.amounts, other.offers, other.healthy, other.special = (
             self.amounts,

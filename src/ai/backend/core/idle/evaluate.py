@@ -57,7 +57,7 @@ class Verdict:
     reports: Mapping[str, Report]
 
 
-def judge(subject: Subject, limits: Limits, *, now: datetime, slack_s: float = 0.0) -> Verdict:
+def evaluate(subject: Subject, limits: Limits, *, now: datetime, slack_s: float = 0.0) -> Verdict:
     """Judge a running session.
 
     A batch session has no user to wait for and an inference session is used by others, so neither has a network

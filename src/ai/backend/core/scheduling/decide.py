@@ -28,12 +28,18 @@ from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import without_placeholders
 from ai.backend.core.scheduling import diagnosis, gates
-from ai.backend.core.scheduling.index.agent_state import MakeCache
-from ai.backend.core.scheduling.index.agents import Demand, Fleet
-from ai.backend.core.scheduling.index.equivalence import MOST_SHAPES, Entry, Shape, Shapes, Verdict
+from ai.backend.core.scheduling.index.agent_state import NodeClassCache
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
+from ai.backend.core.scheduling.index.equivalence import (
+    MOST_SHAPES,
+    EquivalenceCache,
+    EquivalenceClass,
+    QueuedSession,
+    Verdict,
+)
 from ai.backend.core.scheduling.index.slot_index import mask_of, members
 from ai.backend.core.scheduling.ordering.queue import fifo_key
-from ai.backend.core.scheduling.placement.gang import Seat, closest_agents, unseat
+from ai.backend.core.scheduling.placement.gang import KernelAssignment, closest_agents, unassign
 from ai.backend.core.scheduling.placement.preemption import Victims
 from ai.backend.core.scheduling.placement.strategies import first
 from ai.backend.core.scheduling.plan import Eviction, KernelPlacement, Placement, Plan, SkipReason, Wait
@@ -42,12 +48,17 @@ from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession, 
 
 
 def decide(
-    snapshot: Snapshot | Board, policy: Policy, *, now: datetime, rng: Rng, makes: MakeCache | None = None
+    snapshot: Snapshot | IncrementalScheduler,
+    policy: Policy,
+    *,
+    now: datetime,
+    rng: Rng,
+    makes: NodeClassCache | None = None,
 ) -> Plan:
     """Plan placements down to devices for every pending session that can start now.
 
-    Equal arguments give an equal plan. A :class:`Snapshot` is not changed. On a :class:`Board`, which is a snapshot
-    that is kept up to date, what the plan places is taken.
+    Equal arguments give an equal plan. A :class:`Snapshot` is not changed. An :class:`IncrementalScheduler` is a
+    snapshot that is updated from cycle to cycle: the resources of the sessions that the plan places are taken in it.
 
     Args:
         snapshot: what is decided on.
@@ -60,27 +71,27 @@ def decide(
         InvalidInput: the policy names an unknown order or placement.
     """
     policy.check()
-    board = snapshot if isinstance(snapshot, Board) else Board(snapshot, makes)
-    plan = Pass(board, policy, now=now, rng=rng).run()
+    board = snapshot if isinstance(snapshot, IncrementalScheduler) else IncrementalScheduler(snapshot, makes)
+    plan = SchedulingCycle(board, policy, now=now, rng=rng).run()
     for placement in plan.placements:
         board.withdraw(placement.session_id)
     return plan
 
 
-class Board:
+class IncrementalScheduler:
     """A snapshot that is kept up to date from one decision to the next, so that each costs what has changed.
 
     What a plan places is taken on the board. Deciding on a board is deciding on a snapshot of it.
     """
 
-    def __init__(self, snapshot: Snapshot, makes: MakeCache | None = None) -> None:
+    def __init__(self, snapshot: Snapshot, makes: NodeClassCache | None = None) -> None:
         self.snapshot = snapshot
-        self.fleet = Fleet(snapshot, makes if makes is not None else MakeCache())
+        self.fleet = AgentIndex(snapshot, makes if makes is not None else NodeClassCache())
         self._point()
-        self.shapes = Shapes(self.fleet)
+        self.shapes = EquivalenceCache(self.fleet)
         self.capacity = sum((make.totals * mask.bit_count() for make, mask in self.fleet.makes.items()), ResourceSlot())
-        self._entries: dict[SessionId, Entry] = {}
-        self._sorted: list[Entry] | None = None
+        self._entries: dict[SessionId, QueuedSession] = {}
+        self._sorted: list[QueuedSession] | None = None
         for session in snapshot.pending:
             self.enqueue(session)
 
@@ -114,7 +125,7 @@ class Board:
         return True
 
     @property
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[QueuedSession]:
         """In the order of fifo."""
         if self._sorted is None:
             self._sorted = sorted(self._entries.values(), key=lambda e: fifo_key(e.session))
@@ -143,10 +154,10 @@ class Board:
         self.fleet.release(self.fleet.ranks[agent_id], kernel_id)
 
 
-class Pass:
+class SchedulingCycle:
     """One decision in progress. Agents only lose what they have free: who cannot be placed stays so."""
 
-    def __init__(self, board: Board, policy: Policy, *, now: datetime, rng: Rng) -> None:
+    def __init__(self, board: IncrementalScheduler, policy: Policy, *, now: datetime, rng: Rng) -> None:
         self._fleet = board.fleet
         self._choose = policy.choose
         self._arrange = policy.arrange
@@ -193,7 +204,7 @@ class Pass:
             broken_agents=tuple(self._fleet.broken),
         )
 
-    def _consider(self, entry: Entry) -> None:
+    def _consider(self, entry: QueuedSession) -> None:
         session, lane = entry.session, entry.lane
         shape = lane.shape
         if entry.is_gated and (gate := gates.timing(session, self._now) or gates.dependency(session)) is not None:
@@ -215,7 +226,7 @@ class Pass:
 
     # ---- placing
 
-    def _place(self, entry: Entry) -> bool:
+    def _place(self, entry: QueuedSession) -> bool:
         session, shape = entry.session, entry.lane.shape
         if shape.never is not None:
             return False
@@ -238,7 +249,7 @@ class Pass:
         self._queue.placed(entry)
         return True
 
-    def _seats(self, session: PendingSession, entry: Entry) -> Sequence[Seat] | None:
+    def _seats(self, session: PendingSession, entry: QueuedSession) -> Sequence[KernelAssignment] | None:
         shape, kernel_ids = entry.lane.shape, [k.kernel_id for k in session.kernels]
         avoided = self._fleet.designated(session.avoided_agents) if session.avoided_agents else 0
         if shape.whole is not None:
@@ -252,10 +263,10 @@ class Pass:
         return None
 
     def _gang(
-        self, shape: Shape, kernel_ids: Sequence[KernelId], avoided: int, room: int | None
-    ) -> Sequence[Seat] | None:
+        self, shape: EquivalenceClass, kernel_ids: Sequence[KernelId], avoided: int, room: int | None
+    ) -> Sequence[KernelAssignment] | None:
         """Seats for every kernel of a multi-node session on agents of a mask."""
-        seats: list[Seat | None] = [None] * len(kernel_ids)
+        seats: list[KernelAssignment | None] = [None] * len(kernel_ids)
         arrange, cursor = self._arrange, self._fleet.cursor
         for i in shape.hardest:
             demand, ids = shape.parts[i], kernel_ids[i : i + 1]
@@ -263,7 +274,7 @@ class Pass:
             masks = (room,) if arrange is None or room is None else arrange.order(self._fleet, demand, room, taken)
             found = next((seat for mask in masks if (seat := self._seat(demand, ids, avoided, mask))), None)
             if found is None:
-                unseat(self._fleet, shape, kernel_ids, seats)
+                unassign(self._fleet, shape, kernel_ids, seats)
                 self._fleet.cursor = cursor
                 return None
             seats[i] = found[0]
@@ -271,7 +282,7 @@ class Pass:
 
     def _seat(
         self, demand: Demand, kernel_ids: Sequence[KernelId], avoided: int, within: int | None = None
-    ) -> list[Seat] | None:
+    ) -> list[KernelAssignment] | None:
         """Seats on one agent of a mask, if any has room; those that just failed the session come last."""
         fleet = self._fleet
         scope = demand.open()
@@ -283,13 +294,13 @@ class Pass:
             while here and (rank := self._choose(fleet, demand, here, self._rng)) >= 0:
                 taken = fleet.take(rank, demand, kernel_ids)
                 if taken is not None:
-                    return [Seat(rank, devices) for devices in taken]
+                    return [KernelAssignment(rank, devices) for devices in taken]
                 here &= ~(1 << rank)
         return None
 
     # ---- not placed
 
-    def _why(self, entry: Entry) -> Verdict:
+    def _why(self, entry: QueuedSession) -> Verdict:
         """Find out what an unplaced session waits for, and reserve what it needs if it is the first to need it."""
         session, shape, fleet = entry.session, entry.lane.shape, self._fleet
         if not shape.is_judged:
@@ -330,7 +341,7 @@ class Pass:
         ending = "1 session" if len(victims) == 1 else f"{len(victims)} sessions"
         return SkipReason.PREEMPTING, f"{ending} of smaller priority on {agent_id} will end for it"
 
-    def _reserve(self, session: PendingSession, shape: Shape, able: int) -> None:
+    def _reserve(self, session: PendingSession, shape: EquivalenceClass, able: int) -> None:
         if shape.whole is not None:
             ranks: Sequence[int] = [self._fleet.closest(shape.whole, able)]
         else:

@@ -8,16 +8,16 @@ from ai.backend.common.devices import VariantProperty
 from ai.backend.common.errors import UnsupportedResource
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.scheduling import explain
-from ai.backend.core.scheduling.index.agent_state import Make, WorkingAgent
-from ai.backend.core.scheduling.index.agents import Demand, Fleet
-from ai.backend.core.scheduling.index.equivalence import Shape, Verdict
+from ai.backend.core.scheduling.index.agent_state import AgentState, NodeClass
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
+from ai.backend.core.scheduling.index.equivalence import EquivalenceClass, Verdict
 from ai.backend.core.scheduling.placement.gang import fits_when_empty
 from ai.backend.core.scheduling.placement.strategies import first
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingSession
 
 
-def never(fleet: Fleet, shape: Shape, session: PendingSession) -> Verdict | None:
+def never(fleet: AgentIndex, shape: EquivalenceClass, session: PendingSession) -> Verdict | None:
     """Why the session could not even start on empty agents; None if it could."""
     asked = shape.able_parts
     if any(not demand.matching for demand in asked):
@@ -44,7 +44,7 @@ def never(fleet: Fleet, shape: Shape, session: PendingSession) -> Verdict | None
     return SkipReason.NEVER_FITS, text
 
 
-def _no_match(fleet: Fleet, session: PendingSession) -> Verdict:
+def _no_match(fleet: AgentIndex, session: PendingSession) -> Verdict:
     if not fleet.agents:
         return SkipReason.NO_AGENT, "no agent of this resource group is alive and schedulable"
     if session.designated_agents:
@@ -63,7 +63,7 @@ def _no_match(fleet: Fleet, session: PendingSession) -> Verdict:
     return SkipReason.NO_MATCHING_AGENT, f"no agent can start the image {images}{having}"
 
 
-def _too_large(fleet: Fleet, demand: Demand) -> Verdict:
+def _too_large(fleet: AgentIndex, demand: Demand) -> Verdict:
     agents = fleet.members(demand.supporting)
     refusals = {a.agent_id: a.make.refusal(demand.wishes, a.view.reserved) for a in agents}
     if mended := [a for a in agents if _could_serve(a, a.make.mended, demand)]:
@@ -78,7 +78,7 @@ def _too_large(fleet: Fleet, demand: Demand) -> Verdict:
     return SkipReason.NEVER_FITS, explain.too_large(demand.total, fitting, why)
 
 
-def _could_serve(agent: WorkingAgent, make: Make, demand: Demand) -> bool:
+def _could_serve(agent: AgentState, make: NodeClass, demand: Demand) -> bool:
     limit = agent.view.kernel_limit
     return (limit is None or len(demand.wishes) <= limit) and make.refusal(demand.wishes, agent.view.reserved) is None
 
@@ -87,7 +87,7 @@ def _requirements(demand: Demand) -> tuple[VariantProperty, ...]:
     return tuple(dict.fromkeys(r for _, requirements in demand.wishes for r in requirements))
 
 
-def shortage(fleet: Fleet, shape: Shape, scope: int) -> str:
+def shortage(fleet: AgentIndex, shape: EquivalenceClass, scope: int) -> str:
     """What the agents of a mask, of which each could serve it when it is empty, lack now."""
     if shape.whole is not None:
         return _lacks(fleet, shape.whole, scope)
@@ -99,7 +99,7 @@ def shortage(fleet: Fleet, shape: Shape, scope: int) -> str:
     return explain.scattered(total, len(shape.parts), fleet.members(scope))
 
 
-def _lacks(fleet: Fleet, demand: Demand, scope: int) -> str:
+def _lacks(fleet: AgentIndex, demand: Demand, scope: int) -> str:
     """Which slot is short, and where most of it is free."""
     have: list[int] = []
     for slot, (index, amount) in zip(demand.order, demand.ranked, strict=True):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ai.backend.common.devices import DeviceHealth, VariantFeature, VariantProperty
 from ai.backend.common.slots import BinarySize, ResourceSlot, format_quantity
 from ai.backend.core.allocation.variants import Key, ascending, by_feature, features_of, missing
-from ai.backend.core.scheduling.index.agent_state import WorkingAgent
+from ai.backend.core.scheduling.index.agent_state import AgentState
 
 
 def amount(slot: str, request: ResourceSlot) -> str:
@@ -22,7 +22,7 @@ def amounts(request: ResourceSlot) -> str:
     return ", ".join(amount(slot, request) for slot in sorted(request.nonzero())) or "nothing"
 
 
-def unsupported(requests: Iterable[ResourceSlot], agents: Sequence[WorkingAgent]) -> str | None:
+def unsupported(requests: Iterable[ResourceSlot], agents: Sequence[AgentState]) -> str | None:
     """For the first request that no agent has all slots of: the slot that is nowhere, or what each agent lacks."""
     known = sorted({slot for agent in agents for slot in agent.totals})
     for request in requests:
@@ -40,7 +40,7 @@ def unsupported(requests: Iterable[ResourceSlot], agents: Sequence[WorkingAgent]
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class DeviceSummary:
     """What the devices of some slots are.
 
     ``stated``: feature -> value -> where it is. ``devices``: what each kind of device states. ``features``: how it is
@@ -52,7 +52,7 @@ class Survey:
     features: Mapping[Key, VariantFeature]
 
 
-def survey(slots: Collection[str], agents: Iterable[WorkingAgent]) -> Survey:
+def survey(slots: Collection[str], agents: Iterable[AgentState]) -> DeviceSummary:
     features: dict[Key, VariantFeature] = {}
     stated: dict[Key, dict[str, set[str]]] = {}
     kinds: dict[tuple[VariantProperty, ...], Mapping[Key, Sequence[str]]] = {}
@@ -65,10 +65,10 @@ def survey(slots: Collection[str], agents: Iterable[WorkingAgent]) -> Survey:
                 for p in properties:
                     places = stated.setdefault((p.namespace, p.feature), {}).setdefault(p.value, set())
                     places.add(f"{plugin.name} on {agent.agent_id}")
-    return Survey(stated, list(kinds.values()), features)
+    return DeviceSummary(stated, list(kinds.values()), features)
 
 
-def unmatched(requirements: Iterable[VariantProperty], found: Survey) -> str:
+def unmatched(requirements: Iterable[VariantProperty], found: DeviceSummary) -> str:
     """For requirements that no device of the requested slots satisfies: what there is instead."""
     named, needs = missing(found.devices, by_feature(requirements), found.features)
     return f"no agent has a device with {needs}; {'; '.join(_instead(key, found.stated) for key in named)}"
@@ -91,14 +91,14 @@ def some(texts: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(texts[:most]) + (f" and {left} more" if left > 0 else "")
 
 
-def scattered(total: ResourceSlot, kernels: int, agents: Iterable[WorkingAgent]) -> str:
+def scattered(total: ResourceSlot, kernels: int, agents: Iterable[AgentState]) -> str:
     """For a multi-node session of which some kernels would fit."""
     free = sum((a.available for a in agents), ResourceSlot())
     wanted = ResourceSlot({slot: free[slot] for slot in total.nonzero()})
     return f"needs {amounts(total)} for {kernels} kernels at once; free on all nodes together is {amounts(wanted)}"
 
 
-def failed(request: ResourceSlot, agents: Iterable[WorkingAgent]) -> str:
+def failed(request: ResourceSlot, agents: Iterable[AgentState]) -> str:
     """For what would fit if these agents' failed devices were well: which have failed, and why."""
     sick = [
         f"{device.device_id} on {agent.agent_id}" + (f" ({device.health_reason:.80})" if device.health_reason else "")
@@ -110,7 +110,7 @@ def failed(request: ResourceSlot, agents: Iterable[WorkingAgent]) -> str:
     return f"needs {amounts(request)}; devices for it have failed: {some(sick, 3)}"
 
 
-def too_large(request: ResourceSlot, agents: Iterable[WorkingAgent], why: str) -> str:
+def too_large(request: ResourceSlot, agents: Iterable[AgentState], why: str) -> str:
     """As :func:`shortage`, of agents that would hold nothing else; ``why`` is what one of them answered."""
     candidates = list(agents)
     for slot in sorted(request.nonzero()):

@@ -1,6 +1,6 @@
 """Shared configuration that may change while daemons run: keys in scopes, with prefix reads and watches."""
 
-from ai.backend.infra.config_store.caching import RememberingConfigStore
+from ai.backend.infra.config_store.caching import CachingConfigStore
 from ai.backend.infra.config_store.memory import MemoryConfigStore
 from ai.backend.infra.config_store.sqlite import SQLiteConfigStore
 from ai.backend.infra.config_store.store import GLOBAL, MANAGERS, ConfigChange, ConfigScope, ConfigStore, ScopeKind
@@ -8,11 +8,11 @@ from ai.backend.infra.config_store.store import GLOBAL, MANAGERS, ConfigChange, 
 __all__ = [
     "GLOBAL",
     "MANAGERS",
+    "CachingConfigStore",
     "ConfigChange",
     "ConfigScope",
     "ConfigStore",
     "MemoryConfigStore",
-    "RememberingConfigStore",
     "SQLiteConfigStore",
     "ScopeKind",
 ]

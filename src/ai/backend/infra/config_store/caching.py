@@ -21,7 +21,7 @@ _RELEARN_S = 300.0
 """A watch does not tell deletions that were compacted away."""
 
 
-class RememberingConfigStore:
+class CachingConfigStore:
     """``inner``, and for reads what it said last.
 
     As long as the server answers, reads are its own. When it does not, they are answered at once from a copy of all

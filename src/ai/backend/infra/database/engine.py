@@ -22,7 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from ai.backend.common.errors import InvalidInput
-from ai.backend.infra.database.postgres import GroupCommit, lock_writers, patiently, told
+from ai.backend.infra.database.postgres import GroupCommit, lock_writers, told, with_retries
 from ai.backend.infra.database.threads import SqliteThreads
 
 _DRIVERS = {"postgresql": "postgresql+asyncpg", "postgres": "postgresql+asyncpg", "sqlite": "sqlite+aiosqlite"}
@@ -109,7 +109,7 @@ class Database:
             return await self._threads.read(work)
         if self._is_sqlite:
             return await self._read_once(work, {})
-        return await patiently(lambda: self._read_once(work, _SNAPSHOT), self._patience_s)
+        return await with_retries(lambda: self._read_once(work, _SNAPSHOT), self._patience_s)
 
     async def _read_once(self, work: Callable[[Connection], T], options: dict[str, Any]) -> T:
         async with self.engine.connect() as connection:

@@ -77,7 +77,7 @@ def told(error: BaseException) -> BaseException:
     return error
 
 
-async def patiently(work: Callable[[], Awaitable[T]], patience_s: float) -> T:
+async def with_retries(work: Callable[[], Awaitable[T]], patience_s: float) -> T:
     """``work``, again while it fails in a way that may pass.
 
     Raises:
@@ -134,7 +134,7 @@ class GroupCommit:
         while self._waiting:
             batch = [self._waiting.popleft() for _ in range(min(_MOST, len(self._waiting)))]
             try:
-                outcomes = await patiently(_Batch(self._engine, batch).commit, self._patience_s)
+                outcomes = await with_retries(_Batch(self._engine, batch).commit, self._patience_s)
             except Exception as error:  # noqa: BLE001  # each caller learns of it
                 outcomes = [(None, error)] * len(batch)
             for wanted, (result, raised) in zip(batch, outcomes, strict=True):

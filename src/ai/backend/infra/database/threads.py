@@ -38,15 +38,15 @@ class SqliteThreads:
         set_up(self._engine)
         self._write_option = write_option
         self._local = threading.local()
-        self._seats: list[_Seat] = []
+        self._seats: list[_PooledConnection] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="db-write")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="db-read")
 
-    def _seat(self) -> _Seat:
+    def _seat(self) -> _PooledConnection:
         """This thread's."""
-        seat: _Seat | None = getattr(self._local, "seat", None)
+        seat: _PooledConnection | None = getattr(self._local, "seat", None)
         if seat is None:
-            seat = self._local.seat = _Seat()
+            seat = self._local.seat = _PooledConnection()
             self._seats.append(seat)
         return seat
 
@@ -98,7 +98,7 @@ class SqliteThreads:
         self._engine.dispose()
 
 
-class _Seat:
+class _PooledConnection:
     """The connection of one thread, None while it rests; whoever uses or closes it holds the lock."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ SMALL = 65_536
 """Bodies up to this size are not counted: their connections cost as much."""
 
 
-class Pot:
+class MemoryBudget:
     """So many bytes; whoever asks for more than is left waits."""
 
     def __init__(self, size: int, *, patience_s: float = PATIENCE_S) -> None:

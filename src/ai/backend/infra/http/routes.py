@@ -17,7 +17,7 @@ from aiohttp import web
 from typing_extensions import TypeVar
 
 from ai.backend.infra.http.errors import BodyTooSlow, PayloadTooLarge
-from ai.backend.infra.http.memory_budget import SMALL, Pot
+from ai.backend.infra.http.memory_budget import SMALL, MemoryBudget
 from ai.backend.infra.http.ratelimit import Allowance
 
 MAX_JSON_BYTES = 1_048_576
@@ -90,7 +90,9 @@ class Call(Generic[B, Q]):
         "request_id",
     )
 
-    def __init__(self, request: web.Request, routed: Routed, endpoint: Endpoint, address: str, pot: Pot) -> None:
+    def __init__(
+        self, request: web.Request, routed: Routed, endpoint: Endpoint, address: str, pot: MemoryBudget
+    ) -> None:
         self.request = request
         self.endpoint = endpoint
         self.address = address

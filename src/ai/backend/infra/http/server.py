@@ -51,7 +51,7 @@ from ai.backend.infra.http.errors import (
     problem_response,
     status_of,
 )
-from ai.backend.infra.http.memory_budget import UNVERIFIED_BYTES, VERIFIED_BYTES, Pot
+from ai.backend.infra.http.memory_budget import UNVERIFIED_BYTES, VERIFIED_BYTES, MemoryBudget
 from ai.backend.infra.http.paths import modern_path, split_target
 from ai.backend.infra.http.ratelimit import Allowance, Limiter, RateLimiter
 from ai.backend.infra.http.routes import (
@@ -114,7 +114,7 @@ async def _respelled(request: web.Request, routed: Routed) -> RequestHandler | N
     return match.handler
 
 
-class Gate(Protocol):
+class RequestAuthenticator(Protocol):
     """Says who sends a request; :class:`~ai.backend.infra.http.signature.Authenticator` is the one of signatures."""
 
     async def authenticate(
@@ -158,7 +158,7 @@ class HttpServer:
         endpoints: Iterable[Endpoint],
         *,
         metrics: Metrics,
-        authenticator: Gate | None = None,
+        authenticator: RequestAuthenticator | None = None,
         audit: AuditTrail | None = None,
         client_tokens: ClientTokens | None = None,
         options: HttpOptions | None = None,
@@ -174,7 +174,7 @@ class HttpServer:
         self._on_admitted = on_admitted
         self._options = options or HttpOptions()
         self._limiter: Limiter = limiter or RateLimiter()
-        self._unverified, self._verified = Pot(UNVERIFIED_BYTES), Pot(VERIFIED_BYTES)
+        self._unverified, self._verified = MemoryBudget(UNVERIFIED_BYTES), MemoryBudget(VERIFIED_BYTES)
         self._served: Counter = metrics.counter("http_requests", "Requests by route and status.", ["route", "status"])
         self._took: Histogram = metrics.histogram("http_request_seconds", "Time to reply by route.", ["route"])
         self._counters: dict[tuple[str, int], Any] = {}

@@ -53,7 +53,7 @@ def collect_rarely() -> None:
     gc.set_threshold(10_000, 20, 10)
 
 
-class Tidying:
+class MemoryTrimmer:
     """Gives back what a peak has left, soon after it: a few small objects keep the memory of thousands.
 
     A peak is over when so many blocks are free again that its end cannot be missed, and their number has come to rest.
@@ -101,9 +101,9 @@ class Tidying:
 
 
 @asynccontextmanager
-async def tidied(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Give back what peaks leave while the block runs; ``rest`` as in :class:`Tidying`."""
-    work = asyncio.create_task(Tidying(rest).run(), name="tidying")
+async def trimmed(*rest: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Give back what peaks leave while the block runs; ``rest`` as in :class:`MemoryTrimmer`."""
+    work = asyncio.create_task(MemoryTrimmer(rest).run(), name="tidying")
     try:
         yield
     finally:

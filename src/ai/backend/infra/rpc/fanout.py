@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 _AWAY = (Unavailable, DeadlineExceeded)
 
 
-class SeveralManagers:
+class ManagerFanout:
     """An :class:`~ai.backend.infra.rpc.endpoints.AgentEndpoint` over one for each manager.
 
     Heartbeats and statistics go to all managers, so that each knows what lives; one that takes a heartbeat is enough.
@@ -86,7 +86,7 @@ class SeveralManagers:
 class _Reports:
     """Implements ManagerReports over several."""
 
-    def __init__(self, ends: SeveralManagers) -> None:
+    def __init__(self, ends: ManagerFanout) -> None:
         self._ends = ends
         self._last = ""
 

@@ -12,7 +12,7 @@ from msgspec import to_builtins
 
 from ai.backend.common.errors import NotFound
 from ai.backend.common.slots import format_quantity
-from ai.backend.manager.agents.model import Agent, Holding
+from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql import values as views
 from ai.backend.manager.graphql.context import Info, answer, context_of, page_of
@@ -141,7 +141,7 @@ def agent_view(agent: Agent) -> View:
     }
 
 
-def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[Holding]) -> str:
+def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[KernelOccupancy]) -> str:
     """Devices as their plugins told of them, with ``allocated``: slot -> what kernels hold of it there."""
     allocated: dict[tuple[str, str], Decimal] = {}
     for holding in holdings:

@@ -123,7 +123,7 @@ class SlotTypeInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
+class KernelOccupancy:
     """A kernel that occupies an agent, in short; the fields are those of :class:`Kernel`."""
 
     kernel_id: KernelId

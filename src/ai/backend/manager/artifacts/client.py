@@ -34,8 +34,8 @@ _SCAN_TIMEOUT = aiohttp.ClientTimeout(total=600.0, sock_connect=5.0)
 """A hub is asked several times for every artifact that is looked at closely."""
 
 
-class ProxyArtifactDepot:
-    """Implements :class:`ai.backend.manager.artifacts.gateway.ArtifactDepot`."""
+class StorageProxyArtifacts:
+    """Implements :class:`ai.backend.manager.artifacts.gateway.ArtifactGateway`."""
 
     def __init__(self, proxies: StorageProxies, settings: ArtifactSettings) -> None:
         self._proxies = proxies
@@ -163,11 +163,11 @@ class ProxyArtifactDepot:
         return (await self._ask(_stages(row).proxy, "presign", body, wire.PresignedFile)).url
 
     async def ticket(self, row: RevisionRow) -> str:
-        answer = await self._ask(_stages(row).proxy, "ticket", wire.Place(**_place(row)), wire.Ticket)
+        answer = await self._ask(_stages(row).proxy, "ticket", wire.ArtifactPlace(**_place(row)), wire.Ticket)
         return f"{answer.url}?token={answer.token}"
 
     async def mount(self, row: RevisionRow) -> wire.MountState:
-        return await self._ask(_stages(row).proxy, "mount", wire.Place(**_place(row)), wire.MountState)
+        return await self._ask(_stages(row).proxy, "mount", wire.ArtifactPlace(**_place(row)), wire.MountState)
 
 
 def _stages(row: RevisionRow) -> Stages:

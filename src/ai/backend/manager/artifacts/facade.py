@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ai.backend.infra.clock import Clock, IdGenerator
-from ai.backend.manager.artifacts.gateway import ArtifactDepot, Reservoirs
+from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
 from ai.backend.manager.artifacts.imports import ImportService
 from ai.backend.manager.artifacts.loop import ArtifactLoop
 from ai.backend.manager.artifacts.mounts import ArtifactMounts
 from ai.backend.manager.artifacts.registries import RegistryService
 from ai.backend.manager.artifacts.scans import ScanService
-from ai.backend.manager.artifacts.service import Catalogue
+from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.artifacts.uploads import UploadService
@@ -25,7 +25,7 @@ class Artifacts:
 
     registries: RegistryService
     scans: ScanService
-    catalogue: Catalogue
+    catalogue: ArtifactService
     imports: ImportService
     uploads: UploadService
     mounts: ArtifactMounts
@@ -35,7 +35,7 @@ class Artifacts:
     def over(
         cls,
         store: ArtifactStore,
-        depot: ArtifactDepot,
+        depot: ArtifactGateway,
         reservoirs: Reservoirs,
         tasks: TaskService,
         settings: ArtifactSettings,
@@ -45,7 +45,7 @@ class Artifacts:
         """All of them on one store, its storage proxies and the other installations."""
         registries = RegistryService(store, depot, settings, clock, id_generator)
         writer = RevisionWriter(store, clock)
-        catalogue = Catalogue(store, depot)
+        catalogue = ArtifactService(store, depot)
         loop = ArtifactLoop(
             store=store,
             writer=writer,

@@ -44,7 +44,7 @@ class ScanRequest:
 Pages: TypeAlias = AsyncIterator[Sequence[FoundArtifact]]
 
 
-class ArtifactDepot(Protocol):
+class ArtifactGateway(Protocol):
     """The storage proxies (docs/reference/artifact-proxy-api.md).
 
     Every call may be repeated, also after either side was killed. Raises Unavailable while a proxy, or what is behind

@@ -16,7 +16,7 @@ from ai.backend.manager.artifacts.loop import ArtifactLoop
 from ai.backend.manager.artifacts.model import ImportProgress, Revision, RevisionRow
 from ai.backend.manager.artifacts.permissions import Operation, require
 from ai.backend.manager.artifacts.registries import RegistryService
-from ai.backend.manager.artifacts.service import Catalogue
+from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.artifacts.store import ArtifactStore
 from ai.backend.manager.artifacts.writer import RevisionWriter
 
@@ -31,7 +31,7 @@ class ImportService:
         self,
         *,
         store: ArtifactStore,
-        catalogue: Catalogue,
+        catalogue: ArtifactService,
         registries: RegistryService,
         writer: RevisionWriter,
         loop: ArtifactLoop,

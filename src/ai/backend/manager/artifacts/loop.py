@@ -30,7 +30,7 @@ from ai.backend.core.lifecycle.artifact import RevisionTrigger
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
-from ai.backend.manager.artifacts.gateway import ArtifactDepot, Reservoirs
+from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
 from ai.backend.manager.artifacts.model import ImportProgress, Revision, RevisionRow, Stages
 from ai.backend.manager.artifacts.registries import RegistryService
 from ai.backend.manager.artifacts.settings import ArtifactSettings
@@ -68,7 +68,7 @@ class ArtifactLoop(PeriodicLoop):
         *,
         store: ArtifactStore,
         writer: RevisionWriter,
-        depot: ArtifactDepot,
+        depot: ArtifactGateway,
         reservoirs: Reservoirs,
         registries: RegistryService,
         settings: ArtifactSettings,

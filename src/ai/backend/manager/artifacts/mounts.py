@@ -12,10 +12,10 @@ from ai.backend.common.artifacts import REFERENCE
 from ai.backend.common.errors import BackendError, Conflict, InvalidInput, NotFound, Unavailable
 from ai.backend.common.ids import FolderId
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.artifacts.gateway import ArtifactDepot
+from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.model import RevisionRow
 from ai.backend.manager.artifacts.permissions import Operation, require
-from ai.backend.manager.artifacts.service import Catalogue
+from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.folders.model import FolderMount, MountKind
 from ai.backend.manager.folders.mounts import check_target
 
@@ -44,7 +44,7 @@ class ArtifactMounts:
         wait_s: how long the creation of a session waits for a copy that can be mounted.
     """
 
-    def __init__(self, depot: ArtifactDepot, catalogue: Catalogue, *, wait_s: float) -> None:
+    def __init__(self, depot: ArtifactGateway, catalogue: ArtifactService, *, wait_s: float) -> None:
         self._depot = depot
         self._catalogue = catalogue
         self._wait_s = wait_s

@@ -12,7 +12,7 @@ from ai.backend.common.folders import parse_host
 from ai.backend.common.ids import RegistryId
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.artifacts.gateway import ArtifactDepot
+from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.model import ArtifactRegistry, ArtifactStorage, Stages
 from ai.backend.manager.artifacts.permissions import Operation, require
 from ai.backend.manager.artifacts.settings import ArtifactSettings
@@ -81,7 +81,7 @@ class RegistryService:
     def __init__(
         self,
         store: ArtifactStore,
-        depot: ArtifactDepot,
+        depot: ArtifactGateway,
         settings: ArtifactSettings,
         clock: Clock,
         id_generator: IdGenerator,

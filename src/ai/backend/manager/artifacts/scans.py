@@ -10,7 +10,7 @@ from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import TaskId
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.artifacts.gateway import ArtifactDepot, Reservoirs, ScanRequest
+from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs, ScanRequest
 from ai.backend.manager.artifacts.model import MAX_WORD, ArtifactRegistry, FoundArtifact
 from ai.backend.manager.artifacts.permissions import Operation, require
 from ai.backend.manager.artifacts.registries import RegistryService
@@ -35,7 +35,7 @@ class ScanService:
     def __init__(
         self,
         store: ArtifactStore,
-        depot: ArtifactDepot,
+        depot: ArtifactGateway,
         reservoirs: Reservoirs,
         registries: RegistryService,
         tasks: TaskService,

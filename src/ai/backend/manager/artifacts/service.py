@@ -10,7 +10,7 @@ from ai.backend.common.artifacts import RevisionStatus
 from ai.backend.common.errors import Conflict, InvalidInput, NoSuchFile, NotFound
 from ai.backend.common.ids import RevisionId
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.artifacts.gateway import ArtifactDepot
+from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.model import ArtifactFile, ArtifactQuery, ArtifactRow, RevisionRow
 from ai.backend.manager.artifacts.permissions import Operation, may, require
 from ai.backend.manager.artifacts.store import ArtifactStore
@@ -26,10 +26,10 @@ def split_reference(ref: str) -> tuple[str, str | None]:
     return (name, version) if at and name and version else (ref, None)
 
 
-class Catalogue:
+class ArtifactService:
     """What a caller may not see is not found: most see what is available only."""
 
-    def __init__(self, store: ArtifactStore, depot: ArtifactDepot) -> None:
+    def __init__(self, store: ArtifactStore, depot: ArtifactGateway) -> None:
         self._store = store
         self._depot = depot
 

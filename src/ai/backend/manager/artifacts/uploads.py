@@ -13,7 +13,7 @@ from ai.backend.common.errors import Conflict, InvalidInput, InvalidName
 from ai.backend.common.volume_paths import FolderPath
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.artifacts.gateway import ArtifactDepot
+from ai.backend.manager.artifacts.gateway import ArtifactGateway
 from ai.backend.manager.artifacts.imports import ImportService
 from ai.backend.manager.artifacts.model import (
     MAX_WORD,
@@ -25,7 +25,7 @@ from ai.backend.manager.artifacts.model import (
 )
 from ai.backend.manager.artifacts.permissions import Operation, require
 from ai.backend.manager.artifacts.registries import RegistryService
-from ai.backend.manager.artifacts.service import Catalogue
+from ai.backend.manager.artifacts.service import ArtifactService
 from ai.backend.manager.artifacts.store import ArtifactStore
 
 
@@ -55,8 +55,8 @@ class UploadService:
         self,
         *,
         store: ArtifactStore,
-        depot: ArtifactDepot,
-        catalogue: Catalogue,
+        depot: ArtifactGateway,
+        catalogue: ArtifactService,
         registries: RegistryService,
         imports: ImportService,
         clock: Clock,

@@ -17,7 +17,7 @@ from ai.backend.manager.composition.backing_services import config_store, sealer
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.images.client.scanner import HttpRegistryScanner
 from ai.backend.manager.images.model import ImageAlias, ScanStep
-from ai.backend.manager.images.registries import RegistryBook
+from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.rescan import Rescan
 from ai.backend.manager.images.sql import SqlImageStore
 from ai.backend.manager.secrets.config import SealedConfigStore
@@ -59,7 +59,7 @@ def rescan(settings: ManagerSettings, registry: str | None) -> None:
         config = config_store(settings, database)
         if isinstance(config, SQLiteConfigStore):
             await config.setup()
-        book = RegistryBook(SealedConfigStore(config, sealer_of(settings), opens=True))
+        book = ContainerRegistries(SealedConfigStore(config, sealer_of(settings), opens=True))
         try:
             chosen = [await book.get(registry)] if registry else list((await book.all()).values())
         finally:

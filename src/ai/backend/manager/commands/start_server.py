@@ -12,12 +12,12 @@ import click
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.process.daemon import run_daemon
-from ai.backend.infra.process.memory import collect_rarely, share_one_heap, tidied
+from ai.backend.infra.process.memory import collect_rarely, share_one_heap, trimmed
 from ai.backend.infra.process.pid_file import PidFile
 from ai.backend.infra.process.workers import Workers, first_has_ended
 from ai.backend.infra.telemetry import count_together, log_as_configured
 from ai.backend.manager.composition.backing_services import (
-    Backing,
+    BackingServices,
     advertised,
     agent_keys_folder,
     link_key_file,
@@ -52,7 +52,7 @@ async def serve(
     own = settings.manager
     tls = tls_of(own.ssl_cert, own.ssl_privkey) if own.ssl_enabled and own.ssl_cert and own.ssl_privkey else None
     settings = of_process(settings, number)
-    backing = Backing.of(settings)
+    backing = BackingServices.of(settings)
     keypair = load_or_generate_keypair(link_key_file(settings))
     endpoint = ZmqManagerEndpoint(
         bind=settings.agent_link.bind,
@@ -76,7 +76,7 @@ async def serve(
         address = advertised(settings, endpoint.address)
         backing.tell_agents(address.rpartition("://")[2].replace("/", "_"), address, keypair.public)
         ready(f"the manager listens on http{'s' if tls else ''}://{host}:{port} and for agents on {endpoint.address}")
-        async with tidied(backing.database.rest):
+        async with trimmed(backing.database.rest):
             await stop.wait()
     finally:
         await runner.cleanup()

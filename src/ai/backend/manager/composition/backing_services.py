@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.infra.bus import Bus
-from ai.backend.infra.config_store import MANAGERS, ConfigStore, RememberingConfigStore, SQLiteConfigStore
+from ai.backend.infra.config_store import MANAGERS, CachingConfigStore, ConfigStore, SQLiteConfigStore
 from ai.backend.infra.database import Database
 from ai.backend.infra.http.ratelimit import Limiter
 from ai.backend.infra.retry import Backoff
@@ -130,7 +130,7 @@ async def stay_listed(store: EtcdConfigStore, values: Mapping[str, str]) -> None
 
 
 @dataclass(slots=True)
-class Backing:
+class BackingServices:
     """What a manager stands on. ``stop`` lets go of everything; safe without ``start``."""
 
     database: Database
@@ -142,7 +142,7 @@ class Backing:
     _listed: str | None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, settings: ManagerSettings) -> Backing:
+    def of(cls, settings: ManagerSettings) -> BackingServices:
         """Raises InvalidInput for what cannot be connected to at all."""
         database = default_database(settings)
         bus, limiter = Bus(), None
@@ -152,7 +152,7 @@ class Backing:
 
             bus, limiter = RedisBus(settings.redis.url), RedisRateLimiter(settings.redis.url)
         etcd = etcd_store(settings)
-        config = SQLiteConfigStore(database) if etcd is None else RememberingConfigStore(etcd)
+        config = SQLiteConfigStore(database) if etcd is None else CachingConfigStore(etcd)
         return cls(database, config, bus, limiter, etcd)
 
     async def start(self) -> None:
@@ -163,7 +163,7 @@ class Backing:
 
     def measure(self, metrics: Metrics) -> None:
         """Show how old what is known of the shared configuration is."""
-        if isinstance(self.config, RememberingConfigStore):
+        if isinstance(self.config, CachingConfigStore):
             told = "Seconds for which the shared configuration has been read from memory, its server being away."
             store = self.config
             metrics.watch("shared_configuration_stale_seconds", told, lambda: store.stale_s)

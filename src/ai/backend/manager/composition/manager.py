@@ -27,19 +27,19 @@ from ai.backend.manager.agents.service import EquipmentService
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.watcher import WatcherService
 from ai.backend.manager.agents.watcher_client import HttpWatcherGateway
-from ai.backend.manager.artifacts.client import ProxyArtifactDepot
+from ai.backend.manager.artifacts.client import StorageProxyArtifacts
 from ai.backend.manager.artifacts.facade import Artifacts
-from ai.backend.manager.artifacts.gateway import ArtifactDepot, Reservoirs
+from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
 from ai.backend.manager.artifacts.reservoir_client import SdkReservoirs
 from ai.backend.manager.composition.services import Services
 from ai.backend.manager.composition.stores import Stores
-from ai.backend.manager.composition.wakeups import Hints
+from ai.backend.manager.composition.wakeups import LoopWakeups
 from ai.backend.manager.config.settings import ManagerSettings
 from ai.backend.manager.db import MIGRATIONS, SCHEMA_HEAD
-from ai.backend.manager.dotfiles.service import SessionDefaults
+from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.events.service import EventService
 from ai.backend.manager.events.webhook_client import HttpCallbackSender
-from ai.backend.manager.events.webhook_loop import CallbackLoop
+from ai.backend.manager.events.webhook_loop import WebhookLoop
 from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.client import StorageProxies
 from ai.backend.manager.folders.facade import Folders
@@ -48,9 +48,9 @@ from ai.backend.manager.identity.password_hash import hash_password, verify_pass
 from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.ssh_keys import SshKeyService
-from ai.backend.manager.identity.tenants import AdministrationService
-from ai.backend.manager.identity.users import PeopleService
-from ai.backend.manager.idle.activity import ActivityBoard
+from ai.backend.manager.identity.tenants import TenantService
+from ai.backend.manager.identity.users import UserService
+from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.idle.loop import IdleLoop
 from ai.backend.manager.idle.service import IdleService
 from ai.backend.manager.images.client.scanner import HttpRegistryScanner
@@ -60,7 +60,7 @@ from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
 from ai.backend.manager.maintenance.loop import RetentionLoop
 from ai.backend.manager.maintenance.sql import seal_rows
-from ai.backend.manager.metrics.live import StatBoard
+from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.service import ClusterService
 from ai.backend.manager.scheduling.loop import ScheduleLoop
@@ -70,12 +70,12 @@ from ai.backend.manager.service_ports.service import ServicePorts
 from ai.backend.manager.service_ports.tunnels import TunnelService
 from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
-from ai.backend.manager.sessions.lifecycle.deleted_users import OwnersLoop
+from ai.backend.manager.sessions.lifecycle.deleted_users import DeletedUsersLoop
 from ai.backend.manager.sessions.lifecycle.launch import LaunchLoop
 from ai.backend.manager.sessions.lifecycle.observations import ReportsService
-from ai.backend.manager.sessions.lifecycle.reconcile import PresenceCheck
+from ai.backend.manager.sessions.lifecycle.reconcile import KernelReconciler
 from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
-from ai.backend.manager.sessions.lifecycle.watchdog import SweepLoop
+from ai.backend.manager.sessions.lifecycle.watchdog import WatchdogLoop
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.model import Session, SlotAudit
 from ai.backend.manager.sessions.service import SessionService
@@ -114,7 +114,7 @@ class Manager:
         gateway: AgentGateway,
         *,
         storage: StorageGateway | None = None,
-        artifacts: ArtifactDepot | None = None,
+        artifacts: ArtifactGateway | None = None,
         reservoirs: Reservoirs | None = None,
         clock: Clock | None = None,
         id_generator: IdGenerator | None = None,
@@ -132,7 +132,7 @@ class Manager:
         self._bus = bus
         clock, id_generator = clock or SystemClock(), id_generator or RandomIds()
         kept = self._stores
-        self._stats = StatBoard(kept.sessions)
+        self._stats = LiveMetrics(kept.sessions)
         self._devices = DeviceReader()
         self.metrics.expose(self._stats.families)
         self._slots = SlotCatalogue(kept.agents, kept.sessions)
@@ -142,19 +142,19 @@ class Manager:
         self._hash_password = hash_password
         self._passwords = PasswordService(kept.identities, self._identity, clock, hash_password, verify_password)
         self._assignments = Assignments(kept.config)
-        self._owners = OwnersLoop(kept.sessions, kept.identities, self._writer, clock)
-        self._activity = ActivityBoard(kept.activities, clock)
+        self._owners = DeletedUsersLoop(kept.sessions, kept.identities, self._writer, clock)
+        self._activity = ActivityTracker(kept.activities, clock)
         self._idle = IdleService(kept.activities, self._activity, kept.identities, kept.config, self._stats, clock)
-        self._defaults = SessionDefaults(
+        self._defaults = DotfileService(
             kept.dotfiles, kept.identities, self._identity, max_script_bytes=settings.sessions.max_script_bytes
         )
         self._storage = storage or StorageProxies(kept.config)
         if artifacts is None and isinstance(self._storage, StorageProxies):
-            artifacts = ProxyArtifactDepot(self._storage, settings.artifacts)
+            artifacts = StorageProxyArtifacts(self._storage, settings.artifacts)
         self._depot, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
         finder = SessionFinder(kept.sessions, self._writer, self._identity)
         self._services = self._make_services(gateway, finder, clock, id_generator)
-        self._presence = PresenceCheck(kept.sessions, self._writer, clock, settings.agents)
+        self._presence = KernelReconciler(kept.sessions, self._writer, clock, settings.agents)
         self._reports = ReportsService(
             sessions=kept.sessions,
             agents=kept.agents,
@@ -272,7 +272,7 @@ class Manager:
             service_ports=ServicePorts(finder, gateway),
             tunnels=TunnelService(finder, gateway, settings.tunnels, self._activity),
             identity=self._identity,
-            administration=AdministrationService(
+            administration=TenantService(
                 kept.identities,
                 self._identity,
                 kept.sessions,
@@ -282,7 +282,7 @@ class Manager:
                 (folders.quota_loop,) if folders is not None else (),
             ),
             equipment=EquipmentService(kept.agents, kept.identities, self._assignments),
-            people=PeopleService(
+            people=UserService(
                 kept.identities,
                 self._identity,
                 sessions,
@@ -343,7 +343,7 @@ class Manager:
         self._terminate = TerminateLoop(
             kept.sessions, kept.agents, self._writer, gateway, clock, settings.sessions, settings.agents
         )
-        self._sweep = SweepLoop(
+        self._sweep = WatchdogLoop(
             sessions=kept.sessions,
             agents=kept.agents,
             identities=kept.identities,
@@ -354,7 +354,7 @@ class Manager:
             agent_settings=settings.agents,
         )
         self._idle_loop = IdleLoop(kept.sessions, self._idle, self._writer, clock)
-        self._callbacks = CallbackLoop(
+        self._callbacks = WebhookLoop(
             kept.sessions,
             HttpCallbackSender(
                 refused_networks=settings.callbacks.refused_networks, timeout_s=settings.callbacks.timeout_s
@@ -363,7 +363,7 @@ class Manager:
             settings.callbacks,
         )
         self._retention = RetentionLoop(kept.sessions, kept.answers, clock, settings.retention, kept.errors)
-        self._hints = Hints(
+        self._hints = LoopWakeups(
             self._bus,
             self._writer,
             schedule=self._schedule,

@@ -10,15 +10,15 @@ from ai.backend.manager.agents.service import EquipmentService
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.watcher import WatcherService
 from ai.backend.manager.artifacts.facade import Artifacts
-from ai.backend.manager.dotfiles.service import SessionDefaults
+from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.events.service import EventService
 from ai.backend.manager.execution.service import ExecutionService
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.identity.passwords import PasswordService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.ssh_keys import SshKeyService
-from ai.backend.manager.identity.tenants import AdministrationService
-from ai.backend.manager.identity.users import PeopleService
+from ai.backend.manager.identity.tenants import TenantService
+from ai.backend.manager.identity.users import UserService
 from ai.backend.manager.idle.service import IdleService
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.logs.audit import AuditService
@@ -42,8 +42,8 @@ class Services:
     tunnels: TunnelService
     service_ports: ServicePorts
     identity: IdentityService
-    administration: AdministrationService
-    people: PeopleService
+    administration: TenantService
+    people: UserService
     passwords: PasswordService
     ssh_keys: SshKeyService
     equipment: EquipmentService
@@ -56,7 +56,7 @@ class Services:
     watchers: WatcherService
     slots: SlotCatalogue
     client_tokens: ClientTokens
-    defaults: SessionDefaults
+    defaults: DotfileService
     templates: TemplateService
     state: ManagerState
     idle: IdleService

@@ -6,7 +6,7 @@ from typing import Any
 
 from ai.backend.core.lifecycle.effects import DestroyKernels
 from ai.backend.infra.bus import Bus
-from ai.backend.manager.events.webhook_loop import CallbackLoop
+from ai.backend.manager.events.webhook_loop import WebhookLoop
 from ai.backend.manager.scheduling.loop import ScheduleLoop
 from ai.backend.manager.sessions.lifecycle.launch import LaunchLoop
 from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
@@ -16,7 +16,7 @@ from ai.backend.manager.topics import CALLBACK, LAUNCH, SCHEDULE, TERMINATE
 _MOST_HINTS = 10_000
 
 
-class Hints:
+class LoopWakeups:
     """A hint that is lost costs time and no work: every loop looks for itself now and then."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Hints:
         schedule: ScheduleLoop,
         launch: LaunchLoop,
         terminate: TerminateLoop,
-        callbacks: CallbackLoop,
+        callbacks: WebhookLoop,
     ) -> None:
         self._bus = bus
         self._writer = writer

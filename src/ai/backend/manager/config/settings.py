@@ -12,7 +12,7 @@ from ai.backend.infra.settings.tables import EtcdSettings, Ignored, LoggingSetti
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.artifacts.settings import ArtifactSettings
 from ai.backend.manager.config.published import DbSettings, ManagerProcessSettings, translated
-from ai.backend.manager.events.settings import CallbackSettings
+from ai.backend.manager.events.settings import WebhookSettings
 from ai.backend.manager.execution.settings import FileSettings
 from ai.backend.manager.folders.settings import FolderSettings
 from ai.backend.manager.graphql.settings import GraphQLSettings
@@ -92,7 +92,7 @@ class ManagerSettings(Settings):
     tunnels: TunnelSettings = Field(TunnelSettings(), description="Tunnels to the services of sessions.")
     api: ApiSettings = Field(ApiSettings(), description="What the API tells and allows.")
     graphql: GraphQLSettings = Field(GraphQLSettings(), description="GraphQL queries.")
-    callbacks: CallbackSettings = Field(CallbackSettings(), description="Calling the URLs that sessions name.")
+    callbacks: WebhookSettings = Field(WebhookSettings(), description="Calling the URLs that sessions name.")
     retention: RetentionSettings = Field(RetentionSettings(), description="How long the past is kept.")
     artifacts: ArtifactSettings = Field(ArtifactSettings(), description="Importing artifacts.")
 

@@ -11,7 +11,7 @@ from ai.backend.infra.http.fields import LongText, Path, Word
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner
-from ai.backend.manager.dotfiles.service import SessionDefaults
+from ai.backend.manager.dotfiles.service import DotfileService
 
 Permission = Annotated[str, Meta(pattern="^[0-7]{3}$")]
 
@@ -55,7 +55,7 @@ def _told(dotfile: Dotfile) -> dict[str, str]:
 class SessionDefaultsApi:
     """What is put into new sessions: a user's for their own, a group's and a domain's for all of theirs."""
 
-    def __init__(self, defaults: SessionDefaults) -> None:
+    def __init__(self, defaults: DotfileService) -> None:
         self._defaults = defaults
 
     async def _owner(self, call: Call[Any, Any], given: Any, *, to_change: bool) -> DotfileOwner:

@@ -41,7 +41,7 @@ class Dotfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenFiles:
+class InjectedFiles:
     """What every kernel of a session is made with; ``ssh_public_key`` opens it."""
 
     dotfiles: tuple[Dotfile, ...] = ()

@@ -10,7 +10,7 @@ from ai.backend.common.errors import Forbidden, InvalidInput, LimitExceeded, Not
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, GivenFiles, merged
+from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, InjectedFiles, merged
 from ai.backend.manager.dotfiles.store import DotfileStore
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity.model import Group
@@ -65,7 +65,7 @@ def check_no_mount_covers(dotfiles: Iterable[Dotfile], mounts: Sequence[FolderMo
                 )
 
 
-class SessionDefaults:
+class DotfileService:
     """Everybody keeps those of their keypairs; admins those of their domain and its groups."""
 
     def __init__(
@@ -170,12 +170,12 @@ class SessionDefaults:
             check_no_mount_covers(await self._of(domain, group, owner.access_key, owner), mounts)
         return request.bootstrap_script or await self._store.bootstrap_script(owner.access_key) or None
 
-    async def given_to(self, session: Session) -> GivenFiles:
+    async def given_to(self, session: Session) -> InjectedFiles:
         """What the kernels of a session get, as it is when they are made: the user's dotfiles before the group's
         before the domain's, and the user's SSH key."""
         found = await self._identity.credentials(session.access_key)
         owner = found.caller if found is not None else None
-        return GivenFiles(
+        return InjectedFiles(
             dotfiles=await self._of(session.domain_name, session.group_id, session.access_key, owner),
             ssh_public_key=found.ssh_public_key if found is not None else None,
         )

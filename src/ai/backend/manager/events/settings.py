@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from ai.backend.infra.settings import Settings
 
 
-class CallbackSettings(Settings):
+class WebhookSettings(Settings):
     """Calling the ``callback_url`` of sessions."""
 
     refused_networks: list[str] = Field(

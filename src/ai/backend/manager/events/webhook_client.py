@@ -9,13 +9,13 @@ import aiohttp
 
 from ai.backend.common.errors import AddressRefused
 from ai.backend.infra.http.outbound import OutboundClient, OutboundFailed, networks, parse_url
-from ai.backend.manager.events.webhook_gateway import CallbackFailed
+from ai.backend.manager.events.webhook_gateway import WebhookFailed
 
 ID_HEADER = "X-BackendAI-Callback-Id"
 
 
 class HttpCallbackSender:
-    """Implements :class:`ai.backend.manager.events.webhook_gateway.CallbackSender`.
+    """Implements :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`.
 
     Redirects are not followed, and no body of a response is read.
     """
@@ -35,11 +35,11 @@ class HttpCallbackSender:
             target = parse_url(url, with_credentials=True)
             async with self._client.request("POST", target, headers=headers, json=body) as response:
                 if not 200 <= response.status < 300:
-                    raise CallbackFailed(f"status {response.status}")
+                    raise WebhookFailed(f"status {response.status}")
         except AddressRefused:
-            raise CallbackFailed("its address is in one of callbacks.refused-networks", may_pass=False) from None
+            raise WebhookFailed("its address is in one of callbacks.refused-networks", may_pass=False) from None
         except OutboundFailed:
-            raise CallbackFailed("there is no response") from None
+            raise WebhookFailed("there is no response") from None
 
     async def close(self) -> None:
         await self._client.close()

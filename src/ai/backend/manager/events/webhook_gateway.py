@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 
-class CallbackFailed(Exception):
+class WebhookFailed(Exception):
     """A callback was not taken. The text names neither the URL nor what was said.
 
     Attributes:
@@ -18,7 +18,7 @@ class CallbackFailed(Exception):
         self.may_pass = may_pass
 
 
-class CallbackSender(Protocol):
+class WebhookSender(Protocol):
     """Tells somebody out there."""
 
     async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:

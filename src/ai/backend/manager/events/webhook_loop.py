@@ -13,9 +13,9 @@ from ai.backend.common.ids import AccessKey, SessionId
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
-from ai.backend.manager.events.settings import CallbackSettings
-from ai.backend.manager.events.webhook_gateway import CallbackFailed, CallbackSender
-from ai.backend.manager.sessions.callbacks import Callback
+from ai.backend.manager.events.settings import WebhookSettings
+from ai.backend.manager.events.webhook_gateway import WebhookFailed, WebhookSender
+from ai.backend.manager.sessions.callbacks import Webhook
 from ai.backend.manager.sessions.store import SessionStore
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ _AT_ONCE = 64
 _BACKOFF = Backoff(1.0, 3600.0)
 
 
-class CallbackLoop(PeriodicLoop):
+class WebhookLoop(PeriodicLoop):
     """Each session's callbacks one after the other, at least once; those of different sessions at the same time.
 
     What is not told stays in the store, so a new manager goes on where the last one was killed.
@@ -32,7 +32,7 @@ class CallbackLoop(PeriodicLoop):
 
     period_s = 5.0
 
-    def __init__(self, store: SessionStore, sender: CallbackSender, clock: Clock, settings: CallbackSettings) -> None:
+    def __init__(self, store: SessionStore, sender: WebhookSender, clock: Clock, settings: WebhookSettings) -> None:
         super().__init__()
         self._store = store
         self._sender = sender
@@ -56,22 +56,22 @@ class CallbackLoop(PeriodicLoop):
                 self._busy[one.session_id] = one.access_key, task
                 task.add_done_callback(partial(self._let_go, one))
 
-    def _let_go(self, one: Callback, task: asyncio.Task[None]) -> None:
+    def _let_go(self, one: Webhook, task: asyncio.Task[None]) -> None:
         self._busy.pop(one.session_id, None)
         self._done.add(one.id)
         if not task.cancelled() and task.exception() is not None:  # it stays in the store
             log.error("could not note what became of a callback", exc_info=task.exception())
         self.wake()
 
-    async def _tell(self, one: Callback) -> None:
+    async def _tell(self, one: Webhook) -> None:
         try:
             await self._sender.send(one.url, one.id, one.body)
-        except CallbackFailed as e:
+        except WebhookFailed as e:
             await self._put_off(one, e)
         else:
             await self._store.drop_callback(one.id)
 
-    async def _put_off(self, one: Callback, why: CallbackFailed) -> None:
+    async def _put_off(self, one: Webhook, why: WebhookFailed) -> None:
         # The rest of the URL may be a secret.
         where, tried = urlsplit(one.url).hostname, one.attempts + 1
         if tried >= self._settings.attempts or not why.may_pass:

@@ -20,9 +20,9 @@ from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.gateway import AgentGateway
-from ai.backend.manager.images.jobs import carry_out
+from ai.backend.manager.images.jobs import await_job
 from ai.backend.manager.images.model import ContainerRegistry, FoundImage
-from ai.backend.manager.images.registries import RegistryBook
+from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.model import Session
@@ -36,7 +36,7 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_@+.-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Commitment:
+class Commit:
     """A commit that has begun. ``path`` is where the archive will be, below the agent's folder of archives; for an
     image of a registry its name."""
 
@@ -45,13 +45,13 @@ class Commitment:
     path: str
 
 
-class Commits:
+class CommitService:
     """One at a time for each session."""
 
     def __init__(
         self,
         store: ImageStore,
-        registries: RegistryBook,
+        registries: ContainerRegistries,
         finder: SessionFinder,
         gateway: AgentGateway,
         tasks: TaskService,
@@ -68,7 +68,7 @@ class Commits:
         self._clock = clock
         self._id_generator = id_generator
 
-    async def archive(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Commitment:
+    async def archive(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> Commit:
         """Make an archive on the agent's disk, named by the session and the time.
 
         Raises:
@@ -89,7 +89,7 @@ class Commits:
         )
         return await self._begin(caller, session, job, f"{folder}/{filename}", None)
 
-    async def image(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> Commitment:
+    async def image(self, caller: Caller, ref: str, name: str, *, owner_access_key: str | None = None) -> Commit:
         """Push an image of the session for its owner, who alone may use it then.
 
         Raises:
@@ -144,7 +144,7 @@ class Commits:
 
     async def _begin(
         self, caller: Caller, session: Session, job: ImageJob, path: str, registry: ContainerRegistry | None
-    ) -> Commitment:
+    ) -> Commit:
         agent = session.main.agent
         assert agent is not None
         asked: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
@@ -170,7 +170,7 @@ class Commits:
         refusal = await asyncio.shield(asked)
         if refusal is not None:
             raise refusal
-        return Commitment(session=session, task_id=task_id, path=path)
+        return Commit(session=session, task_id=task_id, path=path)
 
     async def _ask(self, agent: AgentId, job: ImageJob) -> None:
         """Have it begun. Raises NotSupported."""
@@ -187,7 +187,7 @@ class Commits:
         async def tell(state: ImageJobState) -> None:
             await progress.update(state.current, state.total, "writing the archive")
 
-        state = await carry_out(self._gateway, agent, job, tell)
+        state = await await_job(self._gateway, agent, job, tell)
         place = str(state.result.get("place", ""))
         if registry is not None:
             found = FoundImage(

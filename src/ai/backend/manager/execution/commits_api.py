@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.execution.commits import Commitment
+from ai.backend.manager.execution.commits import Commit
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.images.service import is_allowed
 
@@ -58,7 +58,7 @@ class ImagesApi:
         return {name: registry.url for name, registry in found.items() if is_allowed(name, allowed)}
 
 
-def _told(begun: Commitment) -> dict[str, Any]:
+def _told(begun: Commit) -> dict[str, Any]:
     return {
         "bgtask_id": str(begun.task_id),
         "kernel": str(begun.session.main.id),

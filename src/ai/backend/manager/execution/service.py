@@ -32,8 +32,8 @@ from ai.backend.infra.clock import IdGenerator
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.execution.settings import FileSettings
-from ai.backend.manager.idle.activity import ActivityBoard
-from ai.backend.manager.metrics.live import StatBoard
+from ai.backend.manager.idle.activity import ActivityTracker
+from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.settings import SessionSettings
@@ -95,11 +95,11 @@ class ExecutionService:
         store: SessionStore,
         finder: SessionFinder,
         gateway: AgentGateway,
-        stats: StatBoard,
+        stats: LiveMetrics,
         id_generator: IdGenerator,
         files: FileSettings,
         sessions: SessionSettings,
-        activity: ActivityBoard,
+        activity: ActivityTracker,
     ) -> None:
         self._activity = activity
         self._store = store

@@ -10,7 +10,7 @@ from ai.backend.manager.folders.files import FolderFiles
 from ai.backend.manager.folders.gateway import StorageGateway
 from ai.backend.manager.folders.loop import FolderLoop
 from ai.backend.manager.folders.mounts import MountResolver
-from ai.backend.manager.folders.owner_removal import LeavingFolders
+from ai.backend.manager.folders.owner_removal import FolderOwnerRemoval
 from ai.backend.manager.folders.quota_loop import QuotaLoop
 from ai.backend.manager.folders.quotas import QuotaService
 from ai.backend.manager.folders.service import FolderService
@@ -36,7 +36,7 @@ class Folders:
     volumes: VolumeService
     loop: FolderLoop
     quota_loop: QuotaLoop
-    leaving: LeavingFolders
+    leaving: FolderOwnerRemoval
 
     @classmethod
     def over(
@@ -69,7 +69,7 @@ class Folders:
                 id_generator=id_generator,
                 unmanaged=unmanaged,
             ),
-            leaving=LeavingFolders(store, loop.transitions),
+            leaving=FolderOwnerRemoval(store, loop.transitions),
             files=FolderFiles(storage, finder),
             sharing=FolderSharing(store, identities, finder, clock, id_generator),
             mounts=MountResolver(storage, finder, unmanaged),

@@ -16,7 +16,7 @@ _THERE = Condition(field="status", op="!=", value=FolderStatus.DELETE_COMPLETE.v
 _ALL = 1_000_000
 
 
-class LeavingFolders:
+class FolderOwnerRemoval:
     """Every method may be repeated where it was cut off.
 
     Raises:

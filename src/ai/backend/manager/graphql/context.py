@@ -14,7 +14,7 @@ from ai.backend.common.errors import BackendError, InvalidInput
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.infra.http.decode import refuse
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.model import Agent, Holding
+from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.composition.services import Services
 from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.limits import MAX_PAGE
@@ -38,7 +38,7 @@ class Context:
         self._wanted: set[SessionId] = set()
         self._dependencies: dict[SessionId, Session] = {}
         self._listed: set[AgentId] = set()
-        self._holdings: dict[str, Sequence[Holding]] = {}
+        self._holdings: dict[str, Sequence[KernelOccupancy]] = {}
         self._unjudged: dict[SessionId, Session] = {}
         self._judged: dict[SessionId, Mapping[str, Any]] = {}
         self._loading = asyncio.Lock()
@@ -79,7 +79,7 @@ class Context:
         self._listed.update(a.id for a in found)
         return [agents_graphql.agent_view(agent) for agent in found]
 
-    async def holdings(self, agent_id: str) -> Sequence[Holding]:
+    async def holdings(self, agent_id: str) -> Sequence[KernelOccupancy]:
         async with self._loading:
             if self._listed:
                 listed, self._listed = self._listed, set()

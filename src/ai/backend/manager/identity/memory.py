@@ -13,7 +13,7 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.memory_users import MemoryPeopleStore
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
-from ai.backend.manager.identity.store import KeypairSecret, Surroundings
+from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.model import ResourceGroup
@@ -77,10 +77,10 @@ class MemoryIdentityStore(MemoryPeopleStore):
         ]
         return sorted(found, key=lambda g: g.name)
 
-    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> Surroundings:
+    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
         user = self._users.get(user_id)
         storage = (QuotaScopeKind.USER, user.resource_policy if user is not None else "")
-        return Surroundings(
+        return UserScope(
             domain=self._domains.get(domain_name),
             groups=tuple(await self.groups(user_id=user_id)),
             policy=self._policies.get(policy),

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class MemoryPeopleStore:
-    """Implements :class:`ai.backend.manager.identity.store.PeopleStore`."""
+    """Implements :class:`ai.backend.manager.identity.store.UserStore`."""
 
     def __init__(self) -> None:
         self._domains: dict[str, Domain] = {}

@@ -32,7 +32,7 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity import tables
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
 from ai.backend.manager.identity.sql_users import SqlPeopleStore, keypair_of, keypair_row, users_of
-from ai.backend.manager.identity.store import KeypairSecret, Surroundings
+from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.resource_groups import tables as resource_groups_tables
@@ -128,16 +128,16 @@ class SqlIdentityStore(SqlPeopleStore):
             query = query.where(c.id.in_(select(m.group_id).where(m.user_id == user_id)))
         return [Group(**row._mapping) for row in await self._rows(query)]
 
-    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> Surroundings:
+    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
         given = {"domain": domain_name, "user": user_id, "policy": policy}
 
-        def work(s: Connection) -> Surroundings:
+        def work(s: Connection) -> UserScope:
             domain = s.execute(_ITS_DOMAIN, given).one_or_none()
             near = s.execute(_NEAR_GROUPS, given)
             groups = [(Group(**{c.name: row._mapping[c] for c in tables.groups.c}), row.is_mine) for row in near]
             found = s.execute(_ITS_POLICY, given).one_or_none()
             storage = s.execute(_ITS_STORAGE_POLICY, given).one_or_none()
-            return Surroundings(
+            return UserScope(
                 domain=Domain(**domain._mapping) if domain is not None else None,
                 groups=tuple(group for group, is_mine in groups if is_mine),
                 policy=ResourcePolicy(**found._mapping) if found is not None else None,

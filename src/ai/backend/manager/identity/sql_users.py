@@ -69,7 +69,7 @@ def keeping_an_admin(s: Connection, work: Callable[[], T]) -> T:
 
 
 class SqlPeopleStore:
-    """Implements :class:`ai.backend.manager.identity.store.PeopleStore`."""
+    """Implements :class:`ai.backend.manager.identity.store.UserStore`."""
 
     def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
         self._db = database

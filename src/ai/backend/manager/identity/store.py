@@ -13,11 +13,11 @@ from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypai
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resource_groups.model import ResourceGroup
 
-__all__ = ["IdentityStore", "KeypairSecret", "PeopleStore", "Surroundings"]
+__all__ = ["IdentityStore", "KeypairSecret", "UserScope", "UserStore"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class UserScope:
     """What bounds a user: the domain, the groups that they are in, by name, and the policies of keypair and user.
 
     ``model_stores`` are those groups whose models everybody may read, whether the user is in them or not.
@@ -30,7 +30,7 @@ class Surroundings:
     model_stores: tuple[Group, ...] = ()
 
 
-class PeopleStore(Protocol):
+class UserStore(Protocol):
     """Every method is one transaction.
 
     Where a change would leave nobody who can sign as a superadmin (an active user of that role with an active
@@ -85,7 +85,7 @@ class PeopleStore(Protocol):
         ...
 
 
-class IdentityStore(PeopleStore, Protocol):
+class IdentityStore(UserStore, Protocol):
     """Every method is one transaction. ``put_*`` insert or replace by primary key, or with ``only_new`` raise Conflict
     for one that is there. ``change_*`` set fields; None where there is no such object."""
 
@@ -101,7 +101,7 @@ class IdentityStore(PeopleStore, Protocol):
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]: ...
-    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> Surroundings: ...
+    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> UserScope: ...
     async def change_members(
         self, group_id: GroupId, *, add: Collection[UserId] = (), remove: Collection[UserId] = ()
     ) -> None:

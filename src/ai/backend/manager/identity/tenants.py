@@ -14,7 +14,7 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.folders.owner_removal import LeavingFolders
+from ai.backend.manager.folders.owner_removal import FolderOwnerRemoval
 from ai.backend.manager.identity.model import Domain, Group, ResourcePolicy, StoragePolicy
 from ai.backend.manager.identity.patch import named
 from ai.backend.manager.identity.service import IdentityService
@@ -25,7 +25,7 @@ from ai.backend.manager.sessions.store import SessionStore
 _FOR_DOMAIN_ADMINS = frozenset({"name", "description", "is_active", "integration_id"})
 
 
-class AdministrationService:
+class TenantService:
     """``values`` are fields of the object; those that are None are left as they are.
 
     Every method raises Forbidden for callers who are no superadmins, NotFound for what is to be changed and is not
@@ -38,7 +38,7 @@ class AdministrationService:
         store: IdentityStore,
         identity: IdentityService,
         sessions: SessionStore,
-        folders: LeavingFolders | None,
+        folders: FolderOwnerRemoval | None,
         clock: Clock,
         id_generator: IdGenerator,
         after_storage_policy: Sequence[PeriodicLoop] = (),

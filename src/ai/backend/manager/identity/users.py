@@ -20,7 +20,7 @@ from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.folders.owner_removal import LeavingFolders
+from ai.backend.manager.folders.owner_removal import FolderOwnerRemoval
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
 from ai.backend.manager.identity.passwords import check_password
 from ai.backend.manager.identity.patch import existing, named
@@ -46,7 +46,7 @@ _FOR_DOMAIN_ADMINS = frozenset(
 )
 
 
-class PeopleService:
+class UserService:
     """``values`` are fields; those that are None stay as they are.
 
     Every method raises NotFound for whom the caller does not see, Forbidden for whom they see and do not administrate,
@@ -58,7 +58,7 @@ class PeopleService:
         store: IdentityStore,
         identity: IdentityService,
         sessions: SessionService,
-        folders: LeavingFolders | None,
+        folders: FolderOwnerRemoval | None,
         clock: Clock,
         id_generator: IdGenerator,
         hash_password: Callable[[str], str],

@@ -21,7 +21,7 @@ pause is written at once, those that follow it together."""
 _FORGET_S = 3600.0
 
 
-class ActivityBoard:
+class ActivityTracker:
     """Every request to a session, and every piece of data of its terminals and tunnels, is a sign of its user."""
 
     def __init__(self, store: ActivityStore, clock: Clock) -> None:

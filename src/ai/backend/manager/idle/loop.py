@@ -42,7 +42,7 @@ class IdleLoop(PeriodicLoop):
         if self._clock.monotonic() - self._judged_at > _KEEP_S:
             self._windows = {}  # another manager may have led meanwhile, and has kept newer ones
         running = await self._sessions.by_status(JUDGED) if await self._idle.has_limits() else []
-        judged = await self._idle.judge(running, self._windows, measure=True)
+        judged = await self._idle.evaluate(running, self._windows, measure=True)
         self._windows = {one.session.id: one.usage for one in judged if one.usage is not None}
         now = self._judged_at = self._clock.monotonic()
         if self._windows and now - self._kept_at >= _KEEP_S:

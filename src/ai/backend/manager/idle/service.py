@@ -10,17 +10,17 @@ from typing import Any
 
 from ai.backend.common.ids import AccessKey, SessionId
 from ai.backend.common.states import SessionStatus
-from ai.backend.core.idle.evaluate import Subject, Verdict, judge
+from ai.backend.core.idle.evaluate import Subject, Verdict, evaluate
 from ai.backend.core.idle.rules import Limits, Rules, read_rules
 from ai.backend.core.idle.window import Window
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.identity.model import ResourcePolicy
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.idle.activity import WRITE_S, ActivityBoard
+from ai.backend.manager.idle.activity import WRITE_S, ActivityTracker
 from ai.backend.manager.idle.model import Activity
 from ai.backend.manager.idle.store import ActivityStore
-from ai.backend.manager.metrics.live import StatBoard
+from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.model import Kernel, Session
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ _SLACK_S = 2 * WRITE_S
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class IdleCheckResult:
     """``usage`` is what was judged by, where anything is measured."""
 
     session: Session
@@ -78,10 +78,10 @@ class IdleService:
     def __init__(
         self,
         activities: ActivityStore,
-        board: ActivityBoard,
+        board: ActivityTracker,
         identities: IdentityStore,
         config: ConfigStore,
-        stats: StatBoard,
+        stats: LiveMetrics,
         clock: Clock,
     ) -> None:
         self._activities = activities
@@ -122,9 +122,9 @@ class IdleService:
             )
         return {key: limits for key, limits in found.items() if limits != Limits()}
 
-    async def judge(
+    async def evaluate(
         self, sessions: Sequence[Session], windows: Mapping[SessionId, Window] | None = None, *, measure: bool = False
-    ) -> list[Judged]:
+    ) -> list[IdleCheckResult]:
         """The verdicts on those of the sessions that have limits and run.
 
         Args:
@@ -152,7 +152,7 @@ class IdleService:
                 last_access=max(_running_since(session), activity.last_access or session.created_at),
                 usage=usage,
             )
-            found.append(Judged(session, judge(subject, its, now=now, slack_s=_SLACK_S), usage))
+            found.append(IdleCheckResult(session, evaluate(subject, its, now=now, slack_s=_SLACK_S), usage))
         return found
 
     def _usage(
@@ -178,7 +178,7 @@ class IdleService:
         out (GraphQL ``idle_checks``)."""
         return {
             judged.session.id: {name: report.to_json() for name, report in judged.verdict.reports.items()}
-            for judged in await self.judge(sessions)
+            for judged in await self.evaluate(sessions)
         }
 
 

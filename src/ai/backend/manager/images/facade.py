@@ -8,15 +8,15 @@ from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.execution.commits import Commits
+from ai.backend.manager.execution.commits import CommitService
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.gateway import RegistryScanner
-from ai.backend.manager.images.preload import Spreading
-from ai.backend.manager.images.pulls import Provision
-from ai.backend.manager.images.registries import RegistryBook
+from ai.backend.manager.images.preload import ImagePreloader
+from ai.backend.manager.images.pulls import ImagePulls
+from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.rescan import Rescan
-from ai.backend.manager.images.service import Catalogue
+from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.tasks.service import TaskService
@@ -24,12 +24,12 @@ from ai.backend.manager.tasks.service import TaskService
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    catalogue: Catalogue
-    registries: RegistryBook
+    catalogue: ImageService
+    registries: ContainerRegistries
     rescan: Rescan
-    spreading: Spreading
-    commits: Commits
-    provision: Provision
+    spreading: ImagePreloader
+    commits: CommitService
+    provision: ImagePulls
 
     @classmethod
     def over(
@@ -47,15 +47,15 @@ class Images:
         clock: Clock,
         id_generator: IdGenerator,
     ) -> Images:
-        registries = RegistryBook(config)
-        catalogue = Catalogue(store, agents, identities, identity, registries)
-        provision = Provision(store, registries)
+        registries = ContainerRegistries(config)
+        catalogue = ImageService(store, agents, identities, identity, registries)
+        provision = ImagePulls(store, registries)
         rescan = Rescan(store, scanner, registries, tasks, clock)
         return cls(
             catalogue=catalogue,
             registries=registries,
             rescan=rescan,
-            spreading=Spreading(catalogue, agents, provision, gateway, tasks, id_generator),
-            commits=Commits(store, registries, finder, gateway, tasks, config, clock, id_generator),
+            spreading=ImagePreloader(catalogue, agents, provision, gateway, tasks, id_generator),
+            commits=CommitService(store, registries, finder, gateway, tasks, config, clock, id_generator),
             provision=provision,
         )

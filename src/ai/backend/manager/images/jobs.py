@@ -15,7 +15,7 @@ _PATIENCE = 60
 """How often in a row an agent may fail to answer before it counts as gone."""
 
 
-async def carry_out(
+async def await_job(
     gateway: AgentGateway,
     agent: AgentId,
     job: ImageJob,

@@ -14,25 +14,25 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.images.jobs import carry_out
+from ai.backend.manager.images.jobs import await_job
 from ai.backend.manager.images.model import Image
-from ai.backend.manager.images.pulls import Provision
+from ai.backend.manager.images.pulls import ImagePulls
 from ai.backend.manager.images.registries import require_superadmin
-from ai.backend.manager.images.service import Catalogue
+from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.images.targets import chosen_agents
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
 
 _AT_ONCE = 8
 
 
-class Spreading:
+class ImagePreloader:
     """Both begin a background task that counts agents; agents that fail are named in its last message."""
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        catalogue: ImageService,
         agents: AgentStore,
-        provision: Provision,
+        provision: ImagePulls,
         gateway: AgentGateway,
         tasks: TaskService,
         id_generator: IdGenerator,
@@ -113,7 +113,7 @@ class Spreading:
             asked = job(agent, str(self._id_generator.uuid()))
             async with free:
                 try:
-                    await carry_out(self._gateway, agent.id, asked, _teller(progress, agent, lambda: done, len(agents)))
+                    await await_job(self._gateway, agent.id, asked, _teller(progress, agent, lambda: done, len(agents)))
                 except BackendError as e:
                     failures[agent.id] = e
             done += 1

@@ -9,12 +9,12 @@ import msgspec
 from ai.backend.common.images import registry_of
 from ai.backend.common.wire.agent import CreateKernels, KernelSpec, RegistryAccess
 from ai.backend.manager.images.model import AutoPull, RegisteredImage
-from ai.backend.manager.images.registries import RegistryBook
+from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.store import ImageStore
 
 
-class Provision:
-    def __init__(self, store: ImageStore, registries: RegistryBook) -> None:
+class ImagePulls:
+    def __init__(self, store: ImageStore, registries: ContainerRegistries) -> None:
         self._store = store
         self._registries = registries
 

@@ -52,7 +52,7 @@ def check_registry(registry: ContainerRegistry) -> ContainerRegistry:
     return registry
 
 
-class RegistryBook:
+class ContainerRegistries:
     """Reads and writes them."""
 
     def __init__(self, config: ConfigStore) -> None:

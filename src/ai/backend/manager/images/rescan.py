@@ -13,7 +13,7 @@ from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.images.gateway import RegistryScanner
 from ai.backend.manager.images.model import ContainerRegistry, FoundImage, ScanStep
-from ai.backend.manager.images.registries import RegistryBook, require_superadmin
+from ai.backend.manager.images.registries import ContainerRegistries, require_superadmin
 from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.tasks.service import TaskProgress, TaskService
 from ai.backend.plugin.crash_points import crash_point
@@ -63,7 +63,7 @@ class Rescan:
         self,
         store: ImageStore,
         scanner: RegistryScanner,
-        registries: RegistryBook,
+        registries: ContainerRegistries,
         tasks: TaskService | None,
         clock: Clock,
     ) -> None:
@@ -74,7 +74,9 @@ class Rescan:
         self._clock = clock
 
     @classmethod
-    def alone(cls, store: ImageStore, scanner: RegistryScanner, registries: RegistryBook, clock: Clock) -> Rescan:
+    def alone(
+        cls, store: ImageStore, scanner: RegistryScanner, registries: ContainerRegistries, clock: Clock
+    ) -> Rescan:
         """Outside of a manager, where only :meth:`scan` can be called."""
         return cls(store, scanner, registries, None, clock)
 

@@ -23,7 +23,7 @@ from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import AutoPull, Image, ImageAlias, RegisteredImage
-from ai.backend.manager.images.registries import RegistryBook, require_superadmin
+from ai.backend.manager.images.registries import ContainerRegistries, require_superadmin
 from ai.backend.manager.images.store import ImageStore
 
 _OPERATION = "operation"
@@ -44,7 +44,7 @@ class ImageFilter:
     scaling_group: str | None = None
 
 
-class Catalogue:
+class ImageService:
     """See the module."""
 
     def __init__(
@@ -53,7 +53,7 @@ class Catalogue:
         agents: AgentStore,
         identities: IdentityStore,
         identity: IdentityService,
-        registries: RegistryBook,
+        registries: ContainerRegistries,
     ) -> None:
         self._store = store
         self._agents = agents

@@ -31,7 +31,7 @@ class _Node:
     families: Sequence[MetricFamily]
 
 
-class StatBoard:
+class LiveMetrics:
     """What the agents told last. Lost with the process but for what :meth:`flush` has written."""
 
     def __init__(self, store: SessionStore, *, clock: Callable[[], float] = time.monotonic) -> None:

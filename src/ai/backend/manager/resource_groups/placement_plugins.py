@@ -6,7 +6,7 @@ import logging
 from functools import cache
 from importlib.metadata import entry_points
 
-from ai.backend.core.scheduling.index.agents import Demand, Fleet
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.placement.strategies import PLACEMENTS, Placement, Rng
 from ai.backend.plugin.placement import ENTRY_POINT_GROUP, Candidate, PlacementPlugin
 
@@ -37,7 +37,7 @@ def plugged(name: str) -> Placement | None:
 def adapt(name: str, plugin: PlacementPlugin) -> Placement:
     """A plugin that fails or names no candidate is told in the log, and the fallback decides."""
 
-    def choose(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
+    def choose(fleet: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
         scope &= demand.fit()
         if not scope:
             return -1

@@ -37,7 +37,7 @@ def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> Re
     return bounded(names, total_resource_slots)
 
 
-class QuotaBook:
+class QuotaUsage:
     """Counts over all resource groups, from the kernels themselves, so that nothing can drift."""
 
     def __init__(self, sessions: SessionStore, identities: IdentityStore) -> None:

@@ -18,13 +18,13 @@ from ai.backend.core.allocation.variants import features_of, version_of
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.capabilities import DeviceReader
 from ai.backend.manager.agents.gateway import AgentGateway
-from ai.backend.manager.agents.model import Agent, Holding, SlotTypeInfo
+from ai.backend.manager.agents.model import Agent, KernelOccupancy, SlotTypeInfo
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import merge_images
-from ai.backend.manager.metrics.live import StatBoard
+from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.resources.model import OfferedVariant, PresetCheck, ResourcePreset
 from ai.backend.manager.resources.quotas import policy_limits, scope_limits
@@ -68,7 +68,7 @@ class ClusterService:
         sessions: SessionStore,
         identity: IdentityService,
         slots: SlotCatalogue,
-        stats: StatBoard,
+        stats: LiveMetrics,
         gateway: AgentGateway,
         devices: DeviceReader,
     ) -> None:
@@ -164,11 +164,11 @@ class ClusterService:
         alive = (a for a in agents if a.scaling_group in open_groups and a.status is AgentStatus.ALIVE)
         return merge_variants(alive, self._devices)
 
-    async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[Holding]]:
+    async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
         """What occupies agents, by agent; for those who may see agents."""
         if not caller.sees_all:
             return {}
-        found: dict[str, list[Holding]] = {}
+        found: dict[str, list[KernelOccupancy]] = {}
         for holding in await self._sessions.held([AgentId(agent_id) for agent_id in agent_ids]):
             found.setdefault(holding.agent, []).append(holding)
         return found

@@ -21,7 +21,7 @@ SAMPLE_S = 60.0
 """So often what is held is looked at and added to the average, whether anybody waits or not."""
 
 
-class ShareBook:
+class FairShareAccounting:
     """Between two samples what is held now counts as having been held all the time."""
 
     def __init__(

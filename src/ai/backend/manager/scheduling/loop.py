@@ -12,8 +12,8 @@ from ai.backend.common.errors import BackendError, InsufficientResource, StaleVe
 from ai.backend.common.ids import AgentId, SessionId
 from ai.backend.common.states import KernelEventReason, SessionStatus
 from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionScheduled, SessionStartOverRequested
-from ai.backend.core.scheduling.decide import Board, decide
-from ai.backend.core.scheduling.index.agent_state import MakeCache
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
+from ai.backend.core.scheduling.index.agent_state import NodeClassCache
 from ai.backend.core.scheduling.options import DEFAULT_ORDER, GroupOptions, order_name, read
 from ai.backend.core.scheduling.ordering.fair_share import occupied
 from ai.backend.core.scheduling.plan import Placement, Plan, Skip, SkipReason
@@ -25,11 +25,11 @@ from ai.backend.infra.process.memory import collector_paused
 from ai.backend.manager.agents.capabilities import DeviceReader, from_allocation
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.images.service import Catalogue
+from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, plugged
-from ai.backend.manager.resources.quotas import QuotaBook
-from ai.backend.manager.scheduling.fair_share import ShareBook
+from ai.backend.manager.resources.quotas import QuotaUsage
+from ai.backend.manager.scheduling.fair_share import FairShareAccounting
 from ai.backend.manager.scheduling.snapshot import build_snapshot, running_sessions, scope_of
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.sessions.changes import Change
@@ -73,9 +73,9 @@ class _Memory:
     The board is compared with what is stored in each pass, and anew with a new one in every hundredth.
     """
 
-    makes: MakeCache
+    makes: NodeClassCache
     last_agent: AgentId | None = None
-    board: Board | None = None
+    board: IncrementalScheduler | None = None
     passes: int = 0
 
     def decide(self, snapshot: Snapshot, policy: Policy, *, now: datetime, rng: Rng) -> Plan:
@@ -84,9 +84,9 @@ class _Memory:
         board, self.board = self.board, None  # after a failure its state is unknown, and it is not used again
         with collector_paused():
             if board is None or not board.renew(snapshot):
-                board = Board(snapshot, self.makes)
+                board = IncrementalScheduler(snapshot, self.makes)
             elif self.passes % _COMPARED == 0:
-                new = Board(snapshot, self.makes)
+                new = IncrementalScheduler(snapshot, self.makes)
                 if new.free != board.free:
                     log.error("the board of resource group %s has drifted, and is made anew", snapshot.resource_group)
                 board = new
@@ -109,7 +109,7 @@ class ScheduleLoop(PeriodicLoop):
         shares: ShareStore,
         devices: DeviceReader,
         rng: random.Random | None = None,
-        images: Catalogue | None = None,
+        images: ImageService | None = None,
         key_id: Callable[[], str] = str,
     ) -> None:
         super().__init__()
@@ -119,13 +119,13 @@ class ScheduleLoop(PeriodicLoop):
         self._sessions = sessions
         self._agents = agents
         self._identities = identities
-        self._quotas = QuotaBook(sessions, identities)
-        self._shares = ShareBook(shares, sessions, agents, identities, clock)
+        self._quotas = QuotaUsage(sessions, identities)
+        self._shares = FairShareAccounting(shares, sessions, agents, identities, clock)
         self._writer = writer
         self._clock = clock
         self._settings = settings
         self._rng = rng or random.Random()
-        self._makes = MakeCache()
+        self._makes = NodeClassCache()
         self._memories: dict[str, _Memory] = {}
 
     async def once(self) -> None:

@@ -35,14 +35,14 @@ from ai.backend.manager.agents.capabilities import (
     needs_of,
     to_allocation,
 )
-from ai.backend.manager.agents.model import Agent, Holding
+from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.resources.quotas import quota_names
 from ai.backend.manager.sessions.model import Session
 
 log = logging.getLogger(__name__)
 
 
-def agent_view(agent: Agent, holdings: Iterable[Holding], devices: DeviceReader) -> AgentView:
+def agent_view(agent: Agent, holdings: Iterable[KernelOccupancy], devices: DeviceReader) -> AgentView:
     """What the planner sees. What healthy devices have and the agent does not offer is kept from everybody."""
     plugins = devices.plugins_of(agent)
     totals: dict[str, Decimal] = {}
@@ -136,7 +136,7 @@ def pending_session(
 def build_snapshot(
     resource_group: str,
     agents: Sequence[Agent],
-    holdings: Sequence[Holding],
+    holdings: Sequence[KernelOccupancy],
     pending: Sequence[Session],
     dependencies: Mapping[SessionId, Session],
     quotas: Mapping[str, Quota],
@@ -144,7 +144,7 @@ def build_snapshot(
 ) -> Snapshot:
     """One resource group as the scheduler sees it. ``quotas``: those that limit, by
     :func:`ai.backend.manager.resources.quotas.quota_names`."""
-    by_agent: dict[str, list[Holding]] = {}
+    by_agent: dict[str, list[KernelOccupancy]] = {}
     for holding in holdings:
         by_agent.setdefault(holding.agent, []).append(holding)
     return Snapshot(

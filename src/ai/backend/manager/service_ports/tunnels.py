@@ -13,7 +13,7 @@ from ai.backend.common.wire.execution import ArgumentValue, OpenPort, ServiceSta
 from ai.backend.common.wire.link import AgentCommands, ByteStream
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.gateway import AgentGateway
-from ai.backend.manager.idle.activity import ActivityBoard
+from ai.backend.manager.idle.activity import ActivityTracker
 from ai.backend.manager.service_ports.settings import TunnelSettings
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.model import Session
@@ -36,7 +36,7 @@ class Tunnel:
     """A :class:`~ai.backend.common.wire.link.ByteStream` that counts among those of its session until it is closed."""
 
     def __init__(
-        self, stream: ByteStream, session: Session, counts: Counter[SessionId], activity: ActivityBoard
+        self, stream: ByteStream, session: Session, counts: Counter[SessionId], activity: ActivityTracker
     ) -> None:
         self._stream = stream
         self._session = session.id
@@ -72,7 +72,7 @@ class TunnelService:
     """Connects; whoever asked carries the bytes and closes."""
 
     def __init__(
-        self, finder: SessionFinder, gateway: AgentGateway, settings: TunnelSettings, activity: ActivityBoard
+        self, finder: SessionFinder, gateway: AgentGateway, settings: TunnelSettings, activity: ActivityTracker
     ) -> None:
         self._activity = activity
         self._finder = finder

@@ -15,7 +15,7 @@ _TOLD = ("reason", "result", "exitCode")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Callback:
+class Webhook:
     """One event that a session's ``callback_url`` has not heard yet.
 
     Attributes:

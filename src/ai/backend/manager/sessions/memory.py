@@ -12,10 +12,10 @@ from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, Kerne
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
 from ai.backend.core.lifecycle.kernel import HOLDING
-from ai.backend.manager.agents.model import Agent, Holding
+from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import Page
-from ai.backend.manager.sessions.callbacks import Callback, callback_body, owed_callbacks
+from ai.backend.manager.sessions.callbacks import Webhook, callback_body, owed_callbacks
 from ai.backend.manager.sessions.changes import Change, ObservationAck, slot_deltas
 from ai.backend.manager.sessions.events import Event, EventDraft
 from ai.backend.manager.sessions.model import OwnerLimits, Session, SessionQuery, SlotAudit, too_many_sessions
@@ -31,7 +31,7 @@ class Memory:
     agents: dict[AgentId, Agent] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     event_id: int = 0
-    callbacks: dict[int, Callback] = field(default_factory=dict)
+    callbacks: dict[int, Webhook] = field(default_factory=dict)
     callback_id: int = 0
     logs: dict[KernelId, bytes] = field(default_factory=dict)
     acks: dict[AgentId, tuple[int, int]] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class MemorySessionStore:
     def _emit(self, session: Session, drafts: Sequence[EventDraft], at: datetime) -> None:
         for draft in owed_callbacks(session, drafts):
             self._memory.callback_id += 1
-            self._memory.callbacks[self._memory.callback_id] = Callback(
+            self._memory.callbacks[self._memory.callback_id] = Webhook(
                 id=self._memory.callback_id,
                 session_id=session.id,
                 access_key=session.access_key,
@@ -179,9 +179,9 @@ class MemorySessionStore:
     async def on_agent(self, agent_id: AgentId) -> list[Session]:
         return [s for s in self._live if any(k.agent == agent_id for k in s.kernels)]
 
-    async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
+    async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         return [
-            Holding(
+            KernelOccupancy(
                 kernel_id=k.id,
                 session_id=s.id,
                 agent=k.agent,
@@ -277,8 +277,8 @@ class MemorySessionStore:
     async def last_event_id(self) -> int:
         return self._memory.events[-1].id if self._memory.events else 0
 
-    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
-        first: dict[SessionId, Callback] = {}
+    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
+        first: dict[SessionId, Webhook] = {}
         for one in self._memory.callbacks.values():
             first.setdefault(one.session_id, one)
         return sorted((c for c in first.values() if c.due_at <= now), key=lambda c: (c.due_at, c.id))[:limit]

@@ -23,7 +23,7 @@ from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.metrics.live import StatBoard
+from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions.access import sees
 from ai.backend.manager.sessions.changes import Change
@@ -70,7 +70,7 @@ class SessionService:
         factory: SessionFactory,
         finder: SessionFinder,
         identity: IdentityService,
-        stats: StatBoard,
+        stats: LiveMetrics,
         bus: Bus,
         clock: Clock,
         settings: SessionSettings,

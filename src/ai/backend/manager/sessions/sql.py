@@ -21,19 +21,19 @@ from ai.backend.core.lifecycle.kernel import HOLDING
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.batching import chunks
 from ai.backend.manager.agents import tables as agents_tables
-from ai.backend.manager.agents.model import Holding
+from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.artifacts.sql import link_artifacts
 from ai.backend.manager.folders.sql import link_mounts
 from ai.backend.manager.identity import tables as identity_tables
 from ai.backend.manager.query.model import Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
 from ai.backend.manager.sessions import tables
-from ai.backend.manager.sessions.callbacks import Callback
+from ai.backend.manager.sessions.callbacks import Webhook
 from ai.backend.manager.sessions.changes import Change, ObservationAck, slot_deltas
 from ai.backend.manager.sessions.events import Event, EventDraft
 from ai.backend.manager.sessions.model import Kernel, OwnerLimits, Session, SessionQuery, SlotAudit, too_many_sessions
 from ai.backend.manager.sessions.network import SessionNetwork, lasting
-from ai.backend.manager.sessions.sql_bulk import Gatherer, check_versions, move_slots, update_many
+from ai.backend.manager.sessions.sql_bulk import BatchWriter, check_versions, move_slots, update_many
 from ai.backend.manager.sessions.sql_outbox import acknowledge, insert_events, read_due_callbacks, read_events
 from ai.backend.manager.sessions.store import UNLIMITED
 
@@ -87,7 +87,7 @@ class SqlSessionStore:
     def __init__(self, database: Database) -> None:
         self._db = database
         # Where each transaction costs round trips, creations that come at once share their statements.
-        self._gatherer = Gatherer(self._insert_all, self._insert_one) if database.is_shared else None
+        self._gatherer = BatchWriter(self._insert_all, self._insert_one) if database.is_shared else None
 
     async def insert(
         self,
@@ -260,7 +260,7 @@ class SqlSessionStore:
         owners = select(tables.kernels.c.session_id).where(tables.kernels.c.agent == agent_id)
         return await self._select(tables.LIVE, tables.sessions.c.id.in_(owners))
 
-    async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
+    async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         c = tables.kernels.c
         query = (
             select(
@@ -278,9 +278,9 @@ class SqlSessionStore:
             .where(c.agent.in_(list(agent_ids)), c.status.in_(HOLDING))
         )
 
-        def work(s: Connection) -> list[Holding]:
+        def work(s: Connection) -> list[KernelOccupancy]:
             return [
-                Holding(
+                KernelOccupancy(
                     kernel_id=kernel_id,
                     session_id=session_id,
                     agent=agent,
@@ -433,7 +433,7 @@ class SqlSessionStore:
 
         return await self._db.run_read(work)
 
-    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
+    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
         return await self._db.run_read(lambda s: read_due_callbacks(s, now, limit))
 
     async def put_off_callback(self, callback_id: int, *, attempts: int, due_at: datetime) -> None:

@@ -71,7 +71,7 @@ class _Waiting:
     done: asyncio.Future[None]
 
 
-class Gatherer:
+class BatchWriter:
     """Takes items one by one and writes those that came meanwhile together.
 
     If a batch fails its items are written one by one, so that each has its own fate.

@@ -8,7 +8,7 @@ from datetime import datetime
 from sqlalchemy import Connection, delete, func, insert, select
 
 from ai.backend.manager.sessions import tables
-from ai.backend.manager.sessions.callbacks import Callback, callback_body, owed_callbacks
+from ai.backend.manager.sessions.callbacks import Webhook, callback_body, owed_callbacks
 from ai.backend.manager.sessions.changes import ObservationAck
 from ai.backend.manager.sessions.events import Event, EventDraft
 from ai.backend.manager.sessions.model import Session
@@ -58,11 +58,11 @@ def read_events(s: Connection, after_id: int, limit: int) -> list[Event]:
     return [Event(**row._mapping) for row in rows]
 
 
-def read_due_callbacks(s: Connection, now: datetime, limit: int) -> list[Callback]:
+def read_due_callbacks(s: Connection, now: datetime, limit: int) -> list[Webhook]:
     c = tables.session_callbacks.c
     first = select(func.min(c.id)).group_by(c.session_id)
     due = select(tables.session_callbacks).where(c.id.in_(first), c.due_at <= now).order_by(c.due_at, c.id).limit(limit)
-    return [Callback(**row._mapping) for row in s.execute(due)]
+    return [Webhook(**row._mapping) for row in s.execute(due)]
 
 
 def acknowledge(s: Connection, ack: ObservationAck) -> None:

@@ -19,9 +19,9 @@ from ai.backend.common.ids import (
 )
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import SessionStatus
-from ai.backend.manager.agents.model import Holding
+from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.query.model import Page
-from ai.backend.manager.sessions.callbacks import Callback
+from ai.backend.manager.sessions.callbacks import Webhook
 from ai.backend.manager.sessions.changes import Change, ObservationAck
 from ai.backend.manager.sessions.events import Event, EventDraft
 from ai.backend.manager.sessions.model import OwnerLimits, Session, SessionQuery, SlotAudit
@@ -85,7 +85,7 @@ class SessionStore(Protocol):
         """Live sessions with a kernel there."""
         ...
 
-    async def held(self, agent_ids: Collection[AgentId]) -> list[Holding]:
+    async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]:
         """Every kernel that holds slots there."""
         ...
 
@@ -133,7 +133,7 @@ class SessionStore(Protocol):
     async def events_after(self, after_id: int, *, limit: int = 1000) -> list[Event]: ...
     async def last_event_id(self) -> int: ...
 
-    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Callback]:
+    async def due_callbacks(self, now: datetime, *, limit: int) -> list[Webhook]:
         """Of each session the first callback that it owes, if that is due by now. ``insert`` and ``save`` write them
         with the events."""
         ...

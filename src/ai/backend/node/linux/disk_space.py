@@ -14,7 +14,7 @@ from pathlib import Path
 LEAST_SHARE = 20  # a twentieth of a small file system is enough of a reserve
 
 
-def lacks_room(path: Path, reserve_bytes: int) -> bool:
+def is_low(path: Path, reserve_bytes: int) -> bool:
     """Whether the file system of ``path`` has less left than the reserve, or than a twentieth of it if that is less."""
     try:
         found = os.statvfs(path)

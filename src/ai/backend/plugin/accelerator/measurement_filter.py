@@ -15,7 +15,7 @@ PER_ANSWER_LIMIT = 8192
 _KEY = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")
 
 
-class Sieve:
+class MeasurementFilter:
     """Checks the measurements of one source. Remembers its keys, so that it cannot invent new ones for ever."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from ai.backend.common.names import check_slot_name
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.build import build_alloc_map
 from ai.backend.plugin.accelerator import AttachedDevice, NodeInfo
-from ai.backend.plugin.accelerator.shapes import BadAnswer, settled
+from ai.backend.plugin.accelerator.shapes import InvalidResponse, normalized
 
 MAX_DEVICES = 4096
 MAX_SLOTS = 256
@@ -45,34 +45,34 @@ def _shown(value: object) -> str:
 def _bounded(method: str, answer: Any, limit: int) -> Any:
     """An answer of several things, counted before it is looked at."""
     if isinstance(answer, Sequence | Mapping) and not isinstance(answer, str | bytes) and len(answer) > limit:
-        raise BadAnswer(f"has {len(answer)} entries; {limit} are allowed")
+        raise InvalidResponse(f"has {len(answer)} entries; {limit} are allowed")
     if not isinstance(answer, Sequence | Mapping) or isinstance(answer, str | bytes):
-        raise BadAnswer(f"is a {type(answer).__name__}")
-    return settled(method, answer)
+        raise InvalidResponse(f"is a {type(answer).__name__}")
+    return normalized(method, answer)
 
 
 def _text(where: str, text: str | None, limit: int = _TEXT) -> None:
     if text is not None and len(text) > limit:
-        raise BadAnswer(f"{where} is {len(text)} characters long; {limit} are allowed")
+        raise InvalidResponse(f"{where} is {len(text)} characters long; {limit} are allowed")
 
 
 def _number(where: str, value: float | None) -> None:
     if value is not None and not (math.isfinite(value) and 0 <= value < 2**63):
-        raise BadAnswer(f"{where} is {_shown(value)}")
+        raise InvalidResponse(f"{where} is {_shown(value)}")
 
 
 def _amount(where: str, value: Decimal) -> None:
     if not value.is_finite() or not 0 <= value <= _MAX_AMOUNT:
-        raise BadAnswer(f"{where} is {value if value.adjusted() < 40 else 'too large'}")
+        raise InvalidResponse(f"{where} is {value if value.adjusted() < 40 else 'too large'}")
 
 
 def _slot_name(where: str, name: str, foreign: Callable[[str], str | None]) -> None:
     try:
         check_slot_name(name)
     except InvalidName:
-        raise BadAnswer(f"{where} has the malformed slot name {_shown(name)}") from None
+        raise InvalidResponse(f"{where} has the malformed slot name {_shown(name)}") from None
     if (owner := foreign(name)) is not None:
-        raise BadAnswer(f"{where} has the slot {name}, which belongs to the plugin {owner}")
+        raise InvalidResponse(f"{where} has the slot {name}, which belongs to the plugin {owner}")
 
 
 # ---- devices
@@ -96,30 +96,30 @@ def devices(
     seen: set[DeviceId] = set()
     for number, device in enumerate(found):
         if not device.device_id:
-            raise BadAnswer(f"device {number} has no device_id")
+            raise InvalidResponse(f"device {number} has no device_id")
         _text(f"device {number}: device_id", device.device_id, 128)
         where = f"device {_shown(device.device_id)}"
         if not device.device_id.isprintable():
-            raise BadAnswer(f"{where}: device_id has characters that do not print")
+            raise InvalidResponse(f"{where}: device_id has characters that do not print")
         if device.device_id in seen:
-            raise BadAnswer(f"{where} is listed twice")
+            raise InvalidResponse(f"{where} is listed twice")
         seen.add(device.device_id)
         if device.device_name != key:
-            raise BadAnswer(f"{where}: device_name is {_shown(device.device_name)} instead of {key!r}")
+            raise InvalidResponse(f"{where}: device_name is {_shown(device.device_name)} instead of {key!r}")
         _facts(where, device, ids)
         for slot in device.slots:
             _slot_name(where, slot.slot_name, foreign)
             _slot(f"{where}: {slot.slot_name}", slot, types)
             if quanta.setdefault(slot.slot_name, slot.quantum) != slot.quantum:
-                raise BadAnswer(f"{where}: {slot.slot_name}: quantum differs from that of other devices")
+                raise InvalidResponse(f"{where}: {slot.slot_name}: quantum differs from that of other devices")
         if len({slot.slot_name for slot in device.slots}) != len(device.slots):
-            raise BadAnswer(f"{where} has a slot twice")
+            raise InvalidResponse(f"{where} has a slot twice")
     return found
 
 
 def _facts(where: str, device: ComputeDevice, ids: set[DeviceId]) -> None:
     if device.numa_node is not None and not 0 <= device.numa_node < 1 << 16:
-        raise BadAnswer(f"{where}: numa_node is {device.numa_node}; an unknown node is None")
+        raise InvalidResponse(f"{where}: numa_node is {device.numa_node}; an unknown node is None")
     for name in ("hw_location", "model_name"):
         _text(f"{where}: {name}", getattr(device, name))
     _text(f"{where}: health_reason", device.health_reason, _LONG_TEXT)
@@ -127,7 +127,9 @@ def _facts(where: str, device: ComputeDevice, ids: set[DeviceId]) -> None:
     _number(f"{where}: processing_units", device.processing_units)
     for name in ("slots", "compute_units", "precision_support", "partitioning_support", "variant_properties"):
         if len(getattr(device, name)) > MAX_ENTRIES:
-            raise BadAnswer(f"{where}: {name} has {len(getattr(device, name))} entries; {MAX_ENTRIES} are allowed")
+            raise InvalidResponse(
+                f"{where}: {name} has {len(getattr(device, name))} entries; {MAX_ENTRIES} are allowed"
+            )
     if device.memory_spec is not None:
         for name in device.memory_spec.__slots__:
             value = getattr(device.memory_spec, name)
@@ -146,10 +148,10 @@ def _facts(where: str, device: ComputeDevice, ids: set[DeviceId]) -> None:
             _text(f"{where}: variant_properties", part, 128)
     for link in device.links:
         if link.peer not in ids or link.peer == device.device_id:
-            raise BadAnswer(f"{where}: links lead to the unknown device {_shown(link.peer)}")
+            raise InvalidResponse(f"{where}: links lead to the unknown device {_shown(link.peer)}")
         _number(f"{where}: links: bandwidth_gib_s", link.bandwidth_gib_s)
     if len(device.links) > len(ids):
-        raise BadAnswer(f"{where}: links has {len(device.links)} entries for {len(ids)} devices")
+        raise InvalidResponse(f"{where}: links has {len(device.links)} entries for {len(ids)} devices")
 
 
 def _slot(where: str, slot: DeviceSlot, types: Mapping[SlotName, SlotType]) -> None:
@@ -157,13 +159,13 @@ def _slot(where: str, slot: DeviceSlot, types: Mapping[SlotName, SlotType]) -> N
     _amount(f"{where}: quantum", slot.quantum)
     _text(f"{where}: exclusive_group", slot.exclusive_group, 128)
     if slot.quantum < _MIN_QUANTUM:
-        raise BadAnswer(f"{where}: quantum is {slot.quantum}")
+        raise InvalidResponse(f"{where}: quantum is {slot.quantum}")
     if slot.slot_name not in types:
-        raise BadAnswer(f"{where} is none of configurable_slots")
+        raise InvalidResponse(f"{where} is none of configurable_slots")
     if slot.slot_type is not types[slot.slot_name]:
-        raise BadAnswer(f"{where} is of type {slot.slot_type}, in configurable_slots {types[slot.slot_name]}")
+        raise InvalidResponse(f"{where} is of type {slot.slot_type}, in configurable_slots {types[slot.slot_name]}")
     if slot.slot_type is not SlotType.COUNT and slot.quantum != 1:
-        raise BadAnswer(f"{where}: quantum is {slot.quantum}; only counts have fractions")
+        raise InvalidResponse(f"{where}: quantum is {slot.quantum}; only counts have fractions")
 
 
 # ---- the rest
@@ -176,12 +178,12 @@ def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[Slot
     for number, display in enumerate(found):
         _slot_name(f"entry {number}", display.slot_name, foreign)
         if display.slot_name in seen:
-            raise BadAnswer(f"{display.slot_name} is listed twice")
+            raise InvalidResponse(f"{display.slot_name} is listed twice")
         seen.add(display.slot_name)
         for name in ("description", "human_readable_name", "display_unit", "display_icon"):
             _text(f"{display.slot_name}: {name}", getattr(display, name))
         if not 0 <= display.number_round_length <= 20:
-            raise BadAnswer(f"{display.slot_name}: number_round_length is {display.number_round_length}")
+            raise InvalidResponse(f"{display.slot_name}: number_round_length is {display.number_round_length}")
     return found
 
 
@@ -197,10 +199,10 @@ def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[Sl
             totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
     for name, amount in found.items():
         if name not in known:
-            raise BadAnswer(f"has {_shown(name)}, which is none of configurable_slots")
+            raise InvalidResponse(f"has {_shown(name)}, which is none of configurable_slots")
         _amount(name, amount)
         if amount > totals.get(name, Decimal(0)):
-            raise BadAnswer(f"offers {amount} {name}; the devices have {totals.get(name, 0)}")
+            raise InvalidResponse(f"offers {amount} {name}; the devices have {totals.get(name, 0)}")
     return found
 
 
@@ -210,7 +212,7 @@ def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
     for space in found:
         _text("namespace", space.namespace, 128)
         if len(space.features) > MAX_ENTRIES:
-            raise BadAnswer(f"{space.namespace}: features has {len(space.features)} entries")
+            raise InvalidResponse(f"{space.namespace}: features has {len(space.features)} entries")
         for feature in space.features:
             for text in (feature.name, *feature.ordered_values):
                 _text(f"{space.namespace}: features", text, 128)
@@ -223,7 +225,7 @@ def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ..
     ids = held.device_ids()
     for device in found:
         if device.device_id not in ids:
-            raise BadAnswer(f"has the device {_shown(device.device_id)}, which is not allocated")
+            raise InvalidResponse(f"has the device {_shown(device.device_id)}, which is not allocated")
         _text(f"{device.device_id}: model_name", device.model_name)
         _text(f"{device.device_id}: data", str(device.data), 1 << 16)
     return found
@@ -231,9 +233,9 @@ def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ..
 
 def info(answer: Any) -> NodeInfo:
     """``get_node_info``."""
-    found: NodeInfo = settled("get_node_info", answer)
+    found: NodeInfo = normalized("get_node_info", answer)
     if len(found.extra) > MAX_ENTRIES:
-        raise BadAnswer(f"extra has {len(found.extra)} entries; {MAX_ENTRIES} are allowed")
+        raise InvalidResponse(f"extra has {len(found.extra)} entries; {MAX_ENTRIES} are allowed")
     for name, text in (
         ("driver_version", found.driver_version), ("runtime_version", found.runtime_version), *found.extra.items(),
     ):  # fmt: skip
@@ -245,9 +247,9 @@ def info(answer: Any) -> NodeInfo:
 def alloc_map(spec: Any, listed: Sequence[ComputeDevice]) -> AllocMapSpec | None:
     """``alloc_map_spec``: a map can be made of it, or books be kept for a map of the plugin's own."""
     if spec is not None and not isinstance(spec, AllocMapSpec):
-        raise BadAnswer(f"is a {type(spec).__name__}")
+        raise InvalidResponse(f"is a {type(spec).__name__}")
     try:
         build_alloc_map(spec or AllocMapSpec(kind="discrete"), listed)
     except BackendError as e:
-        raise BadAnswer(f"cannot be used: {e.message}") from None
+        raise InvalidResponse(f"cannot be used: {e.message}") from None
     return spec

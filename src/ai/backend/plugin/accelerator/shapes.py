@@ -31,7 +31,7 @@ MAX_TEXT = 4096
 """Longest text that a host says of a failure, in characters."""
 
 
-class BadAnswer(Exception):
+class InvalidResponse(Exception):
     """A plugin's answer cannot be used. The message names the field; the caller adds the method."""
 
 
@@ -73,7 +73,7 @@ class HookCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ResponseShape:
     """Types of a method's arguments (as one tuple) and of its answer."""
 
     arguments: Any
@@ -86,55 +86,62 @@ _NONE = tuple[()]
 _ONE_DEVICE = tuple[DeviceId]
 
 
-PLUGIN_CALLS: Mapping[str, Shape] = {
-    "list_devices": Shape(_NONE, tuple[ComputeDevice, ...]),
-    "configurable_slots": Shape(_NONE, tuple[SlotDisplay, ...]),
-    "available_slots": Shape(_NONE, dict[SlotName, Decimal]),
-    "variant_namespaces": Shape(_NONE, tuple[VariantNamespace, ...]),
-    "alloc_to_devices": Shape(tuple[DeviceAllocation], tuple[AttachedDevice, ...]),
-    "gather_node_metrics": Shape(tuple[StatContext], tuple[Measurement, ...]),
-    "gather_workload_metrics": Shape(tuple[StatContext, tuple[KernelId, ...]], dict[KernelId, tuple[Measurement, ...]]),
-    "gather_process_metrics": Shape(tuple[StatContext, dict[int, KernelId]], dict[int, tuple[Measurement, ...]]),
-    "get_node_info": Shape(_NONE, NodeInfo),
+PLUGIN_CALLS: Mapping[str, ResponseShape] = {
+    "list_devices": ResponseShape(_NONE, tuple[ComputeDevice, ...]),
+    "configurable_slots": ResponseShape(_NONE, tuple[SlotDisplay, ...]),
+    "available_slots": ResponseShape(_NONE, dict[SlotName, Decimal]),
+    "variant_namespaces": ResponseShape(_NONE, tuple[VariantNamespace, ...]),
+    "alloc_to_devices": ResponseShape(tuple[DeviceAllocation], tuple[AttachedDevice, ...]),
+    "gather_node_metrics": ResponseShape(tuple[StatContext], tuple[Measurement, ...]),
+    "gather_workload_metrics": ResponseShape(
+        tuple[StatContext, tuple[KernelId, ...]], dict[KernelId, tuple[Measurement, ...]]
+    ),
+    "gather_process_metrics": ResponseShape(
+        tuple[StatContext, dict[int, KernelId]], dict[int, tuple[Measurement, ...]]
+    ),
+    "get_node_info": ResponseShape(_NONE, NodeInfo),
 }
 
 
-POWER_CALLS: Mapping[str, Mapping[str, Shape]] = {
+POWER_CALLS: Mapping[str, Mapping[str, ResponseShape]] = {
     "partitionable": {
-        "partition_profiles": Shape(_ONE_DEVICE, tuple[PartitionProfile, ...]),
-        "create_partition": Shape(tuple[DeviceId, str], DeviceId),
-        "destroy_partition": Shape(_ONE_DEVICE, None),
+        "partition_profiles": ResponseShape(_ONE_DEVICE, tuple[PartitionProfile, ...]),
+        "create_partition": ResponseShape(tuple[DeviceId, str], DeviceId),
+        "destroy_partition": ResponseShape(_ONE_DEVICE, None),
     },
     "programmable": {
-        "program": Shape(tuple[DeviceId, str], None),
-        "programmed_image": Shape(_ONE_DEVICE, str | None),
+        "program": ResponseShape(tuple[DeviceId, str], None),
+        "programmed_image": ResponseShape(_ONE_DEVICE, str | None),
     },
-    "power_controllable": {name: Shape(_ONE_DEVICE, None) for name in ("power_on", "power_off", "reset")},
+    "power_controllable": {name: ResponseShape(_ONE_DEVICE, None) for name in ("power_on", "power_off", "reset")},
     "attachable": {
-        "attachable_devices": Shape(_NONE, tuple[DeviceId, ...]),
-        "attach": Shape(_ONE_DEVICE, None),
-        "detach": Shape(_ONE_DEVICE, None),
+        "attachable_devices": ResponseShape(_NONE, tuple[DeviceId, ...]),
+        "attach": ResponseShape(_ONE_DEVICE, None),
+        "detach": ResponseShape(_ONE_DEVICE, None),
     },
-    "cdi_provider": {"cdi_spec": Shape(_NONE, dict[str, Any])},
+    "cdi_provider": {"cdi_spec": ResponseShape(_NONE, dict[str, Any])},
 }
 
 
-HOST_CALLS: Mapping[str, Shape] = {
-    "load": Shape(tuple[str, tuple[str, ...]], Hello),
-    "make": Shape(tuple[dict[str, Any]], None),
-    "init": Shape(_NONE, Ready),
-    "cleanup": Shape(_NONE, None),
-    "create_alloc_map": Shape(_NONE, None),
-    "hook": Shape(tuple[HookCall], WorkloadConfig | None),
-    "watch_health": Shape(_NONE, DeviceHealthChange),
+HOST_CALLS: Mapping[str, ResponseShape] = {
+    "load": ResponseShape(tuple[str, tuple[str, ...]], Hello),
+    "make": ResponseShape(tuple[dict[str, Any]], None),
+    "init": ResponseShape(_NONE, Ready),
+    "cleanup": ResponseShape(_NONE, None),
+    "create_alloc_map": ResponseShape(_NONE, None),
+    "hook": ResponseShape(tuple[HookCall], WorkloadConfig | None),
+    "watch_health": ResponseShape(_NONE, DeviceHealthChange),
 }
 """What is not simply a method of the plugin."""
 
 
-DIRECT: Mapping[str, Shape] = {**PLUGIN_CALLS, **{n: s for calls in POWER_CALLS.values() for n, s in calls.items()}}
+DIRECT: Mapping[str, ResponseShape] = {
+    **PLUGIN_CALLS,
+    **{n: s for calls in POWER_CALLS.values() for n, s in calls.items()},
+}
 
 
-SHAPES: Mapping[str, Shape] = {**DIRECT, **HOST_CALLS}
+SHAPES: Mapping[str, ResponseShape] = {**DIRECT, **HOST_CALLS}
 
 
 def write_answer(method: str, answer: Any) -> bytes:
@@ -147,19 +154,19 @@ def write_answer(method: str, answer: Any) -> bytes:
         elif method == "available_slots":
             _require_exact((q, f"[{slot!r:.80}]") for slot, q in answer.items())
         data = msgspec.msgpack.encode(answer)
-    except BadAnswer:
+    except InvalidResponse:
         raise
     except Exception as e:  # noqa: BLE001  # whatever the objects of a plugin do when they are looked at
-        raise BadAnswer(f"cannot be read: {type(e).__name__}: {e}"[:MAX_TEXT]) from None
+        raise InvalidResponse(f"cannot be read: {type(e).__name__}: {e}"[:MAX_TEXT]) from None
     if len(data) > MAX_FRAME - 1024:
-        raise BadAnswer(f"is {len(data) >> 20} MiB large; {MAX_FRAME >> 20} MiB are allowed")
+        raise InvalidResponse(f"is {len(data) >> 20} MiB large; {MAX_FRAME >> 20} MiB are allowed")
     return data
 
 
 def _require_exact(quantities: Any) -> None:
     for value, where in quantities:
         if not isinstance(value, Decimal):
-            raise BadAnswer(f"{where} is the {type(value).__name__} {value!r:.40}; quantities are Decimal")
+            raise InvalidResponse(f"{where} is the {type(value).__name__} {value!r:.40}; quantities are Decimal")
 
 
 def read_answer(method: str, data: bytes) -> Any:
@@ -167,9 +174,9 @@ def read_answer(method: str, data: bytes) -> Any:
     try:
         return msgspec.msgpack.decode(data, type=SHAPES[method].result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
-        raise BadAnswer(str(e).replace("`$", "`")[:MAX_TEXT]) from None
+        raise InvalidResponse(str(e).replace("`$", "`")[:MAX_TEXT]) from None
 
 
-def settled(method: str, answer: Any) -> Any:
+def normalized(method: str, answer: Any) -> Any:
     """An answer as it would have come through a host: plain values of the declared types. Raises BadAnswer."""
     return read_answer(method, write_answer(method, answer))

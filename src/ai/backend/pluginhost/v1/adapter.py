@@ -33,8 +33,8 @@ from ai.backend.plugin.accelerator import (
     Workload,
     slot_totals,
 )
-from ai.backend.plugin.accelerator.shapes import BadAnswer
-from ai.backend.pluginhost.external_alloc_map import ChosenAllocMap
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
+from ai.backend.pluginhost.external_alloc_map import ExternalAllocMap
 from ai.backend.pluginhost.v1.api import alloc_maps
 from ai.backend.pluginhost.v1.api.alloc_maps import device_slots, slot_type
 from ai.backend.pluginhost.v1.api.plugin import AbstractComputePlugin as V1Plugin
@@ -90,7 +90,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def _alloc_map(self) -> alloc_maps.AbstractAllocMap:
         found = await ask(self.v1, "create_alloc_map")
         if not isinstance(found, alloc_maps.AbstractAllocMap):
-            raise BadAnswer(f"create_alloc_map returned {found!r:.60} instead of an AbstractAllocMap")
+            raise InvalidResponse(f"create_alloc_map returned {found!r:.60} instead of an AbstractAllocMap")
         return found
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
@@ -102,13 +102,13 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         for device in listed("list_devices", await ask(self.v1, "list_devices")):
             name = getattr(device, "device_id", None)
             if not isinstance(name, str):
-                raise BadAnswer(f"list_devices: the device_id {name!r:.60} is no text")
+                raise InvalidResponse(f"list_devices: the device_id {name!r:.60} is no text")
             if name in found:
-                raise BadAnswer(f"list_devices: the device {name!r:.64} is listed twice")
+                raise InvalidResponse(f"list_devices: the device {name!r:.64} is listed twice")
             found[DeviceId(name)] = device
         slots = device_slots(alloc_map)
         if strange := sorted(map(repr, set(slots) - set(found))):
-            raise BadAnswer(f"create_alloc_map has the device {strange[0]:.64}, which list_devices does not list")
+            raise InvalidResponse(f"create_alloc_map has the device {strange[0]:.64}, which list_devices does not list")
         reason = await self._out_of_order()
         return [self._device(device, slots[name], reason) for name, device in found.items() if name in slots]
 
@@ -136,14 +136,14 @@ class LegacyPluginAdapter(AbstractComputePlugin):
                 return {}
             raise
         if not isinstance(found, Mapping):
-            raise BadAnswer(f"get_node_hwinfo returned {found!r:.60} instead of a mapping")
+            raise InvalidResponse(f"get_node_hwinfo returned {found!r:.60} instead of a mapping")
         return found
 
     async def _out_of_order(self) -> str | None:
         """Why all devices are out of order; v1 knows no health of one. A failing method says nothing of devices."""
         try:
             facts = await self._hardware()
-        except (V1CallFailed, BadAnswer):
+        except (V1CallFailed, InvalidResponse):
             return None
         status = facts.get("status")
         status = str(getattr(status, "value", status))
@@ -152,12 +152,12 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
         facts = await ask(self.v1, "get_metadata")
         if not isinstance(facts, Mapping):
-            raise BadAnswer(f"get_metadata returned {facts!r:.60} instead of a mapping")
+            raise InvalidResponse(f"get_metadata returned {facts!r:.60} instead of a mapping")
         form = facts.get("number_format") or {}
         try:
             slots = {str(name): slot_type(kind, name) for name, kind in self.v1.slot_types}
         except (AttributeError, TypeError, ValueError):
-            raise BadAnswer("slot_types is no list of pairs of a slot's name and its type") from None
+            raise InvalidResponse("slot_types is no list of pairs of a slot's name and its type") from None
         return [
             SlotDisplay(
                 slot_name=SlotName(name),
@@ -179,7 +179,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         """
         answer = await ask(self.v1, "available_slots")
         if not isinstance(answer, Mapping):
-            raise BadAnswer(f"returned {answer!r:.60} instead of a mapping")
+            raise InvalidResponse(f"returned {answer!r:.60} instead of a mapping")
         devices = await self.list_devices()
         amounts: dict[SlotName, Decimal] = {}
         for slot in (s for d in devices for s in d.slots):
@@ -187,7 +187,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         said = {SlotName(str(name)): exact(amount, str(name)) for name, amount in answer.items()}
         for name, amount in said.items():
             if amount > amounts.get(name, 0):
-                raise BadAnswer(f"offers {amount} {name}; its alloc map has {amounts.get(name, 0)}")
+                raise InvalidResponse(f"offers {amount} {name}; its alloc map has {amounts.get(name, 0)}")
         return {name: min(total, said.get(name, Decimal(0))) for name, total in slot_totals(devices).items()}
 
     # ---- allocation
@@ -199,7 +199,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         if self._spec is not None:
             return await super().create_alloc_map()
         own = await self._alloc_map()
-        return ChosenAllocMap(await self._devices_of(own), partial(self._choose, own))
+        return ExternalAllocMap(await self._devices_of(own), partial(self._choose, own))
 
     @staticmethod
     def _choose(
@@ -221,7 +221,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
             own.apply_allocation(taken)
         chosen = own.allocate(dict(request))
         if not isinstance(chosen, Mapping):
-            raise BadAnswer(f"returned {chosen!r:.60} instead of an allocation")
+            raise InvalidResponse(f"returned {chosen!r:.60} instead of an allocation")
         exactly = {
             SlotName(str(slot)): {device: exact(q, f"{slot} of {device}") for device, q in given.items() if q}
             for slot, given in chosen.items()
@@ -249,7 +249,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
                 for item in found
             ]
         except (AttributeError, KeyError, TypeError, ValueError) as e:
-            raise BadAnswer(f"get_attached_devices: an item is malformed: {type(e).__name__}: {e}") from None
+            raise InvalidResponse(f"get_attached_devices: an item is malformed: {type(e).__name__}: {e}") from None
         left_out = device_alloc.device_ids() - {device.device_id for device in attached}
         listed_ones = await self.list_devices() if left_out else ()
         return [
@@ -291,7 +291,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
             try:
                 kernel = KernelId(UUID(str(name)))
             except ValueError:
-                raise BadAnswer(f"{method}: {name!r:.60} is none of the containers asked for") from None
+                raise InvalidResponse(f"{method}: {name!r:.60} is none of the containers asked for") from None
             if kernel in asked:
                 gathered.setdefault(kernel, []).append(made)
         return gathered

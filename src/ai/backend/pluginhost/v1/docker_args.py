@@ -28,7 +28,7 @@ class Untranslatable(Exception):
 
 
 @dataclass
-class Wishes:
+class DockerArguments:
     """What was found in the arguments. Sizes are bytes, ``cpu`` is in cores, ``quota`` and ``period`` microseconds."""
 
     runtime: Literal["container", "process_tree"]
@@ -63,13 +63,13 @@ class Wishes:
         return self.memory
 
 
-def translate(arguments: object, *, runtime: Literal["container", "process_tree"]) -> Wishes:
+def translate(arguments: object, *, runtime: Literal["container", "process_tree"]) -> DockerArguments:
     """Read what ``generate_docker_args`` gave.
 
     Raises:
         Untranslatable: an argument has no counterpart.
     """
-    wishes = Wishes(runtime)
+    wishes = DockerArguments(runtime)
     given = dict(_table(arguments, "as a whole"))
     for key, value in _table(given.pop("HostConfig", None) or {}, "HostConfig").items():
         given[f"HostConfig.{key}"] = value
@@ -126,7 +126,7 @@ def _only(item: Mapping[str, Any], known: Sequence[str], path: str) -> Mapping[s
     return item
 
 
-def _env(wishes: Wishes, value: object, path: str) -> None:
+def _env(wishes: DockerArguments, value: object, path: str) -> None:
     for line in _list(value, path):
         name, sign, text = _text(line, path).partition("=")
         if not sign:
@@ -134,7 +134,7 @@ def _env(wishes: Wishes, value: object, path: str) -> None:
         wishes.env_vars[name] = text
 
 
-def _devices(wishes: Wishes, value: object, path: str) -> None:
+def _devices(wishes: DockerArguments, value: object, path: str) -> None:
     known = ("PathOnHost", "PathInContainer", "CgroupPermissions")
     for item in _list(value, path):
         device = _only(_table(item, path), known, path)
@@ -149,7 +149,7 @@ def _devices(wishes: Wishes, value: object, path: str) -> None:
 _CAPABILITIES = frozenset({"gpu", "nvidia", "compute", "utility", "video", "graphics", "display", "compat32", "ngx"})
 
 
-def _device_requests(wishes: Wishes, value: object, path: str) -> None:
+def _device_requests(wishes: DockerArguments, value: object, path: str) -> None:
     """Both drivers name devices that a CDI specification describes: cdi by full names, nvidia by ids."""
     for item in _list(value, path):
         request = _only(_table(item, path), ("Driver", "DeviceIDs", "Capabilities"), path)
@@ -168,7 +168,7 @@ def _device_requests(wishes: Wishes, value: object, path: str) -> None:
         wishes.devices += [DeviceMapping(source="", cdi_name=f"{prefix}{name}") for name in names]
 
 
-def _binds(wishes: Wishes, value: object, path: str) -> None:
+def _binds(wishes: DockerArguments, value: object, path: str) -> None:
     for line in _list(value, path):
         parts = _text(line, path).split(":")
         if not 2 <= len(parts) <= 3 or not parts[0].startswith("/"):
@@ -179,7 +179,7 @@ def _binds(wishes: Wishes, value: object, path: str) -> None:
         wishes.mounts.append(Mount(source=parts[0], target=parts[1], read_only=mode == "ro"))
 
 
-def _mounts(wishes: Wishes, value: object, path: str) -> None:
+def _mounts(wishes: DockerArguments, value: object, path: str) -> None:
     for item in _list(value, path):
         mount = _only(_table(item, path), ("Type", "Source", "Target", "ReadOnly"), path)
         if mount.get("Type") != "bind":
@@ -188,7 +188,7 @@ def _mounts(wishes: Wishes, value: object, path: str) -> None:
         wishes.mounts.append(Mount(source=source, target=target, read_only=bool(mount.get("ReadOnly"))))
 
 
-def _groups(wishes: Wishes, value: object, path: str) -> None:
+def _groups(wishes: DockerArguments, value: object, path: str) -> None:
     for group in _list(value, path):
         text = str(group)
         if isinstance(group, bool) or not (text.isascii() and text.isdecimal()):
@@ -207,15 +207,15 @@ def _numbers(value: object, path: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _cpuset(wishes: Wishes, value: object, path: str) -> None:
+def _cpuset(wishes: DockerArguments, value: object, path: str) -> None:
     wishes.cpuset = _numbers(value, path)
 
 
-def _memory_nodes(wishes: Wishes, value: object, path: str) -> None:
+def _memory_nodes(wishes: DockerArguments, value: object, path: str) -> None:
     wishes.memory_nodes = _numbers(value, path)
 
 
-def _cores(wishes: Wishes, value: object, path: str) -> None:
+def _cores(wishes: DockerArguments, value: object, path: str) -> None:
     try:
         cores = Decimal(str(value))
     except InvalidOperation:
@@ -223,11 +223,11 @@ def _cores(wishes: Wishes, value: object, path: str) -> None:
     _take_cores(wishes, cores, value, path)
 
 
-def _nano_cores(wishes: Wishes, value: object, path: str) -> None:
+def _nano_cores(wishes: DockerArguments, value: object, path: str) -> None:
     _take_cores(wishes, Decimal(_positive(value, path)) / 10**9, value, path)
 
 
-def _take_cores(wishes: Wishes, cores: Decimal, value: object, path: str) -> None:
+def _take_cores(wishes: DockerArguments, cores: Decimal, value: object, path: str) -> None:
     if not cores.is_finite() or cores <= 0:
         raise Untranslatable(path, f"is {value!r:.60}, which is no number of cores")
     if wishes.cpu not in (None, cores):
@@ -235,8 +235,8 @@ def _take_cores(wishes: Wishes, cores: Decimal, value: object, path: str) -> Non
     wishes.cpu = cores
 
 
-def _number(attribute: str) -> Callable[[Wishes, object, str], None]:
-    def read(wishes: Wishes, value: object, path: str) -> None:
+def _number(attribute: str) -> Callable[[DockerArguments, object, str], None]:
+    def read(wishes: DockerArguments, value: object, path: str) -> None:
         setattr(wishes, attribute, _positive(value, path))
 
     return read
@@ -246,7 +246,7 @@ def _number(attribute: str) -> Callable[[Wishes, object, str], None]:
 class Argument:
     """``becomes`` is its row in docs/reference/accelerators/legacy.md."""
 
-    read: Callable[[Wishes, object, str], None]
+    read: Callable[[DockerArguments, object, str], None]
     becomes: str
 
 

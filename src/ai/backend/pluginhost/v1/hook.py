@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import CreationDenied, PluginError, ResourceError
 from ai.backend.plugin.accelerator import AbstractLifecycleHook, HookContext, Mount, Workload, WorkloadConfig
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.alloc_maps import refuse_combination
 from ai.backend.pluginhost.v1.api.containers import MountInfo
 from ai.backend.pluginhost.v1.api.types import MountTypes
 from ai.backend.pluginhost.v1.calls import ask
-from ai.backend.pluginhost.v1.docker_args import Untranslatable, Wishes, denied, translate
+from ai.backend.pluginhost.v1.docker_args import DockerArguments, Untranslatable, denied, translate
 from ai.backend.pluginhost.v1.values import listed, texts_of
 
 if TYPE_CHECKING:
@@ -98,10 +98,10 @@ class LegacyHook(AbstractLifecycleHook):
         found = listed("generate_mounts", await ask(plugin, "generate_mounts", self._files, held))
         for number, info in enumerate(found):
             if not isinstance(info, MountInfo):
-                raise BadAnswer(f"generate_mounts: [{number}] is {info!r:.60} instead of a MountInfo")
+                raise InvalidResponse(f"generate_mounts: [{number}] is {info!r:.60} instead of a MountInfo")
         return found
 
-    def _take_library_hooks(self, wishes: Wishes, paths: Sequence[Any]) -> None:
+    def _take_library_hooks(self, wishes: DockerArguments, paths: Sequence[Any]) -> None:
         preloaded = [wishes.env_vars["LD_PRELOAD"]] if wishes.env_vars.get("LD_PRELOAD") else []
         for path in paths:
             target = str(LIBRARY_HOOKS / PurePath(path).name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import Measurement, MetricKind
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Meas
         stats = frozenset(map(str, metric.stats_filter or ()))
         number, capacity = value.value, value.capacity
     except (AttributeError, KeyError, TypeError) as e:
-        raise BadAnswer(f"{metric!r:.60} is no measurement of v1: {type(e).__name__}: {e}") from None
+        raise InvalidResponse(f"{metric!r:.60} is no measurement of v1: {type(e).__name__}: {e}") from None
     if metric.current_hook is not None and kind is not MetricKind.RATE:
         if key not in _hooked:
             _hooked.add(key)
@@ -76,11 +76,11 @@ def _values(metric: Any, field: str) -> list[tuple[Any, Any]]:
     try:
         return list(dict(getattr(metric, field)).items())
     except (AttributeError, TypeError, ValueError):
-        raise BadAnswer(f"{metric!r:.60} is no measurement of v1: {field} is no mapping") from None
+        raise InvalidResponse(f"{metric!r:.60} is no measurement of v1: {field} is no mapping") from None
 
 
 def _number(key: str, value: Any) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError):
-        raise BadAnswer(f"{key} is {value!r:.60}, which is no number") from None
+        raise InvalidResponse(f"{key} is {value!r:.60}, which is no number") from None

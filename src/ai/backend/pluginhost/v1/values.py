@@ -7,13 +7,13 @@ from decimal import Decimal
 from numbers import Integral
 from typing import Any
 
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 
 def listed(method: str, answer: Any) -> Sequence[Any]:
     """Raises BadAnswer for what is no collection."""
     if not hasattr(answer, "__iter__") or isinstance(answer, str | bytes):
-        raise BadAnswer(f"{method} returned {answer!r:.60} instead of a list")
+        raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a list")
     return list(answer)
 
 
@@ -22,7 +22,7 @@ def texts_of(method: str, answer: Any) -> dict[str, str]:
     try:
         found = dict(answer)
     except (TypeError, ValueError):
-        raise BadAnswer(f"{method} returned {answer!r:.60} instead of a mapping") from None
+        raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping") from None
     return {str(key): str(value) for key, value in found.items()}
 
 
@@ -42,5 +42,5 @@ def exact(value: object, where: str) -> Decimal:
         case float() if value.is_integer():
             return Decimal(int(value))
         case float():
-            raise BadAnswer(f"{where} is the float {value!r:.40}; quantities with fractions are Decimal")
-    raise BadAnswer(f"{where} is {value!r:.60}, which is no quantity")
+            raise InvalidResponse(f"{where} is the float {value!r:.40}; quantities with fractions are Decimal")
+    raise InvalidResponse(f"{where} is {value!r:.60}, which is no quantity")

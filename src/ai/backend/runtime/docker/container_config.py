@@ -46,7 +46,7 @@ class EngineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class HostPaths:
     """Where things are on the host, and who the session is.
 
     ``files`` are mounted read-only by target; ``staged`` holds the places of mounts from beneath a folder by source.
@@ -63,7 +63,7 @@ class Scene:
 
 
 def compose(
-    spec: WorkloadSpec, image: ImageFacts, settings: DockerRuntimeSettings, engine: EngineFacts, scene: Scene
+    spec: WorkloadSpec, image: ImageFacts, settings: DockerRuntimeSettings, engine: EngineFacts, scene: HostPaths
 ) -> dict[str, Any]:
     """The body of ``POST /containers/create``. Raises CreationDenied."""
     networks = networks_of(spec, settings, engine)
@@ -226,7 +226,7 @@ def _volumes(image: ImageFacts, spec: WorkloadSpec, settings: DockerRuntimeSetti
     ]
 
 
-def _own_mounts(image: ImageFacts, scene: Scene) -> list[dict[str, Any]]:
+def _own_mounts(image: ImageFacts, scene: HostPaths) -> list[dict[str, Any]]:
     found = [
         _mount(str(scene.home), HOME, read_only=False),
         _mount(image.runner, RUNNER, read_only=True),
@@ -239,7 +239,7 @@ def _own_mounts(image: ImageFacts, scene: Scene) -> list[dict[str, Any]]:
     return found + [_mount(str(path), target, read_only=True) for target, path in scene.files.items()]
 
 
-def _bind(mount: Mount, scene: Scene) -> dict[str, Any]:
+def _bind(mount: Mount, scene: HostPaths) -> dict[str, Any]:
     check_mount(mount, staged=True)
     source = str(scene.staged[mount.source]) if BENEATH in mount.source else mount.source
     return _mount(source, mount.target, read_only=mount.read_only)

@@ -22,7 +22,7 @@ from ai.backend.node.workload.file_trees import place_files, remove_tree
 from ai.backend.node.workload.mounts import check_mount
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.runtime import WorkloadSpec
-from ai.backend.runtime.docker.container_config import EngineFacts, Scene, compose, networks_of
+from ai.backend.runtime.docker.container_config import EngineFacts, HostPaths, compose, networks_of
 from ai.backend.runtime.docker.engine import Engine
 from ai.backend.runtime.docker.images import ImageFacts, etc_files
 from ai.backend.runtime.docker.records import DockerFolder, DockerRecord, DockerState
@@ -88,7 +88,7 @@ class Creation:
         await asyncio.to_thread(self.folder.write_record, record)
         return record
 
-    def _prepare(self) -> tuple[DockerRecord, Scene]:
+    def _prepare(self) -> tuple[DockerRecord, HostPaths]:
         spec, folder = self.spec, self.folder
         for mount in spec.config.mounts:
             check_mount(mount, staged=os.geteuid() == 0)
@@ -120,7 +120,7 @@ class Creation:
         crash_point("create.home")
         texts = {target: text.encode() for target, text in etc_files(self.image, *self.owner).items()}
         files = place_files({**texts, **spec.files}, folder.path, home, owner, spec.private_files)
-        scene = Scene(
+        scene = HostPaths(
             home=home,
             channel=folder.channel,
             files=files,

@@ -182,7 +182,7 @@ class Images:
         labels = config.get("Labels") or {}
         kind = labels.get("ai.backend.runtime-type", "")
         own = labels.get("ai.backend.runtime-path", "") if kind == "python" else ""
-        said: _Said | None = None
+        said: ProbeOutput | None = None
         for candidate in filter(None, dict.fromkeys((own, "python3"))):
             said, _ = await self._ask(image, candidate)
             if said is not None:
@@ -212,7 +212,9 @@ class Images:
             group=said.group,
         )
 
-    async def _ask(self, image: Mapping[str, Any], python: str, lent: Path | None = None) -> tuple[_Said | None, str]:
+    async def _ask(
+        self, image: Mapping[str, Any], python: str, lent: Path | None = None
+    ) -> tuple[ProbeOutput | None, str]:
         """What a container of the image says; None, and why, if this interpreter does not run in it."""
         folder = await asyncio.to_thread(self._lay_out)
         mounts = [(str(folder), RUNNER, False)] + ([(str(lent), interpreter.PLACE, True)] if lent else [])
@@ -298,7 +300,7 @@ class Images:
         return (self.runner / relative).exists()
 
 
-class _Said(msgspec.Struct):
+class ProbeOutput(msgspec.Struct):
     """What a container of an image said of it. The image may be hostile: nothing else is believed on its word."""
 
     python: str
@@ -323,11 +325,11 @@ def _runtime(kind: str, *, has_python: bool, has_bash: bool) -> str:
     return "python" if has_python else "bash" if has_bash else "app"
 
 
-def _answer(output: bytes) -> _Said | None:
+def _answer(output: bytes) -> ProbeOutput | None:
     for line in output.splitlines():
         if line.startswith(MARK.encode()):
             with suppress(msgspec.DecodeError):
-                said = msgspec.json.decode(line.removeprefix(MARK.encode()), type=_Said)
+                said = msgspec.json.decode(line.removeprefix(MARK.encode()), type=ProbeOutput)
                 return said if said.python.startswith("/") else None
     return None
 

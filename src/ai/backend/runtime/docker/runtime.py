@@ -403,7 +403,7 @@ class DockerRuntime(AbstractRuntime):
         """Watched limits: the size of homes, and what they leave to the platform."""
         while True:
             await asyncio.sleep(self.settings.watch_interval_s)
-            lacks_room = await asyncio.to_thread(disk_space.lacks_room, self._state.homes, self.settings.reserved_bytes)
+            lacks_room = await asyncio.to_thread(disk_space.is_low, self._state.homes, self.settings.reserved_bytes)
             sizes: dict[WorkloadKey, int] = {}
             for handle in list(self._workloads.handles.values()):
                 limit = handle.record.home_bytes

@@ -66,7 +66,7 @@ def kill_leftovers(record: Record) -> None:
     cgroupfs.remove(groups)
 
 
-def bury(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
+def record_exit(record: Record, directory: WorkloadDirectory) -> WorkloadExit:
     """Make the end of a workload whose shim died known, after killing what it may have left. Idempotent."""
     lock = directory.take_lock(PATIENCE_S)
     if lock is None:
@@ -151,7 +151,7 @@ def clean_all(state: StateDirectory, cgroups: CgroupDriver) -> None:
         elif directory.identity() is None or (directory.identity() or {}).get("leader") is None:
             undo_creation(state, directory, cgroups)
         else:
-            bury(record, directory)
+            record_exit(record, directory)
     orphans = [dict(group) for group in cgroups.leftovers() if Path(group["path"]).name not in known]
     for group in orphans:
         cgroupfs.remove([group])

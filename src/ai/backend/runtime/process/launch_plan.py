@@ -123,7 +123,7 @@ def build_plan(
     late = limits.pids if host.bwrap and not counts_pids and host.late_nproc else None
     stage: list[list[str]] = []
     if host.bwrap:
-        scene = sandbox.Scene(
+        scene = sandbox.HostPaths(
             bwrap=host.bwrap,
             home=home,
             runner=host.runner,

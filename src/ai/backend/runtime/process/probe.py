@@ -37,7 +37,7 @@ _PROBE_LIMITS = Limits(cpu=1.0, memory_bytes=64 * MIB, pids=16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class ProbeResult:
     """The tier, what is done about each limit, and why something is missing (for people)."""
 
     tier: str
@@ -58,7 +58,7 @@ class _Notes:
         log.info("process runtime: %s", line)
 
 
-def probe(settings: ProcessRuntimeSettings, state: Path) -> Findings:
+def probe(settings: ProcessRuntimeSettings, state: Path) -> ProbeResult:
     """Blocks for some tens of milliseconds."""
     notes = _Notes()
     is_root = os.geteuid() == 0
@@ -87,7 +87,7 @@ def probe(settings: ProcessRuntimeSettings, state: Path) -> Findings:
     for reason in dict.fromkeys(filter(None, (no_networks, no_overlays))):
         notes.add(reason)
     capabilities = {"session-networks": not no_networks, "multi-node-networks": not no_overlays}
-    return Findings(
+    return ProbeResult(
         tier=tier_of(bwrap is not None, cgroups.controllers),
         enforcement={
             **enforcement_of(host, settings),

@@ -47,7 +47,7 @@ from ai.backend.plugin.runtime import (
 from ai.backend.runtime.process import cleanup, creation
 from ai.backend.runtime.process.images import ProcessImage
 from ai.backend.runtime.process.networks import SessionNetworks, make_namespace
-from ai.backend.runtime.process.probe import Findings, probe
+from ai.backend.runtime.process.probe import ProbeResult, probe
 from ai.backend.runtime.process.processes import pids_of, read_log_tail
 from ai.backend.runtime.process.records import Record, StateDirectory, WorkloadDirectory
 from ai.backend.runtime.process.settings import ProcessRuntimeSettings
@@ -90,7 +90,7 @@ class ProcessRuntime(AbstractRuntime):
         self._handles: dict[WorkloadKey, _Handle] = {}
         self._locks: dict[WorkloadKey, asyncio.Lock] = {}
         self._events: asyncio.Queue[WorkloadExited] = asyncio.Queue(EVENT_QUEUE_LIMIT)
-        self._findings: Findings | None = None
+        self._findings: ProbeResult | None = None
         self._images: dict[str, ProcessImage] = {}
         self._meter = statistics.Meter()
         self._guard: asyncio.Task[None] | None = None
@@ -101,7 +101,7 @@ class ProcessRuntime(AbstractRuntime):
         return self._state.path
 
     @property
-    def findings(self) -> Findings:
+    def findings(self) -> ProbeResult:
         """What the probe found. Raises Unavailable before ``setup``."""
         if self._findings is None:
             raise Unavailable("the process runtime is not set up")
@@ -263,7 +263,7 @@ class ProcessRuntime(AbstractRuntime):
         crash_point("stop.exited")
         ended = await asyncio.to_thread(directory.exit)
         if ended is None:
-            ended = await asyncio.to_thread(cleanup.bury, handle.record, directory)
+            ended = await asyncio.to_thread(cleanup.record_exit, handle.record, directory)
         self._announce(handle, ended)
         return ended
 
@@ -402,7 +402,7 @@ class ProcessRuntime(AbstractRuntime):
             except Unavailable:
                 try:
                     if not await asyncio.to_thread(handle.directory.is_locked):
-                        return await asyncio.to_thread(cleanup.bury, handle.record, handle.directory)
+                        return await asyncio.to_thread(cleanup.record_exit, handle.record, handle.directory)
                 except OSError as error:  # the disk is full; later it is not
                     log.warning("the end of %s cannot be noted yet: %s", handle.record.key, error)
                 await asyncio.sleep(1.0)
@@ -436,7 +436,7 @@ class ProcessRuntime(AbstractRuntime):
         """Watched limits that the shims do not look after: the size of homes, and what they leave to the platform."""
         while True:
             await asyncio.sleep(self.settings.watch_interval_s)
-            lacks_room = await asyncio.to_thread(disk_space.lacks_room, self._state.homes, self.settings.reserved_bytes)
+            lacks_room = await asyncio.to_thread(disk_space.is_low, self._state.homes, self.settings.reserved_bytes)
             sizes: dict[WorkloadKey, int] = {}
             for handle in list(self._handles.values()):
                 limit = handle.record.home_bytes
@@ -483,7 +483,7 @@ class ProcessRuntime(AbstractRuntime):
         if not directory.path.exists():
             return self._make_view(handle.record, WorkloadState.GONE, "", None)
         if not directory.is_locked():
-            ended = directory.exit() or cleanup.bury(handle.record, directory)
+            ended = directory.exit() or cleanup.record_exit(handle.record, directory)
             return self._make_view(handle.record, WorkloadState.EXITED, str(leader[0]), ended)
         state = WorkloadState.RUNNING if identity.get("leader") else WorkloadState.CREATED
         return self._make_view(handle.record, state, str(leader[0]), None)

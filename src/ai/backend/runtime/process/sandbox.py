@@ -120,7 +120,7 @@ def _is_public(source: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class HostPaths:
     """What to show. ``static`` maps file names to our own stand-ins (passwd, group, hosts). ``python`` is what that
     name means to the session where the system has no such program."""
 
@@ -151,7 +151,7 @@ def identity_arguments(*, user_namespace: bool) -> list[str]:
     return ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
 
 
-def compose(scene: Scene, command: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+def compose(scene: HostPaths, command: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     """bubblewrap's command line, and what to stage. Raises CreationDenied for an impossible mount."""
     view = View(staged=scene.staged, opens_parents=not scene.user_namespace)
     view.add(scene.bwrap, *identity_arguments(user_namespace=scene.user_namespace))
@@ -191,7 +191,7 @@ def compose(scene: Scene, command: Sequence[str]) -> tuple[list[str], list[list[
     return view.arguments, view.stage
 
 
-def _show_host(view: View, scene: Scene) -> None:
+def _show_host(view: View, scene: HostPaths) -> None:
     for directory in SYSTEM_DIRECTORIES:
         path = Path(directory)
         if path.is_symlink():

@@ -11,13 +11,13 @@ from aiohttp import web
 
 from ai.backend.common.errors import ArtifactNotFound, InvalidInput, NoSuchFile, NotSupported
 from ai.backend.common.wire.artifacts import (
+    ArtifactPlace,
     FilesAnswer,
     FilesRequest,
     ImportKey,
     ImportRequest,
     ImportState,
     MountState,
-    Place,
     PresignedFile,
     PresignRequest,
     RevisionKey,
@@ -32,7 +32,7 @@ from ai.backend.common.wire.artifacts import (
 from ai.backend.infra.http.errors import BodyTooSlow
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
-from ai.backend.storage.artifacts.archive import Kept
+from ai.backend.storage.artifacts.archive import Archive
 from ai.backend.storage.artifacts.fetcher import Fetcher
 from ai.backend.storage.artifacts.hub import Hub
 from ai.backend.storage.artifacts.imports import Imports
@@ -53,7 +53,7 @@ class ArtifactApi:
     """What managers ask for."""
 
     def __init__(
-        self, storages: Storages, imports: Imports, kept: Kept, fetcher: Fetcher, tokens: Tokens, *, client_url: str
+        self, storages: Storages, imports: Imports, kept: Archive, fetcher: Fetcher, tokens: Tokens, *, client_url: str
     ) -> None:
         self._storages = storages
         self._imports = imports
@@ -133,15 +133,15 @@ class ArtifactApi:
             url = f"{self.client_url}/object?token={self._tokens.issue(claims, expire_s=body.expires_s)}"
         return PresignedFile(path=body.path, url=url)
 
-    @route("POST", "/artifacts/ticket", body=Place, reply=Ticket)
-    async def ticket(self, call: Call[Place]) -> Ticket:
+    @route("POST", "/artifacts/ticket", body=ArtifactPlace, reply=Ticket)
+    async def ticket(self, call: Call[ArtifactPlace]) -> Ticket:
         """What another installation imports a revision with."""
         storage, manifest = await self._kept.find(call.body)
         claims = ArtifactClaims(storage=storage.name, revision=manifest.revision_id, attempt=manifest.attempt)
         return Ticket(url=f"{self.client_url}/artifacts/manifest", token=self._tokens.issue(claims))
 
-    @route("POST", "/artifacts/mount", body=Place, reply=MountState, audited=False)
-    async def mount(self, call: Call[Place]) -> MountState:
+    @route("POST", "/artifacts/mount", body=ArtifactPlace, reply=MountState, audited=False)
+    async def mount(self, call: Call[ArtifactPlace]) -> MountState:
         """Where a revision is on every host."""
         return await self._kept.mount(call.body)
 
@@ -157,7 +157,7 @@ class FileQuery(TokenQuery, frozen=True, kw_only=True):
 class ArtifactClientApi:
     """What whoever holds a token gets."""
 
-    def __init__(self, storages: Storages, kept: Kept, tokens: Tokens) -> None:
+    def __init__(self, storages: Storages, kept: Archive, tokens: Tokens) -> None:
         self._storages = storages
         self._kept = kept
         self._tokens = tokens
@@ -166,7 +166,7 @@ class ArtifactClientApi:
     async def manifest(self, call: Call[Any, TokenQuery]) -> web.Response:
         """What a revision consists of."""
         claims = self._tokens.read(call.query.token, ArtifactClaims)
-        _, manifest = await self._kept.find(Place(revision_id=claims.revision, storage=claims.storage))
+        _, manifest = await self._kept.find(ArtifactPlace(revision_id=claims.revision, storage=claims.storage))
         if manifest.attempt != claims.attempt:
             raise ArtifactNotFound("The revision was imported anew: ask for another ticket.")
         return web.Response(body=msgspec.json.encode(manifest), content_type="application/json")

@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 
 from ai.backend.common.errors import ArtifactNotFound, BackendError, InternalError, NotSupported
-from ai.backend.common.wire.artifacts import FilesAnswer, FilesRequest, Manifest, MountState, Place
+from ai.backend.common.wire.artifacts import ArtifactPlace, FilesAnswer, FilesRequest, Manifest, MountState
 from ai.backend.plugin.object_storage import ObjectCapability, ObjectStorage
 from ai.backend.storage.artifacts.layout import (
     drop_other_attempts,
@@ -41,7 +41,7 @@ class _Copy:
         self.current += count
 
 
-class Kept:
+class Archive:
     """What is archived, on all storages."""
 
     def __init__(self, storages: Storages) -> None:
@@ -67,7 +67,7 @@ class Kept:
             raise failed
         return found
 
-    async def find(self, place: Place) -> tuple[ObjectStorage, Manifest]:
+    async def find(self, place: ArtifactPlace) -> tuple[ObjectStorage, Manifest]:
         """The newest; among equals one that hosts mount.
 
         Raises:
@@ -98,7 +98,7 @@ class Kept:
             storage=storage.name,
         )
 
-    async def file_key(self, place: Place, path: str) -> tuple[ObjectStorage, str]:
+    async def file_key(self, place: ArtifactPlace, path: str) -> tuple[ObjectStorage, str]:
         """Where a file of a revision is. Raises ArtifactNotFound, and as :meth:`find` does."""
         storage, manifest = await self.find(place)
         if not any(file.path == path for file in manifest.files):
@@ -107,7 +107,7 @@ class Kept:
 
     # Mounting
 
-    async def mount(self, place: Place) -> MountState:
+    async def mount(self, place: ArtifactPlace) -> MountState:
         """Where hosts mount a revision; one that lies where they cannot is copied to the mount cache first.
 
         Raises:

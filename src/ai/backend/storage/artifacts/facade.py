@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ai.backend.storage.artifacts.archive import Kept
+from ai.backend.storage.artifacts.archive import Archive
 from ai.backend.storage.artifacts.fetcher import Fetcher
 from ai.backend.storage.artifacts.imports import Imports
 from ai.backend.storage.artifacts.model import Limits
@@ -19,7 +19,7 @@ class Artifacts:
         limits = Limits(files=own.max_files, file_size=own.max_file_size, size=own.max_size)
         self.storages = Storages(settings.object_storage, own, volumes, owner=settings.storage_proxy.owner)
         self.fetcher = Fetcher(own.allowed_hosts)
-        self.kept = Kept(self.storages)
+        self.kept = Archive(self.storages)
         self.imports = Imports(self.storages, self.kept, self.fetcher, limits=limits, parallel=own.parallel)
 
     async def start(self) -> None:

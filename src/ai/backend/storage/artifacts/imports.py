@@ -28,7 +28,7 @@ from ai.backend.common.wire.artifacts import (
 from ai.backend.infra.http.errors import problem
 from ai.backend.plugin.crash_points import crash_point
 from ai.backend.plugin.object_storage import ObjectStorage
-from ai.backend.storage.artifacts.archive import Kept, UrlOf
+from ai.backend.storage.artifacts.archive import Archive, UrlOf
 from ai.backend.storage.artifacts.fetcher import Fetcher
 from ai.backend.storage.artifacts.layout import load_manifest, load_plan
 from ai.backend.storage.artifacts.model import (
@@ -111,7 +111,7 @@ def _tell(failed: Sequence[BackendError]) -> None:
 class Imports:
     """Args: parallel: files of one import that are worked on at once."""
 
-    def __init__(self, storages: Storages, kept: Kept, fetcher: Fetcher, *, limits: Limits, parallel: int) -> None:
+    def __init__(self, storages: Storages, kept: Archive, fetcher: Fetcher, *, limits: Limits, parallel: int) -> None:
         self._storages = storages
         self._kept = kept
         self._fetcher = fetcher

@@ -8,7 +8,7 @@ from ai.backend.common.errors import BackendError, StorageFull, VolumeNotFound
 from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.plugin.volume import AbstractVolume, Progress
 from ai.backend.storage.tasks import Task, Tasks
-from ai.backend.storage.volumes.quotas import QuotaBook
+from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ def _key(volume: AbstractVolume, folder: VFolderId) -> str:
 class Folders:
     """What a manager asks for that is more than one call of a volume."""
 
-    def __init__(self, volumes: Volumes, quota: QuotaBook, tasks: Tasks) -> None:
+    def __init__(self, volumes: Volumes, quota: QuotaAccounting, tasks: Tasks) -> None:
         self._volumes = volumes
         self._quota = quota
         self._tasks = tasks

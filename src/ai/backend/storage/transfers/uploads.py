@@ -29,7 +29,7 @@ from ai.backend.common.volume_paths import FolderPath, VFolderId
 from ai.backend.infra.http.errors import PayloadTooLarge
 from ai.backend.plugin.volume import AbstractVolume, Upload, UploadRecord, UploadState
 from ai.backend.storage.transfers.model import UploadClaims
-from ai.backend.storage.volumes.quotas import QuotaBook
+from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
 
 log = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ class Chunk:
 class Uploads:
     """Args: max_size: bytes of one file."""
 
-    def __init__(self, volumes: Volumes, quota: QuotaBook, *, max_size: int) -> None:
+    def __init__(self, volumes: Volumes, quota: QuotaAccounting, *, max_size: int) -> None:
         self._volumes = volumes
         self._quota = quota
         self.max_size = max_size

@@ -9,7 +9,7 @@ from ai.backend.common.errors import InvalidInput, NotSupported
 from ai.backend.common.volume_paths import QuotaScopeId
 from ai.backend.infra.http.routes import Call, Schema, route
 from ai.backend.plugin.volume import VolumeCapability
-from ai.backend.storage.volumes.quotas import QuotaBook
+from ai.backend.storage.volumes.quotas import QuotaAccounting
 from ai.backend.storage.volumes.registry import Volumes
 from ai.backend.storage.volumes.schemas import Bytes, VolumeParams, _Api
 
@@ -33,7 +33,7 @@ class ScopeBody(ScopeParams, frozen=True, kw_only=True):
 class VolumeApi(_Api):
     """Volumes and quota scopes."""
 
-    def __init__(self, volumes: Volumes, quota: QuotaBook, *, node_id: str) -> None:
+    def __init__(self, volumes: Volumes, quota: QuotaAccounting, *, node_id: str) -> None:
         super().__init__(volumes)
         self._quota = quota
         self._node_id = node_id

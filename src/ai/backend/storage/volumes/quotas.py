@@ -45,7 +45,7 @@ class ScopeState:
     enforcement: str
 
 
-class QuotaBook:
+class QuotaAccounting:
     """What each scope uses.
 
     Args:

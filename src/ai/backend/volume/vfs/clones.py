@@ -34,7 +34,7 @@ class _Marker(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CopyPlace:
     """A folder on a volume."""
 
     layout: Layout
@@ -97,7 +97,7 @@ def unfinished(layout: Layout) -> list[UnfinishedClone]:
     return found
 
 
-def clone(source: Place, target: Place, progress: Progress, waypoint: Callable[[str], None]) -> None:
+def clone(source: CopyPlace, target: CopyPlace, progress: Progress, waypoint: Callable[[str], None]) -> None:
     """Copy a folder to its place; see :meth:`AbstractVolume.clone_folder`."""
     layout, folder = target.layout, target.folder
     final = layout.folder(folder)

@@ -208,8 +208,8 @@ class VfsVolume(AbstractVolume):
         try:
             await self._run_long(
                 clones.clone,
-                clones.Place(self.layout, self.name, source),
-                clones.Place(target_volume.layout, target_volume.name, target),
+                clones.CopyPlace(self.layout, self.name, source),
+                clones.CopyPlace(target_volume.layout, target_volume.name, target),
                 progress,
                 self._waypoint,
             )

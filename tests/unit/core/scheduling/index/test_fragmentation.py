@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from ai.backend.core.scheduling.decide import Board, decide
-from ai.backend.core.scheduling.index.fragmentation import Usual, lost, usual
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
+from ai.backend.core.scheduling.index.fragmentation import TypicalRequest, lost, usual
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, PendingSession, Snapshot
 from tests.unit.core.scheduling.builders import NOW, agent, holding, session, slots
@@ -18,7 +18,7 @@ POLICY = Policy(placement="least-fragmentation")
 
 def place(agents: list[AgentView], *pending: PendingSession, workload: object = ()) -> list[str]:
     snapshot = Snapshot(resource_group="g", agents=tuple(agents), pending=pending, workload=workload)  # type: ignore[arg-type]  # a builder
-    made = decide(Board(snapshot), POLICY, now=NOW, rng=random.Random(1))
+    made = decide(IncrementalScheduler(snapshot), POLICY, now=NOW, rng=random.Random(1))
     return [p.kernels[0].agent_id for p in made.placements]
 
 
@@ -35,7 +35,7 @@ def test_what_is_usual_by_unit() -> None:
 
 
 def test_nothing_is_lost_where_there_is_enough_and_all_of_it_where_there_is_nothing() -> None:
-    what = Usual(need={"cpu": (4.0, 1.0)}, whole={4: 0.5})
+    what = TypicalRequest(need={"cpu": (4.0, 1.0)}, whole={4: 0.5})
     assert lost(what, 4, 4, {"cpu": 1000.0}) == pytest.approx(0.0)
     assert lost(what, 4, 4, {"cpu": 0.0}) == pytest.approx(4.0)
     assert lost(what, 3, 3, {"cpu": 1000.0}) == pytest.approx(1.5), "four devices are not to be had"
@@ -77,11 +77,13 @@ def test_what_is_remembered_is_what_a_new_board_finds() -> None:
     shapes = [slots(cpu=c, cuda_shares=g) for c in (1, 3) for g in ("0.3", "0.5", "0.8", "1", "2")]
     workload = tuple((s, n + 1) for n, s in enumerate(shapes))
     agents = [agent(f"i-{n}", cpu=8 + n % 3, shares=[1] * (2 + n % 2)) for n in range(6)]
-    board = Board(Snapshot(resource_group="g", agents=tuple(agents), workload=workload))
+    board = IncrementalScheduler(Snapshot(resource_group="g", agents=tuple(agents), workload=workload))
     held = {a.agent_id: a for a in agents}
     for number in range(120):
         who = session(str(number), rng.choice(shapes), age_s=-number)
-        fresh = Board(Snapshot(resource_group="g", agents=tuple(held.values()), pending=(who,), workload=workload))
+        fresh = IncrementalScheduler(
+            Snapshot(resource_group="g", agents=tuple(held.values()), pending=(who,), workload=workload)
+        )
         board.enqueue(who)
         kept, new = (decide(b, POLICY, now=NOW, rng=random.Random(1)) for b in (board, fresh))
         assert kept.placements == new.placements

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
 from ai.backend.core.scheduling.plan import Plan
 from ai.backend.core.scheduling.policy import Policy
@@ -113,7 +113,7 @@ def test_every_order_ends_with_many_owners() -> None:
     pending = [session(str(n), slots(cpu=1), age_s=n, scope=("d", f"p{n % 7}", f"u{n % 21}")) for n in range(200)]
     for order in ("drf", "fair-share"):
         snapshot = Snapshot(resource_group="g", agents=(agent("i-1", cpu=50),), pending=tuple(pending))
-        made = decide(Board(snapshot), Policy(order=order), now=NOW, rng=random.Random(1))
+        made = decide(IncrementalScheduler(snapshot), Policy(order=order), now=NOW, rng=random.Random(1))
         assert len(made.placements) == 50
         per_user = Counter(p.scope for p in pending if p.session_id in {m.session_id for m in made.placements})
         assert max(per_user.values()) - min(per_user.values()) <= 1

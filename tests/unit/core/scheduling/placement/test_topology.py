@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from ai.backend.common.ids import AgentId
-from ai.backend.core.scheduling.decide import Board, decide
+from ai.backend.core.scheduling.decide import IncrementalScheduler, decide
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.policy import Policy
 from ai.backend.core.scheduling.snapshot import AgentView, PendingSession, Snapshot
@@ -85,7 +85,9 @@ def test_an_agent_that_just_failed_the_session_is_the_last_choice() -> None:
 @pytest.mark.parametrize("placement", ["topology", "topology-spread"])
 def test_preferences_make_nobody_wait_and_a_gang_that_cannot_be_placed_leaves_nothing(placement: str) -> None:
     agents = racks(a1={"i-1": 8}, b1={"i-2": 4})
-    board = Board(Snapshot(resource_group="default", agents=agents, pending=(gang("large", 4), gang("small", 3))))
+    board = IncrementalScheduler(
+        Snapshot(resource_group="default", agents=agents, pending=(gang("large", 4), gang("small", 3)))
+    )
     made = decide(board, Policy(placement=placement), now=NOW, rng=random.Random(1))
     assert made.placements == ()
     assert {w.reason for w in made.waits} == {SkipReason.INSUFFICIENT_RESOURCE, SkipReason.BEHIND_ANOTHER}
@@ -95,7 +97,7 @@ def test_preferences_make_nobody_wait_and_a_gang_that_cannot_be_placed_leaves_no
 
 
 def test_what_changes_is_forgotten_on_a_board_that_is_kept() -> None:
-    board = Board(Snapshot(resource_group="default", agents=(agent("i-1"), agent("i-2"))))
+    board = IncrementalScheduler(Snapshot(resource_group="default", agents=(agent("i-1"), agent("i-2"))))
     policy, dice = Policy(placement="least-fragmentation"), random.Random(1)
     for number in range(3000):
         who = session(f"s-{number}", slots(cpu=1, mem="1g"))

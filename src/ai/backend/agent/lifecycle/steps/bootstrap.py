@@ -7,7 +7,7 @@ import logging
 
 from ai.backend.agent.channel import files
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.agent.lifecycle.kernel_files import BOOTSTRAP_PATH
 from ai.backend.common.errors import DeadlineExceeded, Forbidden, InvalidInput, LimitExceeded, NotFound, RunError
 
@@ -25,10 +25,10 @@ class Bootstrap:
 
     name = "bootstrap"
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: AgentContext) -> None:
         self._around = around
 
-    async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
         spec = kernel.record.spec
         if kernel.record.bootstrapped or not (spec.bootstrap_script or spec.dotfiles):
             return
@@ -67,5 +67,5 @@ class Bootstrap:
             note = f"the bootstrap script took longer than {timeout_s:g} s and was ended"
         return note
 
-    async def release(self, kernel: Kernel, why: Circumstances) -> None:
+    async def release(self, kernel: Kernel, why: StepContext) -> None:
         """Nothing is held."""

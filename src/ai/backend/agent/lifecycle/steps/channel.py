@@ -7,10 +7,10 @@ from functools import partial
 
 from ai.backend.agent.channel.channel import KernelChannel
 from ai.backend.agent.channel.model import RunsRecord
-from ai.backend.agent.channel.runs import RunBook
+from ai.backend.agent.channel.runs import RunQueue
 from ai.backend.agent.channel.terminals import Terminals
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.common.errors import Unavailable
 from ai.backend.plugin.runtime import AbstractRuntime, RunnerChannel, WorkloadKey, WorkloadState
 
@@ -25,10 +25,10 @@ class Channel:
 
     name = "channel"
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: AgentContext) -> None:
         self._around = around
 
-    async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
         restored = self._around.records.load_runs(kernel.id)
         if kernel.channel is None:
             await self._open_soon(kernel, restored)
@@ -63,7 +63,7 @@ class Channel:
             first_request=epoch * _REQUESTS_PER_EPOCH,
         )
         limits = self._around.settings.runs
-        runs = RunBook(
+        runs = RunQueue(
             channel,
             attempt=kernel.attempt,
             settings=limits,
@@ -76,7 +76,7 @@ class Channel:
         kernel.channel, kernel.runs, kernel.terminals = channel, runs, terminals
         kernel.changed.set()
 
-    async def release(self, kernel: Kernel, why: Circumstances) -> None:
+    async def release(self, kernel: Kernel, why: StepContext) -> None:
         if kernel.runs is not None:
             kernel.runs.on_exit({"reason": "the session is being ended"})
             kernel.runs.close()

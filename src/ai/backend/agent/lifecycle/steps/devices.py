@@ -6,7 +6,7 @@ import msgspec
 
 from ai.backend.agent.kernels.kernel import Kernel
 from ai.backend.agent.kernels.model import read_allocation, write_allocation
-from ai.backend.agent.lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.common.devices import VariantProperty
 from ai.backend.common.errors import CreationDeferred
 from ai.backend.common.slots import ResourceSlot
@@ -17,7 +17,7 @@ class Devices:
 
     name = "devices"
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: AgentContext) -> None:
         self._around = around
 
     def bind(self, kernel: Kernel) -> None:
@@ -33,7 +33,7 @@ class Devices:
         allocation = self._around.inventory.holding(kernel.id)
         kernel.record = msgspec.structs.replace(kernel.record, allocation=write_allocation(allocation))
 
-    async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
         """Raises CreationDeferred where a device has failed since it was taken: another one may be had."""
         if not self._around.inventory.holds(kernel.id):
             self._around.inventory.adopt(kernel.id, kernel.record.device_allocation)
@@ -41,6 +41,6 @@ class Devices:
             names = ", ".join(f"{d.device_id} ({d.reason})" if d.reason else d.device_id for d in failed)
             raise CreationDeferred(f"devices have failed before the kernel was created: {names}")
 
-    async def release(self, kernel: Kernel, why: Circumstances) -> None:
+    async def release(self, kernel: Kernel, why: StepContext) -> None:
         if not why.restarting:
             self._around.inventory.free(kernel.id)

@@ -12,9 +12,9 @@ import msgspec
 
 from ai.backend.agent.devices.plugins import PluginHandle
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.agent.lifecycle.hook_calls import HookCalls
-from ai.backend.agent.lifecycle.hook_retries import Aftercare
+from ai.backend.agent.lifecycle.hook_retries import HookRetrier
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError, CreationDeferred
 from ai.backend.plugin.accelerator import AttachedDevice, responses
@@ -29,12 +29,12 @@ class Hooks:
 
     name = "hooks"
 
-    def __init__(self, around: Surroundings, calls: HookCalls, aftercare: Aftercare) -> None:
+    def __init__(self, around: AgentContext, calls: HookCalls, aftercare: HookRetrier) -> None:
         self._around = around
         self._calls = calls
         self._aftercare = aftercare
 
-    async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
         """Raises what ``pre_create`` raises, and CreationDeferred while a plugin of the kernel's is missing."""
         if kernel.record.workload_id:
             return  # resumed: the workload was made from the configs already
@@ -72,7 +72,7 @@ class Hooks:
         check = partial(responses.attached, held=allocation)
         return list(await handle.call("alloc_to_devices", lambda p: p.alloc_to_devices(allocation), check=check))
 
-    async def release(self, kernel: Kernel, why: Circumstances) -> None:
+    async def release(self, kernel: Kernel, why: StepContext) -> None:
         for key in reversed(kernel.record.hooked):
             if not self._aftercare.owes(kernel, key) and not await self._post_terminate(key, kernel, why):
                 self._aftercare.leave(kernel, key)
@@ -84,7 +84,7 @@ class Hooks:
                 hook_slots=_without(record.hook_slots, key),
             )
 
-    async def _post_terminate(self, key: str, kernel: Kernel, why: Circumstances) -> bool:
+    async def _post_terminate(self, key: str, kernel: Kernel, why: StepContext) -> bool:
         """Whether it succeeded before the deadline of one call, which its repeats share."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._around.settings.kernel_lifecycles.plugin_timeout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 
 
 class Network:
@@ -11,12 +11,12 @@ class Network:
 
     name = "network"
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: AgentContext) -> None:
         self._around = around
 
-    async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
         kernel.network = await self._around.networks.join(kernel.record)
 
-    async def release(self, kernel: Kernel, why: Circumstances) -> None:
+    async def release(self, kernel: Kernel, why: StepContext) -> None:
         if not why.restarting:  # the next attempt has its place, and its address, again
             await self._around.networks.leave(kernel.record)

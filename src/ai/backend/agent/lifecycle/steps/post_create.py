@@ -6,9 +6,9 @@ import asyncio
 import time
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.agent.lifecycle.hook_calls import HookCalls
-from ai.backend.agent.lifecycle.hook_retries import Aftercare
+from ai.backend.agent.lifecycle.hook_retries import HookRetrier
 from ai.backend.common.errors import BackendError
 from ai.backend.plugin.accelerator import TerminationDeferred
 
@@ -18,12 +18,12 @@ class PostCreate:
 
     name = "post-create"
 
-    def __init__(self, around: Surroundings, calls: HookCalls, aftercare: Aftercare) -> None:
+    def __init__(self, around: AgentContext, calls: HookCalls, aftercare: HookRetrier) -> None:
         self._around = around
         self._calls = calls
         self._aftercare = aftercare
 
-    async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
         for key in kernel.record.hooked:
             try:
                 await self._calls.call(key, "post_create", kernel, why)
@@ -34,14 +34,14 @@ class PostCreate:
                 self._calls.tell(kernel, key, "post_create", e, "retrying", now)
         self._aftercare.follow(kernel)
 
-    async def release(self, kernel: Kernel, why: Circumstances) -> None:
+    async def release(self, kernel: Kernel, why: StepContext) -> None:
         await self._aftercare.unfollow(kernel)
         for key in reversed(kernel.record.hooked):
             begun = kernel.record.begun.get(key, {})
             if "post_create" in begun and "post_terminate" not in begun:
                 await self._pre_terminate(key, kernel, why)
 
-    async def _pre_terminate(self, key: str, kernel: Kernel, why: Circumstances) -> None:
+    async def _pre_terminate(self, key: str, kernel: Kernel, why: StepContext) -> None:
         while True:
             try:
                 await self._calls.call(key, "pre_terminate", kernel, why)

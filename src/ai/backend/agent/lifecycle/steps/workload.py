@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from ai.backend.agent.kernels.kernel import Kernel
-from ai.backend.agent.lifecycle.context import Circumstances, Surroundings
+from ai.backend.agent.lifecycle.context import AgentContext, StepContext
 from ai.backend.agent.lifecycle.kernel_files import config_files, kernel_environ, user_mounts
 from ai.backend.agent.lifecycle.runtime_classes import asked_of_runtime, without_overhead
 from ai.backend.agent.lifecycle.workload_config import AGENT, blame, check_consent, merge_configs
@@ -28,10 +28,10 @@ class CreateWorkload:
 
     name = "workload"
 
-    def __init__(self, around: Surroundings) -> None:
+    def __init__(self, around: AgentContext) -> None:
         self._around = around
 
-    def workload_spec(self, kernel: Kernel, why: Circumstances) -> WorkloadSpec:
+    def workload_spec(self, kernel: Kernel, why: StepContext) -> WorkloadSpec:
         """Raises CreationDenied if plugins, or a plugin and the session's mounts, contradict each other."""
         spec, desk = kernel.record.spec, self._around.desk
         config = merge_configs([*kernel.configs, (AGENT, user_mounts(spec)), (AGENT, desk.mounts())])
@@ -69,7 +69,7 @@ class CreateWorkload:
         secret = self._around.secret if overlay is None else overlay.secret
         return cluster_key_files(secret, spec.session_id, spec.cluster.hosts)
 
-    async def acquire(self, kernel: Kernel, why: Circumstances) -> None:
+    async def acquire(self, kernel: Kernel, why: StepContext) -> None:
         if kernel.record.workload_id:  # resumed
             if await self._around.runtime.inspect(kernel.key) is None:
                 raise WorkloadError("the workload was not there any more")
@@ -95,7 +95,7 @@ class CreateWorkload:
         missing = [name for name, wish in asked.items() if wish and name not in capabilities]
         return f"the agent's runtime does not apply {' and '.join(missing)} of the plugins" if missing else None
 
-    async def release(self, kernel: Kernel, why: Circumstances) -> None:
+    async def release(self, kernel: Kernel, why: StepContext) -> None:
         settings = self._around.settings.kernel_lifecycles
         grace_s = 0.0 if kernel.hurry.is_set() else settings.stop_grace
         keys = [kernel.key]

@@ -10,8 +10,8 @@ from ai.backend.common.devices import DeviceAllocation, DeviceHealth, VariantPro
 from ai.backend.common.errors import BackendError, InvalidQuantity, ResourceError, UnsupportedResource
 from ai.backend.common.ids import AgentId, KernelId, SlotName
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, Recipe, without_placeholders
-from ai.backend.core.allocation.slot_pool import SlotBook
+from ai.backend.core.allocation.node import NodeAllocator, PluginDevices, PreparedRequest, without_placeholders
+from ai.backend.core.allocation.slot_pool import SlotPool
 from ai.backend.core.scheduling.snapshot import AgentView, HeldKernel
 
 #: What an allocator raises where a request cannot be served.
@@ -21,10 +21,10 @@ Wish = tuple[ResourceSlot, tuple[VariantProperty, ...]]
 _MAX_MEMO = 4096
 
 
-class Make:
+class NodeClass:
     """What agents with equal devices have in common: an empty allocator, and what it answered."""
 
-    def __init__(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...], makes: MakeCache) -> None:
+    def __init__(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...], makes: NodeClassCache) -> None:
         """Raises InvalidAllocation or InvalidInput for devices that contradict each other."""
         self._makes = makes
         self.plugins = plugins
@@ -46,10 +46,10 @@ class Make:
         """Whether taking of one slot can change what is free of another."""
         self.has_pools = any(p.alloc_map is None for p in plugins)
         """Whether an allocation can name devices that the agent will choose."""
-        self._recipes: dict[Hashable, Recipe | None] = {}
+        self._recipes: dict[Hashable, PreparedRequest | None] = {}
         self._refusals: dict[Hashable, BackendError | None] = {}
 
-    def recipe(self, wish: Wish) -> Recipe | None:
+    def recipe(self, wish: Wish) -> PreparedRequest | None:
         """How to ask for it; None if it has no such slots or devices at all, free or not, healthy or not."""
         if wish not in self._recipes:
             if len(self._recipes) >= _MAX_MEMO:
@@ -82,7 +82,7 @@ class Make:
         return allocator
 
     @cached_property
-    def mended(self) -> Make:
+    def mended(self) -> NodeClass:
         """The same with every device healthy; itself if no device has failed."""
         plugins = tuple(
             replace(p, devices=tuple(replace(d, health=DeviceHealth.HEALTHY) for d in p.devices)) for p in self.plugins
@@ -93,17 +93,17 @@ class Make:
 _MAX_MAKES = 8192
 
 
-class MakeCache:
+class NodeClassCache:
     """Remembers the makes that decisions have met, with what was found out about them.
 
     Whoever decides again and again owns one: equal devices are one make, in all decisions that share the cache.
     """
 
     def __init__(self) -> None:
-        self._by_identity: dict[tuple[int, tuple[str, ...]], Make] = {}
-        self._by_outline: dict[Hashable, list[Make]] = {}
+        self._by_identity: dict[tuple[int, tuple[str, ...]], NodeClass] = {}
+        self._by_outline: dict[Hashable, list[NodeClass]] = {}
 
-    def make_of(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> Make:
+    def make_of(self, plugins: tuple[PluginDevices, ...], order: tuple[str, ...]) -> NodeClass:
         """Return the make of agents with these devices.
 
         Raises:
@@ -117,7 +117,7 @@ class MakeCache:
         makes = self._by_outline.setdefault(outline, [])
         make = next((make for make in makes if make.plugins == plugins), None)
         if make is None:
-            make = Make(plugins, order, self)
+            make = NodeClass(plugins, order, self)
             makes.append(make)
             self._by_identity[key] = make
             if len(self._by_identity) > _MAX_MAKES:
@@ -126,13 +126,13 @@ class MakeCache:
         return make
 
 
-class WorkingAgent:
+class AgentState:
     """An agent whose allocator a decision may change and undo.
 
     The allocator is made when it is first needed: until then the agent is as empty as its make.
     """
 
-    def __init__(self, view: AgentView, make: Make) -> None:
+    def __init__(self, view: AgentView, make: NodeClass) -> None:
         self.view = view
         self.agent_id: AgentId = view.agent_id
         self.make = make
@@ -141,7 +141,7 @@ class WorkingAgent:
         """Whether everything that it holds is counted in full; what is beyond its devices is not."""
         self.version = 0
         """Grows with every change of what is free."""
-        self.books: Mapping[str, SlotBook] = make.books
+        self.books: Mapping[str, SlotPool] = make.books
         self._allocator: NodeAllocator | None = None
         self._held: dict[KernelId, DeviceAllocation] = {}
         self._told: dict[KernelId, HeldKernel] = {}
@@ -182,7 +182,7 @@ class WorkingAgent:
         """How many more kernels it may hold; None for any number."""
         return None if self.view.kernel_limit is None else max(0, self.view.kernel_limit - self.count)
 
-    def take(self, kernel_id: KernelId, recipe: Recipe) -> DeviceAllocation:
+    def take(self, kernel_id: KernelId, recipe: PreparedRequest) -> DeviceAllocation:
         """Raises one of :data:`REFUSALS`; then nothing has changed."""
         allocation = self.allocator.take(recipe)
         self._held[kernel_id] = allocation

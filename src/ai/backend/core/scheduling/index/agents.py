@@ -16,9 +16,9 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import BackendError
 from ai.backend.common.ids import AgentId, KernelId
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.allocation.node import Recipe
-from ai.backend.core.scheduling.index.agent_state import REFUSALS, Make, MakeCache, Wish, WorkingAgent
-from ai.backend.core.scheduling.index.fragmentation import Gradient, Usual, usual
+from ai.backend.core.allocation.node import PreparedRequest
+from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState, NodeClass, NodeClassCache, Wish
+from ai.backend.core.scheduling.index.fragmentation import FragmentationGradient, TypicalRequest, usual
 from ai.backend.core.scheduling.index.slot_index import SlotIndex, mask_of, members, micro
 from ai.backend.core.scheduling.index.vector_index import Edges, VectorIndex
 from ai.backend.core.scheduling.snapshot import PendingKernel, Snapshot
@@ -37,7 +37,7 @@ def scarcity(slot: str) -> tuple[int, str]:
     return _LAST.get(slot, 0), slot
 
 
-class Tier(NamedTuple):
+class FitClass(NamedTuple):
     """Agents on which a demand leaves equally many kinds of slots unused.
 
     Attributes:
@@ -81,11 +81,11 @@ class Demand:
     order: tuple[str, ...]
     ranked: tuple[Need, ...]
     special: tuple[Need, ...]
-    tiers: tuple[Tier, ...]
+    tiers: tuple[FitClass, ...]
     refused: int = 0
-    recipes: dict[Make, tuple[Recipe, ...]] = field(default_factory=dict)
+    recipes: dict[NodeClass, tuple[PreparedRequest, ...]] = field(default_factory=dict)
     able: int | None = None
-    gradient: Gradient | None = None
+    gradient: FragmentationGradient | None = None
 
     def fit(self) -> int:
         """The agents that seem to have room now: never too few; their allocators have the last word."""
@@ -104,16 +104,16 @@ class Demand:
         return found
 
 
-class Fleet:
+class AgentIndex:
     """See the module. ``broken`` names agents whose devices contradict each other; they are left out."""
 
-    def __init__(self, snapshot: Snapshot, makes: MakeCache) -> None:
+    def __init__(self, snapshot: Snapshot, makes: NodeClassCache) -> None:
         self.broken: list[tuple[AgentId, str]] = []
-        self.agents: list[WorkingAgent] = []
+        self.agents: list[AgentState] = []
         for view in sorted(snapshot.agents, key=lambda a: a.agent_id):
             if view.is_schedulable:
                 try:
-                    self.agents.append(WorkingAgent(view, makes.make_of(view.plugins, snapshot.allocation_order)))
+                    self.agents.append(AgentState(view, makes.make_of(view.plugins, snapshot.allocation_order)))
                 except BackendError as e:
                     self.broken.append((view.agent_id, e.message))
         self.size = len(self.agents)
@@ -139,7 +139,7 @@ class Fleet:
         self._grain: dict[str, int] = {}
         self._vectors: dict[tuple[tuple[str, ...], int], VectorIndex] = {}
         """(slots, how many kinds of slots these leave unused) -> the agents that have them all, by vector."""
-        self._vectors_of: dict[Make, list[VectorIndex]] = {make: [] for make in self.makes}
+        self._vectors_of: dict[NodeClass, list[VectorIndex]] = {make: [] for make in self.makes}
         for slot in sorted({slot for make in self.makes for slot in make.books}):
             self._index(slot)
         self._room: SlotIndex | None = None
@@ -167,7 +167,7 @@ class Fleet:
             self._whole[slot] = SlotIndex([b.whole if b else 0 for b in books], 0)
 
     @cached_property
-    def usual(self) -> dict[str, Usual]:
+    def usual(self) -> dict[str, TypicalRequest]:
         """What is usually requested: as the snapshot says, else what is held and what waits."""
         known: dict[ResourceSlot, float] = {slots: float(count) for slots, count in self._snapshot.workload}
         if not known:
@@ -218,7 +218,7 @@ class Fleet:
     def _new_demand(self, wishes: tuple[Wish, ...], matching: int) -> Demand:
         total = sum((slots for slots, _ in wishes), ResourceSlot()).nonzero()
         supporting = 0
-        recipes: dict[Make, tuple[Recipe, ...]] = {}
+        recipes: dict[NodeClass, tuple[PreparedRequest, ...]] = {}
         unused: dict[int, int] = {}
         for make, mask in self.makes.items():
             here = mask & matching
@@ -244,7 +244,7 @@ class Fleet:
         tiers = []
         for left in sorted(unused):
             vectors = self._by_vector(order, left)
-            tiers.append(Tier(unused[left], vectors, *vectors.floor(amounts), unused[left].bit_count() <= _FEW))
+            tiers.append(FitClass(unused[left], vectors, *vectors.floor(amounts), unused[left].bit_count() <= _FEW))
         return Demand(
             wishes=wishes,
             total=total,
@@ -393,7 +393,7 @@ class Fleet:
 
     # ---- reading
 
-    def members(self, mask: int) -> list[WorkingAgent]:
+    def members(self, mask: int) -> list[AgentState]:
         return [self.agents[rank] for rank in members(mask)]
 
     def with_room(self, scope: int, kernels: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ai.backend.common.ids import SessionId
 from ai.backend.common.states import ClusterMode
-from ai.backend.core.scheduling.index.agents import Demand, Fleet, scarcity
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand, scarcity
 from ai.backend.core.scheduling.plan import SkipReason
 from ai.backend.core.scheduling.snapshot import PendingKernel, PendingSession
 
@@ -17,7 +17,7 @@ MOST_SHAPES = 4096
 
 
 @dataclass(slots=True, eq=False)
-class Shape:
+class EquivalenceClass:
     """Everything about a session that decides which agents can serve it.
 
     Attributes:
@@ -43,36 +43,36 @@ class Shape:
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class QuotaClass:
     """Sessions of one shape that count against the same quotas. ``group``: those that wait for these."""
 
-    shape: Shape
+    shape: EquivalenceClass
     quotas: tuple[str, ...]
     group: list[SessionId] | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class QueuedSession:
     """One pending session. ``is_gated``: time or other sessions decide whether it may start at all."""
 
     session: PendingSession
-    lane: Lane
+    lane: QuotaClass
     is_gated: bool
 
 
 @dataclass(slots=True)
-class Shapes:
+class EquivalenceCache:
     """The shapes and lanes of one fleet."""
 
-    fleet: Fleet
-    lanes: dict[tuple[int, tuple[str, ...]], Lane] = field(default_factory=dict)
-    shapes: dict[Hashable, Shape] = field(default_factory=dict)
-    _read: dict[Hashable, Shape] = field(default_factory=dict)
+    fleet: AgentIndex
+    lanes: dict[tuple[int, tuple[str, ...]], QuotaClass] = field(default_factory=dict)
+    shapes: dict[Hashable, EquivalenceClass] = field(default_factory=dict)
+    _read: dict[Hashable, EquivalenceClass] = field(default_factory=dict)
     """What a session asks for, as it is written -> its shape."""
     _started_by: dict[tuple[str, str | None, frozenset[str]], Hashable] = field(default_factory=dict)
     _masks: dict[int, int] = field(default_factory=dict)
 
-    def entry(self, session: PendingSession) -> Entry:
+    def entry(self, session: PendingSession) -> QueuedSession:
         kernels = session.kernels
         if len(kernels) == 1:
             k = kernels[0]
@@ -85,10 +85,10 @@ class Shapes:
             shape = self._read[key] = self._shape(session)
         lane = self.lanes.get((id(shape), session.quotas))
         if lane is None:
-            lane = self.lanes[id(shape), session.quotas] = Lane(shape, session.quotas)
-        return Entry(session, lane, session.starts_at is not None or bool(session.dependencies))
+            lane = self.lanes[id(shape), session.quotas] = QuotaClass(shape, session.quotas)
+        return QueuedSession(session, lane, session.starts_at is not None or bool(session.dependencies))
 
-    def tidy(self, entries: Collection[Entry]) -> None:
+    def tidy(self, entries: Collection[QueuedSession]) -> None:
         """Forget lanes that nobody is in, and how sessions were written, once there are many more of them than
         ``entries``, which are all that wait."""
         most = MOST_SHAPES + 2 * len(entries)
@@ -106,7 +106,7 @@ class Shapes:
             found = self._started_by[image] = self._masks.setdefault(mask, len(self._masks)) if mask else image
         return found
 
-    def _shape(self, session: PendingSession) -> Shape:
+    def _shape(self, session: PendingSession) -> EquivalenceClass:
         fleet, kernels = self.fleet, session.kernels
         scope = fleet.designated(session.designated_agents) if session.designated_agents else fleet.everyone
         parts = tuple(fleet.demand([k], scope) for k in kernels)
@@ -122,7 +122,7 @@ class Shapes:
         key = whole, parts, None if all(p.matching for p in parts) else nowhere
         found = self.shapes.get(key)
         if found is None:
-            found = self.shapes[key] = Shape(whole, parts, _hardest_first(parts))
+            found = self.shapes[key] = EquivalenceClass(whole, parts, _hardest_first(parts))
         return found
 
 

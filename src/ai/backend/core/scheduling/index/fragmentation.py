@@ -22,8 +22,8 @@ from heapq import heapify, heappop, heappush
 from math import erf, exp, pi, sqrt
 
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.allocation.slot_pool import SlotBook
-from ai.backend.core.scheduling.index.agent_state import WorkingAgent
+from ai.backend.core.allocation.slot_pool import SlotPool
+from ai.backend.core.scheduling.index.agent_state import AgentState
 
 _COMPANIONS = ("cpu", "mem")
 Candidate = tuple[float, int, float, int, int]
@@ -31,7 +31,7 @@ Candidate = tuple[float, int, float, int, int]
 
 
 @dataclass(slots=True)
-class Usual:
+class TypicalRequest:
     """What is usually requested with one accelerator slot, by unit of it.
 
     Attributes:
@@ -43,15 +43,15 @@ class Usual:
     whole: dict[int, float] = field(default_factory=dict)
 
 
-def usual(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str, Usual]:
+def usual(requests: Iterable[tuple[ResourceSlot, float]]) -> dict[str, TypicalRequest]:
     """Accelerator slot -> what is usual; ``requests``: with how often they occur."""
     seen = [(r.nonzero(), count) for r, count in requests]
     everything = sum(count for _, count in seen)
-    found: dict[str, Usual] = {}
+    found: dict[str, TypicalRequest] = {}
     for slot in sorted({slot for r, _ in seen for slot in r} - set(_COMPANIONS)):
         here = [(r, float(r[slot]), count) for r, count in seen if r[slot].is_finite() and r[slot]]
         units = sum(amount * count for _, amount, count in here)
-        made = found[slot] = Usual()
+        made = found[slot] = TypicalRequest()
         for name in _COMPANIONS if units else ():
             mean = sum(float(r[name]) * count for r, _, count in here) / units
             spread = sum((float(r[name]) - mean * amount) ** 2 * count for r, amount, count in here) / units
@@ -75,7 +75,7 @@ def _excess(units: float, have: float, mean: float, deviation: float) -> float:
     return min(units, (lack * (1 + erf(z / sqrt(2))) / 2 + spread * density) / mean)
 
 
-def lost(what: Usual, units: float, whole: int, free: Mapping[str, float]) -> float:
+def lost(what: TypicalRequest, units: float, whole: int, free: Mapping[str, float]) -> float:
     """How many units of an accelerator that an agent has free are lost to what is usually requested."""
     if units <= 0:
         return 0.0
@@ -83,7 +83,7 @@ def lost(what: Usual, units: float, whole: int, free: Mapping[str, float]) -> fl
     return stranded + sum(p * (units - whole if whole >= k else units) for k, p in what.whole.items())
 
 
-class Gradient:
+class FragmentationGradient:
     """Remembers, for one demand, what each agent would lose by it. Agents are looked at again when they have changed.
 
     Amortised O(agents that changed since, log agents) for each decision.
@@ -91,13 +91,13 @@ class Gradient:
 
     __slots__ = ("_demand", "_heap", "_seen", "_usual")
 
-    def __init__(self, demand: ResourceSlot, what: dict[str, Usual]) -> None:
+    def __init__(self, demand: ResourceSlot, what: dict[str, TypicalRequest]) -> None:
         self._demand = {slot: float(q) for slot, q in demand.items()}
         self._usual = what
         self._heap: list[Candidate] = []
         self._seen = -1
 
-    def best(self, agents: list[WorkingAgent], scope: int, changes: list[int]) -> int:
+    def best(self, agents: list[AgentState], scope: int, changes: list[int]) -> int:
         """The rank of the agent of a mask that loses least. ``changes``: the ranks of agents in the order in which
         they changed."""
         if self._seen < 0:
@@ -128,7 +128,7 @@ class Gradient:
             return self.best(agents, scope, changes)
         return found
 
-    def _candidate(self, rank: int, agent: WorkingAgent, memo: dict[object, tuple[float, int, float]]) -> Candidate:
+    def _candidate(self, rank: int, agent: AgentState, memo: dict[object, tuple[float, int, float]]) -> Candidate:
         books = agent.books
         key = (
             agent.make,
@@ -139,7 +139,7 @@ class Gradient:
             memo[key] = self._judge(agent)
         return *memo[key], rank, agent.version
 
-    def _judge(self, agent: WorkingAgent) -> tuple[float, int, float]:
+    def _judge(self, agent: AgentState) -> tuple[float, int, float]:
         demand, books = self._demand, agent.books
         before = {name: units_of(books[name]) for name in _COMPANIONS if name in books}
         after = {name: amount - demand.get(name, 0.0) for name, amount in before.items()}
@@ -159,7 +159,7 @@ class Gradient:
         return round(total, 9), unused, after["cpu"]
 
     @staticmethod
-    def _part(book: SlotBook, wanted: float) -> tuple[float, int]:
+    def _part(book: SlotPool, wanted: float) -> tuple[float, int]:
         """What stays free on the device that gives a part, and how many whole devices are no longer whole."""
         quanta = round(wanted / float(book.quantum))
         if not quanta or not book.largest:
@@ -171,6 +171,6 @@ class Gradient:
         return float((level - quanta) * book.quantum), int(level == book.largest)
 
 
-def units_of(book: SlotBook) -> float:
+def units_of(book: SlotPool) -> float:
     """What is free, as a float."""
     return float(book.total_free * book.quantum)

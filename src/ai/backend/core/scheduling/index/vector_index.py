@@ -24,7 +24,7 @@ Edges = tuple[tuple[SlotIndex, int, int], ...]
 """(slot, amount, shift of its field) where the level of an agent does not tell whether it has the amount."""
 
 
-class Wanted(Protocol):
+class VectorRequest(Protocol):
     """What :meth:`VectorIndex.floor` read of a request; ``is_small``: few agents may be chosen, so that each is looked
     at."""
 
@@ -95,7 +95,7 @@ class VectorIndex:
         else:
             masks[now] = others | bit
 
-    def fullest(self, wanted: Wanted, scope: int) -> int:
+    def fullest(self, wanted: VectorRequest, scope: int) -> int:
         """Of a mask: those that have what :meth:`floor` read, with the least of the scarcest slot, then of the next;
         0 if there are none. All of them have the same vector."""
         if wanted.is_small:
@@ -117,7 +117,7 @@ class VectorIndex:
                 at = bisect_left(order, vector >> kept << kept | floor & (1 << kept) - 1, at + 1)
         return 0
 
-    def emptiest(self, wanted: Wanted, scope: int) -> int:
+    def emptiest(self, wanted: VectorRequest, scope: int) -> int:
         """As :meth:`fullest`, with the most instead of the least."""
         if wanted.is_small:
             return self._of_few(wanted.floor, wanted.edges, scope, max)

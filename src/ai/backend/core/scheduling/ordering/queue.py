@@ -12,19 +12,19 @@ from itertools import groupby
 from typing import Protocol
 
 from ai.backend.common.slots import ResourceSlot
-from ai.backend.core.scheduling.index.equivalence import Entry
+from ai.backend.core.scheduling.index.equivalence import QueuedSession
 from ai.backend.core.scheduling.snapshot import PendingSession, Snapshot
 
 
 class Queue(Protocol):
     """Sessions in the order in which they are tried. ``placed`` tells it at once what has become of the last one."""
 
-    def __iter__(self) -> Iterator[Entry]: ...
+    def __iter__(self) -> Iterator[QueuedSession]: ...
 
-    def placed(self, entry: Entry) -> None: ...
+    def placed(self, entry: QueuedSession) -> None: ...
 
 
-Order = Callable[[Sequence[Entry], Snapshot, ResourceSlot], Queue]
+Order = Callable[[Sequence[QueuedSession], Snapshot, ResourceSlot], Queue]
 """(sessions in the order of fifo, what is known of their owners, what all agents have together) -> queue."""
 
 
@@ -36,21 +36,21 @@ def fifo_key(session: PendingSession) -> tuple[object, ...]:
 class Fixed:
     """An order that nothing changes."""
 
-    def __init__(self, entries: Iterable[Entry]) -> None:
+    def __init__(self, entries: Iterable[QueuedSession]) -> None:
         self._entries = entries
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[QueuedSession]:
         return iter(self._entries)
 
-    def placed(self, entry: Entry) -> None:
+    def placed(self, entry: QueuedSession) -> None:
         """It does not matter."""
 
 
-def fifo(entries: Sequence[Entry], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
+def fifo(entries: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
     return Fixed(entries)
 
 
-def lifo(entries: Sequence[Entry], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
+def lifo(entries: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
     """The youngest first."""
     by_priority = groupby(entries, key=lambda e: e.session.priority)
     return Fixed([entry for _, level in by_priority for entry in reversed(list(level))])
@@ -69,7 +69,7 @@ class _Scope:
         self.used = {slot: float(q) for slot, q in used.items()}
         self.weight = weight
         self.share = 0.0
-        self.waiting: deque[Entry] = deque()
+        self.waiting: deque[QueuedSession] = deque()
         self.children: dict[str, _Scope] = {}
         self.heap: list[tuple[float, str, _Scope]] = []
 
@@ -83,7 +83,7 @@ class Shares:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[QueuedSession],
         capacity: ResourceSlot,
         used: Mapping[str, ResourceSlot],
         weights: Mapping[str, float],
@@ -93,7 +93,7 @@ class Shares:
         self._used, self._weights, self._path = used, weights, path
         self._entries = entries
         self._root = _Scope("", ResourceSlot(), 1.0)
-        self._last: Entry | None = None
+        self._last: QueuedSession | None = None
 
     def _child(self, parent: _Scope, name: str) -> _Scope:
         found = parent.children.get(name)
@@ -108,11 +108,11 @@ class Shares:
         shares = [used / capacity[slot] for slot, used in scope.used.items() if slot in capacity]
         scope.share = max(shares, default=0.0) / scope.weight
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[QueuedSession]:
         for _, level in groupby(self._entries, key=lambda e: e.session.priority):
             yield from self._level(level)
 
-    def _level(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+    def _level(self, entries: Iterable[QueuedSession]) -> Iterator[QueuedSession]:
         """All sessions of one priority."""
         for entry in entries:
             scope, name = self._root, ""
@@ -137,7 +137,7 @@ class Shares:
         heapify(scope.heap)
         return bool(scope.heap or scope.waiting)
 
-    def _settle(self, way: Sequence[_Scope], placed: Entry | None) -> None:
+    def _settle(self, way: Sequence[_Scope], placed: QueuedSession | None) -> None:
         if placed is not None:
             gained = [(slot, float(q)) for slot, q in placed.session.total.items()]
             for scope in way[1:]:
@@ -150,16 +150,16 @@ class Shares:
             else:
                 heappop(parent.heap)
 
-    def placed(self, entry: Entry) -> None:
+    def placed(self, entry: QueuedSession) -> None:
         self._last = entry
 
 
-def drf(entries: Sequence[Entry], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
+def drf(entries: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
     """The user with the least dominant share of what is occupied now."""
     return Shares(entries, capacity, snapshot.occupied, {}, lambda s: ("/".join(s.scope),))
 
 
-def fair_share(entries: Sequence[Entry], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
+def fair_share(entries: Sequence[QueuedSession], snapshot: Snapshot, capacity: ResourceSlot) -> Queue:
     """Domain, then project, then user with the least share of what was used lately, relative to its weight."""
     return Shares(entries, capacity, snapshot.used_lately, snapshot.weights, lambda s: s.scope)
 

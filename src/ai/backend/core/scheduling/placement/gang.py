@@ -10,30 +10,32 @@ from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.ids import KernelId
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.core.allocation.node import NodeAllocator
-from ai.backend.core.scheduling.index.agent_state import REFUSALS, Make
-from ai.backend.core.scheduling.index.agents import Demand, Fleet
-from ai.backend.core.scheduling.index.equivalence import Shape
+from ai.backend.core.scheduling.index.agent_state import REFUSALS, NodeClass
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
+from ai.backend.core.scheduling.index.equivalence import EquivalenceClass
 from ai.backend.core.scheduling.index.slot_index import members
 
 
-class Seat(NamedTuple):
+class KernelAssignment(NamedTuple):
     """Where one kernel goes: the rank of its agent, and the devices there."""
 
     rank: int
     devices: DeviceAllocation
 
 
-def unseat(fleet: Fleet, shape: Shape, kernel_ids: Sequence[KernelId], seats: Sequence[Seat | None]) -> None:
+def unassign(
+    fleet: AgentIndex, shape: EquivalenceClass, kernel_ids: Sequence[KernelId], seats: Sequence[KernelAssignment | None]
+) -> None:
     """Give back every seat that was taken a moment ago."""
     for kernel_id, seat in zip(kernel_ids, seats, strict=True):
         if seat is not None:
             fleet.undo(seat.rank, [kernel_id], set(shape.parts))
 
 
-class Hall:
+class EmptyAgents:
     """Empty agents that kernels are tried on, without touching the fleet."""
 
-    def __init__(self, fleet: Fleet, *, mended: bool = False) -> None:
+    def __init__(self, fleet: AgentIndex, *, mended: bool = False) -> None:
         self._fleet = fleet
         self._mended = mended
         self._open: dict[int, tuple[NodeAllocator, int]] = {}
@@ -42,7 +44,7 @@ class Hall:
     def ranks(self) -> Iterable[int]:
         return self._open
 
-    def _make(self, rank: int) -> Make:
+    def _make(self, rank: int) -> NodeClass:
         make = self._fleet.agents[rank].make
         return make.mended if self._mended else make
 
@@ -66,12 +68,12 @@ class Hall:
         return any(self._seat(rank, demand) for rank in here) or any(self._seat(rank, demand) for rank in fresh)
 
 
-def fits_when_empty(fleet: Fleet, shape: Shape, *, mended: bool = False) -> bool:
+def fits_when_empty(fleet: AgentIndex, shape: EquivalenceClass, *, mended: bool = False) -> bool:
     """Whether empty agents (with every device healthy) could hold all kernels of a multi-node session.
 
     No gang needs more agents than it has kernels, so that many of each make, limit and reserve are looked at.
     """
-    hall = Hall(fleet, mended=mended)
+    hall = EmptyAgents(fleet, mended=mended)
     few: set[int] = set()
     for mask in fleet.makes.values():
         alike: Counter[tuple[int | None, ResourceSlot]] = Counter()
@@ -88,10 +90,10 @@ def fits_when_empty(fleet: Fleet, shape: Shape, *, mended: bool = False) -> bool
     )
 
 
-def closest_agents(fleet: Fleet, shape: Shape, scope: int) -> list[int] | None:
+def closest_agents(fleet: AgentIndex, shape: EquivalenceClass, scope: int) -> list[int] | None:
     """The agents of a mask that a multi-node session should wait for: as few as can hold it once they are empty, those
     first that lack least. None if they cannot hold it all."""
-    hall = Hall(fleet)
+    hall = EmptyAgents(fleet)
     for i in shape.hardest:
         demand = shape.parts[i]
         left = fleet.able(demand) & scope

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from ai.backend.common.ids import SessionId
 from ai.backend.core.allocation.node import NodeAllocator
-from ai.backend.core.scheduling.index.agent_state import REFUSALS, WorkingAgent
-from ai.backend.core.scheduling.index.agents import Demand, Fleet
+from ai.backend.core.scheduling.index.agent_state import REFUSALS, AgentState
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
 from ai.backend.core.scheduling.index.slot_index import members
 from ai.backend.core.scheduling.snapshot import PendingSession, RunningSession
 
@@ -27,7 +27,7 @@ Choice = tuple[tuple[int, int, float], int, list[RunningSession]]
 class Victims:
     """The sessions that may be ended, by agent. Each is ended once."""
 
-    def __init__(self, fleet: Fleet, running: Sequence[RunningSession], *, oldest_first: bool = False) -> None:
+    def __init__(self, fleet: AgentIndex, running: Sequence[RunningSession], *, oldest_first: bool = False) -> None:
         self._fleet = fleet
         self._sign = 1 if oldest_first else -1
         self._on: dict[int, list[RunningSession]] = {}
@@ -74,7 +74,7 @@ class Victims:
 
     @staticmethod
     def _needed(
-        agent: WorkingAgent, demand: Demand, ending: list[RunningSession], there: list[RunningSession]
+        agent: AgentState, demand: Demand, ending: list[RunningSession], there: list[RunningSession]
     ) -> list[RunningSession] | None:
         """Those of ``there`` that must end for the demand to fit; None if even all of them are not enough."""
 
@@ -92,7 +92,7 @@ class Victims:
         return ended
 
 
-def _release(agent: WorkingAgent, allocator: NodeAllocator, victim: RunningSession) -> int:
+def _release(agent: AgentState, allocator: NodeAllocator, victim: RunningSession) -> int:
     """Give back what the victim holds on this agent; how many kernels these are."""
     here = [
         kernel_id for agent_id, kernel_id in victim.kernels if agent_id == agent.agent_id and kernel_id in agent.held

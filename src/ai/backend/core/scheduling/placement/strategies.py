@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from ai.backend.core.scheduling.index.agents import Demand, Fleet
-from ai.backend.core.scheduling.index.fragmentation import Gradient
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
+from ai.backend.core.scheduling.index.fragmentation import FragmentationGradient
 
 
 class Rng(Protocol):
@@ -15,7 +15,7 @@ class Rng(Protocol):
     def random(self) -> float: ...
 
 
-Placement = Callable[[Fleet, Demand, int, Rng], int]
+Placement = Callable[[AgentIndex, Demand, int, Rng], int]
 """The rank of an agent of a mask that seems to have room for a demand, -1 if none has. The allocator of the agent has
 the last word: one that refuses is left out of the mask, and the question asked again."""
 
@@ -24,7 +24,7 @@ def first(scope: int) -> int:
     return (scope & -scope).bit_length() - 1
 
 
-def concentrated(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
+def concentrated(fleet: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
     """The fullest agent, so that whole agents stay free; accelerators are kept for those who need them."""
     for tier in demand.tiers:
         if (here := tier.scope & scope) and (found := tier.vectors.fullest(tier, here)):
@@ -32,7 +32,7 @@ def concentrated(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
     return -1
 
 
-def dispersed(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
+def dispersed(fleet: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
     """The emptiest agent; equals are drawn. Accelerators are kept as by :func:`concentrated`."""
     for tier in demand.tiers:
         if (here := tier.scope & scope) and (found := tier.vectors.emptiest(tier, here)):
@@ -44,7 +44,7 @@ def dispersed(fleet: Fleet, demand: Demand, scope: int, rng: Rng) -> int:
     return -1
 
 
-def round_robin(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
+def round_robin(fleet: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
     """The next agent after the one that was chosen last, in the order of their ids."""
     scope &= demand.fit()
     start = fleet.cursor + 1
@@ -52,13 +52,13 @@ def round_robin(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
     return start + first(after) if after else first(scope)
 
 
-def least_fragmentation(fleet: Fleet, demand: Demand, scope: int, _: Rng) -> int:
+def least_fragmentation(fleet: AgentIndex, demand: Demand, scope: int, _: Rng) -> int:
     """Where the least of the accelerators becomes unusable for what is usually requested."""
     scope &= demand.fit()
     if not scope:
         return -1
     if demand.gradient is None:
-        demand.gradient = Gradient(demand.total, fleet.usual)
+        demand.gradient = FragmentationGradient(demand.total, fleet.usual)
     return demand.gradient.best(fleet.agents, scope, fleet.changes)
 
 

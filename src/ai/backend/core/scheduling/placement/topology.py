@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ai.backend.core.scheduling.index.agents import Demand, Fleet
-from ai.backend.core.scheduling.index.equivalence import Shape
+from ai.backend.core.scheduling.index.agents import AgentIndex, Demand
+from ai.backend.core.scheduling.index.equivalence import EquivalenceClass
 
 MAX_TRIED = 16
 """So many places of one width are tried for a session at most."""
@@ -32,11 +32,11 @@ class Arrangement(NamedTuple):
         order: of such a part, the masks in which the next kernel is looked for; the ranks are the seats of the others.
     """
 
-    rooms: Callable[[Fleet, Shape, int], Iterator[int]]
-    order: Callable[[Fleet, Demand, int, Sequence[int]], Iterator[int]]
+    rooms: Callable[[AgentIndex, EquivalenceClass, int], Iterator[int]]
+    order: Callable[[AgentIndex, Demand, int, Sequence[int]], Iterator[int]]
 
 
-def _one_place(fleet: Fleet, shape: Shape, scope: int) -> Iterator[int]:
+def _one_place(fleet: AgentIndex, shape: EquivalenceClass, scope: int) -> Iterator[int]:
     open_ = [demand.fit() & scope for demand in dict.fromkeys(shape.parts)]
     for places in fleet.places:
         rooms = []
@@ -48,7 +48,7 @@ def _one_place(fleet: Fleet, shape: Shape, scope: int) -> Iterator[int]:
     yield scope
 
 
-def _anywhere(fleet: Fleet, shape: Shape, scope: int) -> Iterator[int]:
+def _anywhere(fleet: AgentIndex, shape: EquivalenceClass, scope: int) -> Iterator[int]:
     yield scope
 
 
@@ -61,7 +61,7 @@ def _among(masks: Mapping[tuple[str, ...], int], ranks: Sequence[int]) -> int:
     return found
 
 
-def _close(fleet: Fleet, demand: Demand, scope: int, seats: Sequence[int]) -> Iterator[int]:
+def _close(fleet: AgentIndex, demand: Demand, scope: int, seats: Sequence[int]) -> Iterator[int]:
     beside = (_among(places, seats) & scope for places in fleet.places) if seats else ()
     for region in (*beside, scope):
         if fleet.places and (fit := demand.fit() & region):
@@ -69,7 +69,7 @@ def _close(fleet: Fleet, demand: Demand, scope: int, seats: Sequence[int]) -> It
         yield region
 
 
-def _apart(fleet: Fleet, demand: Demand, scope: int, seats: Sequence[int]) -> Iterator[int]:
+def _apart(fleet: AgentIndex, demand: Demand, scope: int, seats: Sequence[int]) -> Iterator[int]:
     for places in reversed(fleet.places):
         yield scope & ~_among(places, seats)
     taken = 0

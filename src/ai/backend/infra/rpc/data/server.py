@@ -27,7 +27,7 @@ _STRANGERS_OF_ONE = 32
 """How many of them from one address. An honest agent has no more than ``data_dialer.AT_ONCE``."""
 
 
-class Strangers:
+class PendingConnections:
     """Who has presented no token yet, by address, longest first. Who is one too many costs the longest its place."""
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class DataServer:
         return task
 
     async def _accept(self, listener: socket.socket, context: ssl.SSLContext | None) -> None:
-        strangers = Strangers()
+        strangers = PendingConnections()
         while True:
             try:
                 sock, address = await asyncio.get_running_loop().sock_accept(listener)

@@ -24,12 +24,18 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.capabilities import ENCRYPTION, DeviceReader, is_encrypted, needs_of, with_networks
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.dotfiles.service import SessionDefaults
+from ai.backend.manager.dotfiles.service import DotfileService
 from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
-from ai.backend.manager.images.service import Catalogue, merge_images, resolve_image
-from ai.backend.manager.sessions.creation.feasibility import DEFAULT_SLOTS, Member, Place, Placing, of_class
+from ai.backend.manager.images.service import ImageService, merge_images, resolve_image
+from ai.backend.manager.sessions.creation.feasibility import (
+    DEFAULT_SLOTS,
+    Candidates,
+    FeasibilityChecker,
+    PlannedKernel,
+    of_class,
+)
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
 from ai.backend.manager.sessions.creation.request import (
     _OPTIONS,
@@ -62,9 +68,9 @@ class SessionFactory:
         id_generator: IdGenerator,
         devices: DeviceReader,
         mounts: SessionMounts | None = None,
-        defaults: SessionDefaults | None = None,
+        defaults: DotfileService | None = None,
         state: ManagerState | None = None,
-        images: Catalogue | None = None,
+        images: ImageService | None = None,
     ) -> None:
         self._images = images
         self._mounts = mounts
@@ -72,7 +78,7 @@ class SessionFactory:
         self._state = state
         self._sessions = sessions
         self._agents = agents
-        self._placing = Placing(identities, agents, devices)
+        self._placing = FeasibilityChecker(identities, agents, devices)
         self._identities = identities
         self._known_slots = slots
         self._settings = settings
@@ -172,20 +178,20 @@ class SessionFactory:
             )
         return ()
 
-    async def _image(self, owner: Caller, place: Place, wanted: str, architecture: str | None) -> Image:
+    async def _image(self, owner: Caller, place: Candidates, wanted: str, architecture: str | None) -> Image:
         """Raises as :meth:`Catalogue.choose`."""
         if self._images is None:
             return resolve_image(merge_images(place.agents), wanted, architecture)
         return await self._images.choose(owner, place.domain, place.agents, wanted, architecture)
 
     async def _members(
-        self, owner: Caller, request: CreateSession, image: Image, slots: ResourceSlot, place: Place
-    ) -> tuple[Member, ...]:
+        self, owner: Caller, request: CreateSession, image: Image, slots: ResourceSlot, place: Candidates
+    ) -> tuple[PlannedKernel, ...]:
         """The kernels to be, those of one role in a row."""
         if not request.roles:
             roles = [("main", 1), ("sub", request.cluster_size - 1)]
-            return tuple(Member(role, i + 1, image, slots) for role, size in roles for i in range(size))
-        found: list[Member] = []
+            return tuple(PlannedKernel(role, i + 1, image, slots) for role, size in roles for i in range(size))
+        found: list[PlannedKernel] = []
         for role in request.roles:
             its = await self._image(owner, place, role.image, role.architecture)
             if role.name == "main" and its.name != image.name:
@@ -195,7 +201,7 @@ class SessionFactory:
             environ = check_environ(role.environ, max_bytes=self._settings.max_environ_bytes)
             script = check_text(role.bootstrap_script, "bootstrap_script", self._settings.max_script_bytes)
             options = {"environ": environ, **({"bootstrap_script": script} if script else {})}
-            found += [Member(role.name, i + 1, its, needed, options) for i in range(role.replicas)]
+            found += [PlannedKernel(role.name, i + 1, its, needed, options) for i in range(role.replicas)]
         return tuple(found)
 
     async def _check_policy(self, owner: Caller, request: CreateSession) -> OwnerLimits:
@@ -280,7 +286,7 @@ class SessionFactory:
             found.append(session.id)
         return tuple(dict.fromkeys(found))
 
-    def _kernels(self, session_id: SessionId, members: Sequence[Member], now: datetime) -> tuple[Kernel, ...]:
+    def _kernels(self, session_id: SessionId, members: Sequence[PlannedKernel], now: datetime) -> tuple[Kernel, ...]:
         return tuple(
             Kernel(
                 id=KernelId(session_id if rank == 0 else self._id_generator.uuid()),

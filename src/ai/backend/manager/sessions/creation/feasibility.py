@@ -66,7 +66,7 @@ def _slot_names(agent: Agent, devices: DeviceReader) -> frozenset[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Candidates:
     """Where a session is to be, and the agents that might take it. ``open_groups``: all that are open to its owner."""
 
     domain: DomainName
@@ -79,7 +79,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class PlannedKernel:
     """One kernel to be. ``number`` counts from 1 in each role."""
 
     role: str
@@ -113,14 +113,14 @@ def _check_options(caller: Caller, request: CreateSession, group: ResourceGroup)
 
 
 def of_class(
-    name: str, place: Place, members: Sequence[Member], devices: DeviceReader
-) -> tuple[Place, tuple[Member, ...]]:
+    name: str, place: Candidates, members: Sequence[PlannedKernel], devices: DeviceReader
+) -> tuple[Candidates, tuple[PlannedKernel, ...]]:
     """The agents that have the runtime class, and the kernels with what it costs. Raises as ``with_class``."""
     agents, cost = with_class(place.agents, name, [m.slots for m in members], place.resource_group, devices)
     return replace(place, agents=agents), tuple(replace(m, slots=m.slots + cost) for m in members)
 
 
-class Placing:
+class FeasibilityChecker:
     """Finds the place of a request among what its owner may use."""
 
     def __init__(self, identities: IdentityStore, agents: AgentStore, devices: DeviceReader) -> None:
@@ -128,7 +128,7 @@ class Placing:
         self._identities = identities
         self._agents = agents
 
-    async def find(self, caller: Caller, owner: Caller, request: CreateSession) -> Place:
+    async def find(self, caller: Caller, owner: Caller, request: CreateSession) -> Candidates:
         """The group, resource group and agents that ``request`` names, or the first that are open to ``owner``.
 
         Raises:
@@ -168,9 +168,9 @@ class Placing:
         open_groups = frozenset(r.name for r in allowed)
         designated = tuple(AgentId(a) for a in request.agent_list)
         priority = _check_options(caller, request, chosen)
-        return Place(domain, group, chosen.name, open_groups, agents, designated, priority)
+        return Candidates(domain, group, chosen.name, open_groups, agents, designated, priority)
 
-    async def check_fits(self, request: CreateSession, members: Sequence[Member], place: Place) -> None:
+    async def check_fits(self, request: CreateSession, members: Sequence[PlannedKernel], place: Candidates) -> None:
         """Refuse what no agent could hold even if it were empty: it would wait for ever.
 
         Raises:
@@ -182,7 +182,7 @@ class Placing:
         for member in {member.role: member for member in members}.values():
             await self._check_holds(member.image, member.slots, whole if is_together else member.slots, place)
 
-    async def _check_holds(self, image: Image, slots: ResourceSlot, whole: ResourceSlot, place: Place) -> None:
+    async def _check_holds(self, image: Image, slots: ResourceSlot, whole: ResourceSlot, place: Candidates) -> None:
         candidates = [
             a
             for a in place.agents
@@ -204,7 +204,7 @@ class Placing:
             data={"config.resources": "larger than every agent", "shortage": lack.to_json()},
         )
 
-    async def _check_offered(self, slots: ResourceSlot, candidates: Sequence[Agent], place: Place) -> None:
+    async def _check_offered(self, slots: ResourceSlot, candidates: Sequence[Agent], place: Candidates) -> None:
         """Refuse a slot that these agents do not have at all; other resource groups are named if they are open."""
         had = {name for a in candidates for name in _slot_names(a, self._devices)}
         missing = next((name for name in sorted(slots.nonzero()) if name not in had), None)

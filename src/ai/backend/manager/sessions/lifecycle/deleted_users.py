@@ -22,7 +22,7 @@ _REQUEST = SessionDestroyRequested(
 )
 
 
-class OwnersLoop(PeriodicLoop):
+class DeletedUsersLoop(PeriodicLoop):
     """A manager that dies after a deletion leaves no session behind: the next pass of any manager ends them."""
 
     period_s = 30.0

@@ -8,12 +8,12 @@ from __future__ import annotations
 from ai.backend.common.slots import BinarySize
 from ai.backend.common.wire.agent import ClusterInfo, KernelSpec, MountSpec
 from ai.backend.common.wire.execution import FileBlob
-from ai.backend.manager.dotfiles.model import GivenFiles
+from ai.backend.manager.dotfiles.model import InjectedFiles
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.networks import Derive, no_secret, overlay_info
 from ai.backend.manager.sessions.transitions import RELOCATED_FROM
 
-_NOTHING = GivenFiles()
+_NOTHING = InjectedFiles()
 
 
 def _replicas(session: Session) -> dict[str, int]:
@@ -50,7 +50,7 @@ def kernel_environ(session: Session, kernel: Kernel) -> dict[str, str]:
 
 
 def kernel_spec(
-    session: Session, kernel: Kernel, given: GivenFiles = _NOTHING, derive: Derive = no_secret
+    session: Session, kernel: Kernel, given: InjectedFiles = _NOTHING, derive: Derive = no_secret
 ) -> KernelSpec:
     """Everything that an agent needs to create the kernel's present attempt. ``derive``: for networks over agents."""
     is_main = kernel.id == session.main.id

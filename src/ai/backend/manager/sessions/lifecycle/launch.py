@@ -31,9 +31,9 @@ from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.infra.retry import Backoff
 from ai.backend.manager.agents.gateway import AgentGateway
-from ai.backend.manager.dotfiles.model import GivenFiles
-from ai.backend.manager.dotfiles.service import SessionDefaults
-from ai.backend.manager.images.pulls import Provision
+from ai.backend.manager.dotfiles.model import InjectedFiles
+from ai.backend.manager.dotfiles.service import DotfileService
+from ai.backend.manager.images.pulls import ImagePulls
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.lifecycle.kernel_spec import kernel_spec
 from ai.backend.manager.sessions.model import Kernel, Session
@@ -67,8 +67,8 @@ class LaunchLoop(PeriodicLoop):
         gateway: AgentGateway,
         clock: Clock,
         settings: SessionSettings,
-        defaults: SessionDefaults | None = None,
-        provision: Provision | None = None,
+        defaults: DotfileService | None = None,
+        provision: ImagePulls | None = None,
         derive: Derive = no_secret,
     ) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class LaunchLoop(PeriodicLoop):
         for kernel in session.kernels:
             if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
                 by_agent.setdefault(kernel.agent, []).append(kernel)
-        given = await self._defaults.given_to(session) if self._defaults is not None else GivenFiles()
+        given = await self._defaults.given_to(session) if self._defaults is not None else InjectedFiles()
         crash_point("before-agent-create")
         agents = list(by_agent)
         outcomes = await asyncio.gather(*(self._ask(session, a, by_agent[a], given) for a in agents))
@@ -136,7 +136,7 @@ class LaunchLoop(PeriodicLoop):
         await self._fail(session.id, attempts, failed, refused)
 
     async def _ask(
-        self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], given: GivenFiles
+        self, session: Session, agent_id: AgentId, kernels: Sequence[Kernel], given: InjectedFiles
     ) -> BackendError | None:
         """None if the agent accepted."""
         specs = [kernel_spec(session, k, given, self._derive) for k in kernels]

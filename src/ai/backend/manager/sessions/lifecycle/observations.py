@@ -37,10 +37,10 @@ from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.metrics.live import StatBoard
+from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.changes import Change, ObservationAck
 from ai.backend.manager.sessions.events import EventDraft
-from ai.backend.manager.sessions.lifecycle.reconcile import PresenceCheck
+from ai.backend.manager.sessions.lifecycle.reconcile import KernelReconciler
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import advance, deferred, fold, note_health
@@ -72,8 +72,8 @@ class ReportsService:
         identities: IdentityStore,
         slots: SlotCatalogue,
         writer: SessionWriter,
-        stats: StatBoard,
-        presence: PresenceCheck,
+        stats: LiveMetrics,
+        presence: KernelReconciler,
         bus: Bus,
         clock: Clock,
         settings: AgentSettings,

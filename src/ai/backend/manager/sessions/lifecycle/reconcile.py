@@ -18,7 +18,7 @@ from ai.backend.common.wire.reports import KernelPresence
 from ai.backend.core.lifecycle.events import KernelsAbandoned, SessionCreationFailed
 from ai.backend.core.lifecycle.kernel import PROGRESS, is_orphan
 from ai.backend.infra.clock import Clock
-from ai.backend.manager.agents.model import Holding
+from ai.backend.manager.agents.model import KernelOccupancy
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.model import Kernel, Session
@@ -29,7 +29,7 @@ from ai.backend.manager.sessions.writer import SessionWriter
 log = logging.getLogger(__name__)
 
 
-class PresenceCheck:
+class KernelReconciler:
     """Keeps in memory which kernels were missing the last time."""
 
     def __init__(self, store: SessionStore, writer: SessionWriter, clock: Clock, settings: AgentSettings) -> None:
@@ -55,7 +55,7 @@ class PresenceCheck:
         suspects = [p for p in held if not p.status.is_final and not _is_due_there(mine.get(p.kernel_id), p)]
         return await self._orphans(agent_id, suspects) if suspects else []
 
-    def _is_due(self, holding: Holding) -> bool:
+    def _is_due(self, holding: KernelOccupancy) -> bool:
         """Whether the agent should have it by now. SCHEDULED is the launcher's business: it asks until the agent
         has it. A time to come was noted before the wall clock was set back."""
         grace, age = timedelta(seconds=self._settings.presence_grace_s), self._clock.now() - holding.status_changed
@@ -92,7 +92,7 @@ def _kernel_id(presence: KernelPresence) -> KernelId | None:
         return None
 
 
-def _is_due_there(holding: Holding | None, presence: KernelPresence) -> bool:
+def _is_due_there(holding: KernelOccupancy | None, presence: KernelPresence) -> bool:
     return holding is not None and holding.attempt <= presence.attempt
 
 

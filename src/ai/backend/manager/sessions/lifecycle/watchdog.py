@@ -45,7 +45,7 @@ _TRANSIENT = (*STARTING_SESSION_STATUSES, S.RUNNING_DEGRADED, S.RESTARTING)
 """Looked at each time. PENDING only where there is a limit, RUNNING only while an agent is lost."""
 
 
-class SweepLoop(PeriodicLoop):
+class WatchdogLoop(PeriodicLoop):
     """See the module."""
 
     period_s = 3.0

@@ -16,7 +16,7 @@ from ai.backend.common.devices import DeviceAllocation as Held
 from ai.backend.common.ids import DeviceId, DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.core.allocation.build import build_alloc_map
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.pluginhost.v1.api.exceptions import InvalidResourceCombination
 from ai.backend.pluginhost.v1.api.types import DeviceAllocation, SlotTypes
 from ai.backend.pluginhost.v1.values import exact
@@ -182,7 +182,7 @@ def slot_type(given: object, slot: str) -> SlotType:
     try:
         return SlotType(str(getattr(given, "value", given)))
     except ValueError:
-        raise BadAnswer(f"{slot} is of the slot type {given!s:.40}, which there is not here") from None
+        raise InvalidResponse(f"{slot} is of the slot type {given!s:.40}, which there is not here") from None
 
 
 def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
@@ -199,7 +199,7 @@ def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
         try:
             kind, name, amount = info
         except (TypeError, ValueError):
-            raise BadAnswer(f"create_alloc_map: the slot of {device!r:.64} is {info!r:.60}") from None
+            raise InvalidResponse(f"create_alloc_map: the slot of {device!r:.64} is {info!r:.60}") from None
         amounts[device] = (SlotName(name), slot_type(kind, name), exact(amount, where))
     own = getattr(alloc_map, "quantum_size", None)
     steps: dict[SlotName, Decimal] = {}

@@ -19,7 +19,7 @@ from ai.backend.common.errors import (
 )
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.plugin.accelerator import AbstractAllocMap, build_alloc_map, responses
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
 from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
@@ -39,7 +39,7 @@ async def _map(subject: Subject) -> AbstractAllocMap:
 def _spec(subject: Subject, devices: Iterable[ComputeDevice]) -> Any:
     try:
         return responses.alloc_map(subject.plugin.alloc_map_spec(), tuple(devices))
-    except BadAnswer as e:
+    except InvalidResponse as e:
         raise CheckFailed(f"alloc_map_spec: {e}") from None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ai.backend.common.devices import DeviceLink, SlotDisplay
 from ai.backend.common.ids import DeviceId
 from ai.backend.plugin.accelerator import responses, slot_totals
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
 from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed
 from ai.backend.plugin.testing.accelerator.checks.subject import Subject
@@ -27,7 +27,7 @@ async def slots_can_be_shown(subject: Subject) -> None:
     """Every slot has a name and a unit for people."""
     try:
         slots = responses.displays(await subject.call("configurable_slots"), foreign=_nobody)
-    except BadAnswer as e:
+    except InvalidResponse as e:
         raise CheckFailed(f"configurable_slots: {e}") from None
     for slot in slots:
         expect(slot.human_readable_name, f"{slot.slot_name} has no human_readable_name")
@@ -42,7 +42,7 @@ async def devices_are_well_formed(subject: Subject) -> None:
         devices = responses.devices(
             await subject.call("list_devices"), key=subject.plugin.key, displays=displays, foreign=_nobody
         )
-    except BadAnswer as e:
+    except InvalidResponse as e:
         raise CheckFailed(f"list_devices: {e}") from None
     for device in devices:
         expect(device.hw_location, f"{device.device_id} has no hw_location")
@@ -125,7 +125,7 @@ async def variant_properties_are_declared(subject: Subject) -> None:
     """Every property is of a namespace that the plugin describes, and of a kind that can be required."""
     try:
         spaces = responses.namespaces(await subject.call("variant_namespaces"))
-    except BadAnswer as e:
+    except InvalidResponse as e:
         raise CheckFailed(f"variant_namespaces: {e}") from None
     names = [space.namespace for space in spaces]
     expect(len(set(names)) == len(names), "a namespace is described twice")

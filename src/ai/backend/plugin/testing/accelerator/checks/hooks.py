@@ -9,7 +9,7 @@ import msgspec
 from ai.backend.common.devices import DeviceAllocation
 from ai.backend.common.errors import InsufficientResource
 from ai.backend.plugin.accelerator import MANAGED_STATE_LIMIT, LifecycleCause, ManagedState, WorkloadConfig, responses
-from ai.backend.plugin.accelerator.shapes import BadAnswer
+from ai.backend.plugin.accelerator.shapes import InvalidResponse
 from ai.backend.plugin.testing.accelerator.checks.registry import Checks, expect
 from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, shown
 from ai.backend.plugin.testing.accelerator.checks.subject import HOOKS, KERNEL, OTHER_KERNEL, Subject, kept
@@ -190,7 +190,7 @@ async def attached_devices_are_those_of_the_allocation(subject: Subject) -> None
     allocation = await subject.an_allocation()
     try:
         attached = responses.attached(await subject.call("alloc_to_devices", allocation), held=allocation)
-    except BadAnswer as e:
+    except InvalidResponse as e:
         raise CheckFailed(f"alloc_to_devices: {e}") from None
     ids = {device.device_id for device in attached}
     expect(ids == allocation.device_ids(), f"alloc_to_devices shows {sorted(ids)} of {sorted(allocation.device_ids())}")

@@ -30,7 +30,7 @@ from ai.backend.plugin.accelerator import (
     WorkloadConfig,
     check_config,
 )
-from ai.backend.plugin.accelerator.shapes import DIRECT, BadAnswer, settled
+from ai.backend.plugin.accelerator.shapes import DIRECT, InvalidResponse, normalized
 from ai.backend.plugin.testing.accelerator.checks.results import CheckFailed, NotApplicable, shown
 
 KERNEL = KernelId(UUID(int=1))
@@ -110,10 +110,10 @@ class Subject:
         try:
             async with asyncio.timeout(self.deadline_s):
                 answer = await _timed(_begun(getattr(target, method), arguments), note)
-            return settled(method, answer) if method in DIRECT else answer
+            return normalized(method, answer) if method in DIRECT else answer
         except TimeoutError:
             raise CheckFailed(f"{method} took longer than {self.deadline_s:g} s") from None
-        except BadAnswer as e:
+        except InvalidResponse as e:
             raise CheckFailed(f"{method}: {e}") from None
         except (BackendError, TerminationDeferred, CheckFailed):
             raise
