@@ -23,7 +23,7 @@ PORT, NUMBER = 4789, 4242
 STRANGER, INSIDE, GATEWAY = "192.168.77.66", "172.30.0.5", "172.30.0.1"
 APPLY = (
     "import json, sys\n"
-    "from ai.backend.plugin.node import ipsec\n"
+    "from ai.backend.node.linux import ipsec\n"
     "from tests.support.namespaces import enter\n"
     "enter(sys.argv[1])\n"
     "ipsec._states = lambda line: ()\n"  # not every kernel has ESP, and what is refused needs none

@@ -136,7 +136,7 @@ def user_purge(email: str, purge_shared_vfolders: bool, yes: bool) -> None:
     change(lambda api: api.User.purge(email, **props), {"purged": email}, f"purged {email}")
 
 
-# ---- keypairs; the group is in groups.py, with the commands that everybody has ---------------------------
+# ---- keypairs; the group is in group.py, with the commands that everybody has ---------------------------
 
 
 @click.command("list", cls=ListCommand)

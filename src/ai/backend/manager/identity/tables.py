@@ -76,7 +76,7 @@ keypairs = Table(
     "keypairs",
     metadata,
     Column("access_key", String(20), primary_key=True),
-    required("secret_key", Text),  # sealed, see sealing.py
+    required("secret_key", Text),  # sealed, see secrets/sealer.py
     required("user_id", GUID, index=True),
     required("is_active", Boolean),
     required("is_admin", Boolean),

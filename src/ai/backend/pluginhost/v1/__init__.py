@@ -1,6 +1,6 @@
 """Plugins of version 1 of the interface, which is what others have published (spec 00, "Current Design").
 
-A v1 plugin runs in a host process like any other. There it finds the names that it imports (:mod:`.published`), and
+A v1 plugin runs in a host process like any other. There it finds the names that it imports (:mod:`.import_hook`), and
 :class:`~ai.backend.pluginhost.v1.adapter.LegacyPluginAdapter` makes a plugin of the present interface of it. Its Docker
 arguments become a WorkloadConfig, or deny the creation with their names (:mod:`.docker_args`). See decision 0068.
 """

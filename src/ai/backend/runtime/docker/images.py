@@ -240,7 +240,7 @@ class Images:
             await asyncio.to_thread(remove_tree, folder)
 
     def _body(self, image: Mapping[str, Any], python: str, mounts: Sequence[tuple[str, str, bool]]) -> dict[str, Any]:
-        script = Path(__file__).with_name("inside.py").read_text(encoding="utf-8")
+        script = Path(__file__).with_name("image_probe.py").read_text(encoding="utf-8")
         return {
             "Image": str(image["Id"]),
             "Entrypoint": [python, "-I", "-S", "-c", script, RUNNER],
