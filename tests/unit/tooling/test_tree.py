@@ -50,20 +50,3 @@ def test_no_path_of_one_machine_is_committed() -> None:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=False)
     found = [line for line in done.stdout.splitlines() if "/home/work" not in line]
     assert found == []
-
-
-def test_the_base_install_stays_under_forty_packages() -> None:
-    lock = tomllib.loads((REPOSITORY / "uv.lock").read_text())
-    packages = {package["name"]: package for package in lock["package"]}
-    seen: set[tuple[str, str]] = set()
-    waiting = [("backendai", "")]  # a package, and one of its extras or none
-    while waiting:
-        name, extra = waiting.pop()
-        if (name, extra) not in seen:
-            seen.add((name, extra))
-            package = packages[name]
-            needed = package.get("optional-dependencies", {})[extra] if extra else package.get("dependencies", [])
-            waiting += [(item["name"], part) for item in needed for part in ("", *item.get("extra", ()))]
-    found = {name for name, _ in seen}
-    assert {"aiohttp", "greenlet", "pycparser"} <= found, "the walk sees direct, extra and indirect dependencies"
-    assert len(found) <= 50
