@@ -1,8 +1,8 @@
 """Selects the tests that a change can affect (`./check --changed`).
 
-A test file is selected if it changed, or if it imports a module of `src` or `tests/support` that changed or that imports
-such a module, directly or not. Files that are no modules select by the rules of `OTHERS`. The selection follows imports
-alone: a change that reaches other code by data, by a process or over a network needs the whole `./check`.
+A test file is selected if it changed, or if it imports, directly or not, a module of `src` or `tests` that changed.
+Files that are no modules select by the rules of `OTHERS`. The selection follows imports alone: a change that reaches
+other code by data, by a process or over a network needs the whole `./check`.
 
 Usage: python -m tools.changed [--base REV]      prints `LANE FILE...`, a line for each lane
 """
