@@ -57,6 +57,6 @@ def test_what_a_busy_session_uses_is_seen(cluster: Cluster) -> None:
         listed = json.loads(cluster.run("--output", "json", "top", session).stdout)
         assert "while True: pass" in listed[0]["command"]
         assert float(listed[0]["metrics"]["cpu_util"]["current"]) > 5
-        assert "while True: pass" in cluster.run("top", session).stdout
+        assert "while True: pass" in cluster.run("top", "--wide", session).stdout
     finally:
         cluster.run("rm", session)

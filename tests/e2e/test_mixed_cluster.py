@@ -142,7 +142,7 @@ def test_what_there_is_to_require_is_listed(mixed: Cluster) -> None:
 def test_agents_show_plugins_and_devices_with_their_health(mixed: Cluster) -> None:
     try:
         started(mixed, "holder", "-r", "gpu.device=1", "--variant", "mock::model::Mock H100")
-        text = mixed.run("admin", "agent", "list", admin=True, check=True).stdout
+        text = mixed.run("admin", "agent", "list", "--wide", admin=True, check=True).stdout
         assert "gpu.device 1/2 GPU" in text
         assert "mock 2 (1 unhealthy)" in text
         assert "i-local-3: the device mock sick is unhealthy" in text

@@ -16,6 +16,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -266,17 +267,11 @@ class HttpServer:
             routed.call = call
             call.allowance = await self._admit(call)
             await _decode(call, query)
-            return await self._answer(call)
+            if self._client_tokens is None or TOKEN_HEADER not in request.headers:
+                return _reply(call, await endpoint.handler(call))
+            return await self._client_tokens.answer(call, partial(_run, call))
 
         return handle
-
-    async def _answer(self, call: Call[Any, Any]) -> web.StreamResponse:
-        async def work() -> web.StreamResponse:
-            return _reply(call, await call.endpoint.handler(call))
-
-        if self._client_tokens is None or TOKEN_HEADER not in call.request.headers:
-            return await work()
-        return await self._client_tokens.answer(call, work)
 
     async def _admit(self, call: Call[Any, Any]) -> Allowance | None:
         endpoint = call.endpoint
@@ -355,6 +350,10 @@ async def _decode(call: Call[Any, Any], schema: QuerySchema[Any]) -> None:
         if endpoint.body_aliases:
             rename_aliases(raw, endpoint.body_aliases)
         call.body = convert(raw, endpoint.body)
+
+
+async def _run(call: Call[Any, Any]) -> web.StreamResponse:
+    return _reply(call, await call.endpoint.handler(call))
 
 
 def _reply(call: Call[Any, Any], value: Any) -> web.StreamResponse:
