@@ -33,7 +33,7 @@ CLEAN = {
     "manager/main.py": "from ai.backend.manager.composition import services\n",
     "manager/composition/__init__.py": "",
     "manager/composition/services.py": (
-        "from ai.backend.manager.sessions import api, service, sql\nfrom ai.backend.manager.folders import sql as other\n"
+        "from ai.backend.manager.sessions import api, service\nfrom ai.backend.manager.folders import sql as folders\n"
     ),
     "manager/db/__init__.py": "",
     "manager/db/engine.py": "import sqlalchemy\n",
