@@ -1,4 +1,4 @@
-"""What choosing devices costs: allocate and free of one request, ours and the published peer's in turn."""
+"""Measures the allocation of devices: allocate and free of one request, ours and the published peer's in turn."""
 
 from __future__ import annotations
 

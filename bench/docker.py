@@ -1,4 +1,4 @@
-"""What sessions cost that are containers, against the same engine without us."""
+"""Measures sessions in containers against the same engine alone."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> dict[
 
 
 def panel(workload: str, curves: Sequence[dict[int, float]], reference: traces.Published) -> dict[str, object]:
-    """One workload over the arrivals, ours and FGD's, each with its deviation over the seeds."""
+    """Describes a workload over the arrivals, ours and FGD's, each with its deviation over the seeds."""
     ours = [[curve[share] for curve in curves] for share in READ_AT]
     theirs = [reference[workload, "06-FGD", share] for share in READ_AT]
     both = {

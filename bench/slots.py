@@ -1,4 +1,4 @@
-"""What arithmetic on resource slots costs, ours and the published peer's in turn."""
+"""Measures arithmetic on resource slots, ours and the published peer's in turn."""
 
 from __future__ import annotations
 

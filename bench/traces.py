@@ -59,7 +59,7 @@ def nodes(folder: Path) -> tuple[AgentView, ...]:
 
 
 def requests(folder: Path, workload: str) -> Counter[ResourceSlot]:
-    """What a workload requests, and how often."""
+    """Counts the requests of a workload."""
     found: Counter[ResourceSlot] = Counter()
     known: dict[tuple[str, ...], ResourceSlot] = {}
     with (folder / f"openb_pod_list_{workload}.csv").open() as file:

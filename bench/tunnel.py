@@ -1,4 +1,4 @@
-"""What passes through a tunnel into a session, beside what passes through a bare WebSocket relay on aiohttp."""
+"""Measures a tunnel into a session beside a bare WebSocket relay on aiohttp."""
 
 from __future__ import annotations
 

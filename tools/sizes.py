@@ -24,7 +24,7 @@ EXEMPT = ("migrations/versions/", "/generated/")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One thing that has a size: its name, its number of lines, and the limit that holds for its kind."""
+    """Holds the size of a file or function: its name, its number of lines, and the limit of its kind."""
 
     name: str
     lines: int

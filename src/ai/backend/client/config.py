@@ -165,7 +165,7 @@ class APIConfig:
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether requests go out unsigned, because the access key was deliberately set to nothing."""
+        """True if requests are unsigned because the access key was deliberately set to nothing."""
         return self._access_key == ""
 
     @property

@@ -21,7 +21,7 @@ _RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: its name, its data as text, and its id where the server gave one."""
+    """Holds the name of an event, its data as text, and its id where the server gave one."""
 
     name: str
     text: str

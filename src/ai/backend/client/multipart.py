@@ -36,7 +36,7 @@ def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[
 
 
 def upload_form(files: Iterable[tuple[str, bytes]]) -> aiohttp.MultipartWriter:
-    """One part a file, named ``src``; the file name is the path, percent-encoded with its slashes."""
+    """Builds a form with a part ``src`` for each file; the file name is the path, percent-encoded with its slashes."""
     form = aiohttp.MultipartWriter("form-data")
     for name, content in files:
         part = form.append(content, {"Content-Type": "application/octet-stream"})

@@ -16,7 +16,7 @@ from ai.backend.client.portal import Facade, Portal, blocking, iterating
 
 
 class ExecuteStream:
-    """One run, streamed.
+    """Streams the results of a run.
 
     Iterating gives the WebSocket messages as they come (the published interface); :meth:`results` gives the decoded
     Execution Result Objects and is the one to prefer.
@@ -72,7 +72,7 @@ class PtyStream:
         await self._socket.send_json({"type": "restart"})
 
     async def output(self) -> AsyncIterator[bytes]:
-        """What the terminal shows, until it is closed.
+        """Yields the output of the terminal until it is closed.
 
         Raises:
             EndpointUnreachable: the server reports an error on this terminal.

@@ -266,7 +266,7 @@ class Transfers:
 
 
 class Partial:
-    """What has come of a download, hidden beside its target, with the version (ETag) of the file that it is of."""
+    """A partial download, hidden beside its target, with the version (ETag) of the file."""
 
     def __init__(self, target: Path) -> None:
         self._target = target

@@ -37,14 +37,14 @@ def tunnel_query(
 
 
 class AppStream:
-    """One connection to a service; each way ends by itself. One task reads and one writes."""
+    """A connection to a service; each direction ends independently. One task reads and one writes."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._has_read_all = False
 
     async def read(self) -> bytes:
-        """What has come; empty once the service has said all.
+        """Returns received bytes; empty after the service has closed its direction.
 
         Raises:
             EndpointUnreachable: the connection was cut, with the server's reason.

@@ -72,7 +72,7 @@ class Call:
 
 
 def segment(text: str) -> str:
-    """One part of a path, encoded as the spec asks (03-07, "Parameters in URI")."""
+    """Encodes a part of a path as the spec requires (03-07, "Parameters in URI")."""
     return quote(text, safe="~()*!.'")
 
 

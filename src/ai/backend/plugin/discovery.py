@@ -155,7 +155,7 @@ def _is_within(package: str, root: str) -> bool:
 
 
 def _is_importable(name: str) -> bool:
-    """Whether there is its first package. The rest cannot be known without importing a part of it."""
+    """Tells if the first package of the name exists. The rest is not known without importing a part of it."""
     first = name.partition(":")[0].partition(".")[0]
     try:
         return first.isidentifier() and importlib.util.find_spec(first) is not None

@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 18
 
 
 class ObjectCapability(StrEnum):
-    """What a storage can do besides keeping bytes.
+    """Optional features of an object storage.
 
     ``mount``: hosts see objects as files, so :meth:`ObjectStorage.mount_path` and :meth:`ObjectStorage.open_file` work.
     ``presign``: it makes URLs that work without us, :meth:`ObjectStorage.presign`.
@@ -60,7 +60,7 @@ class ObjectPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageContext:
-    """What the proxy gives to a storage.
+    """Holds the values that the proxy hands to a storage.
 
     Attributes:
         owner: uid and gid of all files that it makes, where the process may give files away.
@@ -114,7 +114,7 @@ class ObjectUpload(ABC):
 
 
 class ObjectStorage(ABC):
-    """One storage.
+    """Stores the objects of one bucket, directory or volume.
 
     Every call raises ObjectStorageUnavailable, ObjectStorageRefused or BucketNotFound where the server is down, does
     not take our credentials, or lacks the bucket, each within about a minute; InvalidPath for what is no key. Deleting
@@ -148,7 +148,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     async def check(self) -> str | None:
-        """What is wrong with the storage at this moment; None: nothing."""
+        """Returns the present fault of the storage, or None."""
 
     @abstractmethod
     async def stat(self, key: str) -> ObjectInfo:
@@ -178,7 +178,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     async def delete(self, keys: Sequence[str]) -> None:
-        """Those that are not there are right as well."""
+        """Deletes objects; missing ones are no error."""
 
     @abstractmethod
     async def abort_uploads(self, prefix: str) -> None:

@@ -56,7 +56,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def problems_of(error: ValidationError) -> dict[str, str]:
-    """What is wrong with each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
+    """Describes the fault of each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
     return {
         ".".join(map(str, problem["loc"])): _PLAIN.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
         for problem in error.errors()

@@ -102,7 +102,7 @@ def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
 
 
 def _receive(sock: socket.socket, until: float | None = None) -> bytes | None:
-    """One frame; None at the end. Raises TimeoutError if it is not all there in time, however often a part comes."""
+    """Reads a frame; None at the end. Raises TimeoutError if it is incomplete at the deadline."""
     head = _exactly(sock, 4, until)
     return None if head is None else _exactly(sock, length_of(head), until)
 

@@ -25,7 +25,7 @@ _START_S = 30.0
 
 @dataclass(slots=True)
 class Report:
-    """What was found out about a plugin."""
+    """Collects the results of the checks of a plugin."""
 
     said: Said | None = None
     outcomes: list[Outcome] = field(default_factory=list)
@@ -82,7 +82,7 @@ def _missing(report: Report) -> list[Check]:
 
 
 def _left(report: Report) -> list[Check]:
-    """What a new process should run: nothing once a basic check has failed."""
+    """Lists the checks that a new process should run: none once a basic check has failed."""
     failed = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
     return [] if any(check.is_basic and check.name in failed for check in ALL) else _missing(report)
 

@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What to check.
+    """Selects the plugin and the checks to run.
 
     Attributes:
         reference: ``package.module`` or ``package.module:Name``.
@@ -47,7 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin says of itself."""
+    """Holds a plugin's description of itself."""
 
     key: str
     version: str
@@ -55,7 +55,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the report; one of its fields is there."""
+    """A line of the report; exactly one of its fields is set."""
 
     said: Said | None = None
     begun: str | None = None

@@ -93,7 +93,7 @@ class ExternalAllocMap(AbstractAllocMap):
 
     @staticmethod
     def _check(chosen: DeviceAllocation, wanted: Mapping[SlotName, Decimal], eligible: frozenset[DeviceId]) -> None:
-        """Raises BadAnswer."""
+        """Raises InvalidResponse."""
         if not isinstance(chosen, DeviceAllocation):
             raise InvalidResponse(f"returned a {type(chosen).__name__} instead of a DeviceAllocation")
         for slot, quantity in wanted.items():

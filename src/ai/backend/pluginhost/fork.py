@@ -64,7 +64,7 @@ async def fork_host(calls: int, choices: int, output: int, environment: Mapping[
 
 
 async def _next_number(life: socket.socket) -> int | None:
-    """What the zygote says next; None if it says no more."""
+    """Reads the next number from the zygote; None at its end."""
     try:
         said = await asyncio.get_running_loop().sock_recv(life, 64)
     except ConnectionError:

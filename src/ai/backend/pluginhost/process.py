@@ -74,7 +74,7 @@ class _Waiting:
 
 
 class HostProcess:
-    """One child process. It never outlives this one; :meth:`stop` ends it, and nothing starts it again.
+    """Runs a plugin in a child process. It never outlives this process; :meth:`stop` ends it, and nothing restarts it.
 
     Attributes:
         reason: why it ended, once it has.
@@ -131,13 +131,13 @@ class HostProcess:
     async def call(
         self, method: str, arguments: tuple[Any, ...], deadline_s: float, state: HookState | None = None
     ) -> Any:
-        """One call, with its answer read by the method's shape.
+        """Calls a method of the plugin and decodes the answer by the method's shape.
 
         Raises:
             TimeoutError: it missed its deadline; a host that is blocked by it was killed.
             PluginError: the host is gone, or died meanwhile.
             BackendError, TerminationDeferred: what the plugin means to say.
-            BadAnswer: what it answers cannot be used.
+            InvalidResponse: what it answers cannot be used.
             HostedCallFailed: it raised anything else.
         """
         waiting = _Waiting(asyncio.get_running_loop().create_future(), state)
@@ -269,7 +269,7 @@ class HostProcess:
             self._send(Saved(id=frame.id))
 
     async def _copy_output(self, fd: int) -> None:
-        """What the host prints goes to the log: so many lines of so many characters, the rest is counted."""
+        """Copies the host's output to the log, up to a number of lines and characters; the rest is counted."""
         reader = asyncio.StreamReader(limit=1 << 16)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb"))
@@ -390,7 +390,7 @@ def _error(failure: Failure) -> Exception:
 
 
 def host_environment(names: Sequence[str]) -> dict[str, str]:
-    """What of this process's environment a host gets.
+    """Returns the environment variables that a host inherits from this process.
 
     Args:
         names: more variables than :data:`ENVIRONMENT`; one that ends in ``*`` is a prefix.

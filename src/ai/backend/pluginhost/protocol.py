@@ -1,4 +1,4 @@
-"""What travels between an agent and a plugin's host: frames, and the shape of every call.
+"""The protocol between an agent and a plugin's host: frames, and the shape of every call.
 
 A frame is a big-endian length of four bytes and a msgpack body. Arguments and answers are bytes inside of it, so that
 each side can read them by the shape of their method. Nothing is ever pickled.
@@ -21,7 +21,7 @@ from ai.backend.plugin.accelerator.shapes import MAX_FRAME, MAX_TEXT, InvalidRes
 
 
 def told(error: BaseException) -> str:
-    """What an error says, as text that can travel, whatever its class does and whatever characters are in it."""
+    """Returns the message of any exception as text that can be encoded."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  # a plugin's own class
@@ -61,7 +61,7 @@ class Failure(Frame, frozen=True, kw_only=True, array_like=True):
     """Host to agent: the call has raised.
 
     ``kind`` is ``backend`` (``name`` is the code of a BackendError), ``deferred`` (TerminationDeferred), ``deadline``,
-    ``nonsense`` (a BadAnswer) or ``other`` (``name`` is the exception's class).
+    ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the exception's class).
     """
 
     kind: str
@@ -118,7 +118,7 @@ def pack(body: Any) -> bytes:
 
 
 def length_of(head: bytes) -> int:
-    """Raises BadAnswer for a frame that is too large."""
+    """Raises InvalidResponse for a frame that is too large."""
     (length,) = _LENGTH.unpack(head)
     if length > MAX_FRAME:
         raise InvalidResponse(f"a frame of {length} bytes")
@@ -133,7 +133,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes | None:
 
 
 async def read_to_host(reader: asyncio.StreamReader) -> ToHost | None:
-    """The next frame; None at the end. Raises BadAnswer or MsgspecError for what is none."""
+    """The next frame; None at the end. Raises InvalidResponse or MsgspecError for what is none."""
     data = await _read(reader)
     return None if data is None else _to_host.decode(data)
 

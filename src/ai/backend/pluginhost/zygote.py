@@ -125,7 +125,7 @@ class Zygote:
             os.close(life)
 
     def _end_orphans(self) -> bool:
-        """Whether any is left; its end wakes the loop, and by then its own children are the zygote's."""
+        """Ends adopted children; returns True if any still runs. Its end wakes the loop."""
         hosts = {os.getpid(), *self._hosts.values()}
         orphans = [pid for pid in proc.children(os.getpid()) if pid not in hosts]
         proc.send(orphans, signal.SIGKILL)

@@ -24,7 +24,7 @@ VXLAN_PORT, ENCRYPTED_PORT = 4789, 5789
 
 
 class AgentDaemon:
-    """One agent, configured from the shared configuration at its start."""
+    """Runs an agent that is configured from the shared configuration at its start."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What agents of one cluster have of their own: a file like ``agent.toml``, or a folder of them."""
+"""Settings of each agent of a cluster: a file like ``agent.toml``, or a folder of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALLOWED = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_p
 
 
 def own_settings(place: str | None, agent_id: str) -> dict[str, Any]:
-    """What the file says for this agent; nothing if ``place`` is a folder that has no file for it.
+    """Returns the settings of this agent; empty if ``place`` is a folder that has no file for it.
 
     Args:
         place: a file for every agent, or a folder with a file ``AGENT.toml`` for each that has one; None: nothing.

@@ -62,7 +62,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
 
 
 class Sockets(NamedTuple):
-    """Those of the API, and of the storage proxy for clients and for managers."""
+    """The listening sockets of the API, and of the storage proxy for clients and for managers."""
 
     api: socket.socket
     storage: socket.socket

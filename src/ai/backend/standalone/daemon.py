@@ -1,4 +1,4 @@
-"""One daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent ID).
+"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent ID).
 
 Started by ``up --separate`` (or by a test); killed, it may be started again at any time.
 """

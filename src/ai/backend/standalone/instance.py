@@ -15,7 +15,7 @@ from ai.backend.infra.atomic_write import write_atomically
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next ``up`` and other commands need to know of this cluster. Holds no secret."""
+    """Describes this cluster to the next ``up`` and to other commands. Holds no secret."""
 
     version: int = 1
     host: str = "127.0.0.1"
@@ -117,7 +117,7 @@ def running_pid(path: Path) -> int | None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie that waits for whoever started it."""
+    """Returns True if a process is gone, or a zombie that waits for its parent."""
     try:
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except OSError:

@@ -1,4 +1,4 @@
-"""What `up` was asked for."""
+"""The options of `up`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def secret(layout: Layout, name: str) -> str:
 
 
 def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]:
-    """What the manager must know to reach the proxy (spec 03-02); nothing if the cluster has none."""
+    """Returns the configuration by which the manager reaches the proxy (spec 03-02); empty if the cluster has none."""
     if not cluster.storage_port:
         return {}
     place = f"volumes/proxies/{PROXY}"

@@ -1,4 +1,4 @@
-"""What Linux says about cores: affinity, NUMA nodes, use."""
+"""Reads the CPU affinity, NUMA nodes and usage of cores from Linux."""
 
 from __future__ import annotations
 

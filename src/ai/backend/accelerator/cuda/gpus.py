@@ -1,4 +1,4 @@
-"""What NVML and the node say about GPUs and their MIG instances, as plain values."""
+"""Reads GPUs and their MIG instances from NVML and the node into plain values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """What does not change while the driver runs. Sizes in bytes, bandwidth in GiB/s, clocks in Hz."""
+    """Holds the constant properties of a GPU. Sizes in bytes, bandwidth in GiB/s, clocks in Hz."""
 
     uuid: str
     name: str
@@ -72,7 +72,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One reading of the node. ``faults`` are of GPUs that answered before or answer only in part, by UUID; ``away``
+    """A reading of the node. ``faults`` are of GPUs that answered before or answer only in part, by UUID; ``away``
     are those of them that are lost. ``unreadable`` are GPUs that have not even told who they are."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -173,7 +173,7 @@ def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
 
 
 def read_profiles(nvml: Nvml, gpu: Gpu) -> list[Profile]:
-    """What the GPU can be cut into; empty where it cannot, or is not in MIG mode and does not say."""
+    """Lists the MIG profiles of a GPU; empty if it has none, or is not in MIG mode and does not list them."""
     found: dict[str, Profile] = {}
     for kind in range(MAX_PROFILES):
         info = optional(nvml, "nvmlDeviceGetGpuInstanceProfileInfo", gpu.uuid, kind)

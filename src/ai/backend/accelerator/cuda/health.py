@@ -1,4 +1,4 @@
-"""Whether a GPU can be used: what it says of itself now, and critical errors that were heard since its last reset."""
+"""Determines the health of GPUs from their present state and from critical errors since the last reset."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ def ecc_errors(nvml: Nvml, uuid: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What a GPU says of itself. ``fault`` is empty if nothing is wrong; ``energy`` in millijoules since the reset;
-    ``away`` if it is lost, not if it only fails to answer."""
+    """Holds the present state of a GPU.
+
+    ``fault`` is empty if nothing is wrong; ``energy`` is in millijoules since the reset; ``away`` is set if the GPU is
+    lost, not if it only fails to answer.
+    """
 
     fault: str = ""
     away: bool = False
@@ -108,7 +111,7 @@ class Latch:
             self._energy[uuid] = energy
 
     def fault(self, uuid: str, gpu_instance: int | None = None) -> str:
-        """What holds the whole GPU out of use, or this instance of it."""
+        """Returns the recorded fault of the whole GPU, or of the instance; empty if there is none."""
         faults = self._faults.get(uuid, {})
         return faults.get(None) or (faults.get(gpu_instance, "") if gpu_instance is not None else "")
 

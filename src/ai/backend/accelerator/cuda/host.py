@@ -1,4 +1,4 @@
-"""What the plugin reads of the node beside NVML: small files, device files, the driver's libraries."""
+"""Reads files, device files and libraries of the driver on this node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GPUs, workloads and processes use."""
+"""Metrics of GPUs, workloads and processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measurement(
     kind: MetricKind = MetricKind.GAUGE,
     stats: frozenset[str] = _STATS,
 ) -> Measurement:
-    """One value of a metric of the table. A capacity below the value is widened: shares are limited on paper only."""
+    """Returns a measurement of a metric of the table. Raises a capacity below the value to it."""
     metric = METRICS[key]
     return Measurement(
         key=key,
@@ -43,7 +43,7 @@ def measurement(
 
 @dataclass(slots=True)
 class Use:
-    """What processes use of one device: bytes, and percent of its time where it tells, by process id."""
+    """Holds what processes use of a device: bytes, and percent of its time if available, by process id."""
 
     memory: dict[int, int]
     time: dict[int, float] | None
@@ -117,7 +117,7 @@ class Meter:
         return [m for gpu in node.gpus for m in self.gpu(gpu, last_xids.get(gpu.uuid, 0))]
 
     def use(self, uuid: str) -> Use | None:
-        """What processes use of a GPU or MIG instance; None if NVML does not tell (another user's, no permission)."""
+        """Returns what processes use of a GPU or MIG instance; None if NVML refuses (another user's, no permission)."""
         running = self._ask("nvmlDeviceGetComputeRunningProcesses", uuid)
         if not isinstance(running, list):
             return None

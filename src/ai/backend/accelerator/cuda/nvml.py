@@ -1,4 +1,4 @@
-"""What the plugin needs of NVML, NVIDIA's management library, as a port.
+"""The port to NVML, NVIDIA's management library.
 
 Questions go by the names of NVML's own functions and answers come as JSON values, so that what a machine answered can
 be recorded and played back (``replay``, ``record``). Devices are named by their UUIDs: an adapter turns a UUID that it
@@ -99,7 +99,7 @@ class Nvml(Protocol):
         ...
 
     def ask(self, function: str, *arguments: str | int) -> Any:
-        """One question by the function's name. Structures come as objects, handles as UUIDs. Raises NvmlFailure."""
+        """Calls a function by its name. Structures are returned as objects, handles as UUIDs. Raises NvmlFailure."""
         ...
 
     def create_instance(self, uuid: str, profile: int) -> None:

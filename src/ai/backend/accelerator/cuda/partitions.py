@@ -24,7 +24,7 @@ def _gpu(node: Node, device_id: DeviceId) -> Gpu:
 
 
 def profiles(nvml: Nvml, node: Node, device_id: DeviceId) -> Sequence[PartitionProfile]:
-    """What a GPU can be cut into; nothing may be available while it is not in MIG mode. Raises NotFound."""
+    """Lists the MIG profiles of a GPU; none may be available while it is not in MIG mode. Raises NotFound."""
     gpu = _gpu(node, device_id)
     return [
         PartitionProfile(

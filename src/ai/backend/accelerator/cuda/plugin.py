@@ -241,7 +241,7 @@ class CudaPlugin(AbstractComputePlugin):
         return CudaHook(workload, device_alloc, context, self)
 
     async def config_of(self, alloc: DeviceAllocation) -> WorkloadConfig:
-        """What a workload needs for its devices. Raises CreationDeferred if one of them cannot be used now."""
+        """Returns the configuration of a workload. Raises CreationDeferred if a device cannot be used now."""
 
         def ask() -> WorkloadConfig:
             reading = self._read()

@@ -37,7 +37,7 @@ def question(function: str, *arguments: str | int) -> str:
 
 @dataclass(slots=True)
 class Recording:
-    """See the module."""
+    """Answers calls of NVML from a recording."""
 
     origin: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)

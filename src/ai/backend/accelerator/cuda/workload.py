@@ -1,4 +1,4 @@
-"""What a workload gets of its devices: device files or CDI names, environment, lines of ``resource.txt``, libraries.
+"""Builds the configuration of a workload: device files or CDI names, environment, ``resource.txt``, libraries.
 
 Source: peer facts 2.4 to 2.6; NVIDIA container toolkit, "Support for Container Device Interface"; CUDA C++ Programming
 Guide, "CUDA Environment Variables"; NVIDIA Multi-Process Service, "Environment Variables".
@@ -87,7 +87,7 @@ def programs(host: Host) -> list[str]:
 
 
 def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> WorkloadConfig:
-    """What is wanted for these devices, in this order.
+    """Returns the configuration for these devices, in this order.
 
     The node of a device also names it in CDI: a runtime that knows CDI uses the name, another the file.
 

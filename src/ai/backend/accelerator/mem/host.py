@@ -1,4 +1,4 @@
-"""What Linux says about main memory."""
+"""Reads the state of main memory from Linux."""
 
 from __future__ import annotations
 

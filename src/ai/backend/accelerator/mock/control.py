@@ -1,4 +1,4 @@
-"""What can be switched while the plugin runs: failed devices and faults, from the declaration and a control file."""
+"""Applies failed devices and faults from the declaration and a control file while the plugin runs."""
 
 from __future__ import annotations
 

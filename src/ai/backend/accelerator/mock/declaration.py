@@ -39,7 +39,7 @@ class Partition(_Table):
 
 
 class MockDevice(_Table):
-    """One declared device, or ``count`` equal ones."""
+    """Declares a device, or ``count`` equal ones."""
 
     mother_uuid: str = Field(min_length=1, max_length=100, description="Unique and stable id of the device.")
     model_name: str = Field(description="Model to report.")
@@ -148,7 +148,7 @@ class SlotFormat(_Table):
 
 
 class Control(_Table):
-    """What can be switched while the plugin runs: ``mock-control.toml`` beside the declaration."""
+    """Holds the values that can change while the plugin runs: ``mock-control.toml`` beside the declaration."""
 
     unhealthy: dict[str, str] = Field(
         default_factory=dict, description="Device id, or * for all -> why it counts as failed."
@@ -205,7 +205,7 @@ class Declaration(Control):
 
 
 def default_declaration(devices: int = 4) -> Declaration:
-    """What is pretended where nothing is declared: devices of 8 subprocessors and 2 GiB."""
+    """Returns the declaration used if there is none: devices of 8 subprocessors and 2 GiB."""
     made = (
         MockDevice(mother_uuid=f"00000000-0000-0000-0000-{n:012}", model_name="Mock Device", numa_node=0)
         for n in range(devices)

@@ -103,7 +103,7 @@ NEEDS_ISOLATION = frozenset({"block", "exit"})
 
 
 class Fault(BaseModel):
-    """One line of ``[[faults]]``."""
+    """An entry of ``[[faults]]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -136,7 +136,7 @@ class FaultBook:
         self._counts: list[int] = []
 
     def objection(self, faults: Sequence[Fault]) -> str | None:
-        """What of these would hurt the agent."""
+        """Describes the first fault that would harm the agent; None if there is none."""
         hurtful = [f.behaviour for f in faults if f.behaviour in NEEDS_ISOLATION and not self._isolated]
         if not hurtful:
             return None

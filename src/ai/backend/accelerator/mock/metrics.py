@@ -69,7 +69,7 @@ def load(at: float, rank: int, devices: int) -> float:
 
 
 def readings(at_load: float, memory: float, scripts: Mapping[Any, Script], at: float) -> dict[str, float]:
-    """What one device shows: by its scripts, else by its load."""
+    """Returns the readings of a device: from its scripts, else from its load."""
     found = {
         "mem": at_load * memory * 0.9,
         "util": at_load * 100.0,

@@ -113,7 +113,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     @property
     def declaration(self) -> Declaration:
-        """What is pretended; the default before :meth:`init`."""
+        """Returns the declaration in force; the default before :meth:`init`."""
         return self.board.declaration
 
     @property
@@ -200,7 +200,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         self.board.save()
 
     def config_of(self, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """What a workload with these devices sees."""
+        """Returns the configuration of a workload with these devices."""
         ids = sorted(device_alloc.device_ids(), key=self.board.rank)
         if not ids:
             return WorkloadConfig()

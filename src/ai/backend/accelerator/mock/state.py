@@ -1,4 +1,4 @@
-"""What is pretended, put together: the declaration, the settings, the simulated hardware and what is switched."""
+"""Combines the declaration, the settings, the simulated hardware and the control file."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class IoLink:
 
 @dataclass(frozen=True, slots=True)
 class KfdGpu:
-    """One GPU node.
+    """Describes a GPU node.
 
     Attributes:
         rank: position among the GPU nodes; the number that ROCr gives it.

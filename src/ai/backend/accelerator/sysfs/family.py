@@ -129,7 +129,7 @@ class Find(Table):
 
 
 class Condition(Table):
-    """What an attribute must say; upper and lower case are the same."""
+    """Compares an attribute with expected values, without regard to case."""
 
     value: Reading
     is_one_of: tuple[str, ...] = Field(default=(), description="Good values.")
@@ -144,7 +144,7 @@ class Condition(Table):
         return self
 
     def fault(self, text: str) -> str | None:
-        """What is wrong with a value, None if nothing is."""
+        """Describes why a value breaks the condition; None if it does not."""
         said = text.lower()
         if self.is_one_of:
             return None if said in {v.lower() for v in self.is_one_of} else f"is {text[:60]!r}"

@@ -111,7 +111,7 @@ def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -
 
 
 def _belongs(tree: Tree, family: Family, entry: Entry) -> bool:
-    """Whether it is of the family. What cannot be read may be: a device must not vanish because it is ill."""
+    """Returns True if the entry is of the family. An unreadable entry may be: a faulty device must not vanish."""
     for condition in family.only_if:
         try:
             if condition.fault(entry.read(tree, condition.value)) is not None:
@@ -155,7 +155,7 @@ def _serial(tree: Tree, family: Family, entry: Entry, serials: MutableMapping[st
 
 
 def _fields(tree: Tree, family: Family, entry: Entry, model: Model, device_id: str) -> dict[str, str]:
-    """What templates are filled from; a missing value is left out, a garbled one makes the device unhealthy."""
+    """Returns the values for templates; a missing one is left out, a garbled one makes the device unhealthy."""
     fields = {"index": entry.index, "name": entry.name, "id": device_id, "model": model.name}
     if entry.pci is not None:
         fields["pci"] = entry.pci.address
@@ -190,7 +190,7 @@ def fill(template: str, fields: Mapping[str, str]) -> str | None:
 
 
 def _nodes(tree: Tree, family: Family, entry: Entry, fields: Mapping[str, str]) -> tuple[DeviceMapping, ...]:
-    """Those that are there. A device of a family with nodes of their own needs at least one of its own."""
+    """Lists the existing device nodes. A device of a family with nodes of their own needs at least one of its own."""
     nodes: list[DeviceMapping] = []
     own: list[bool] = []
     for node in family.devices:

@@ -59,7 +59,7 @@ class Screen:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether notes are discarded, so that nobody need prepare them."""
+        """True if notes are discarded, so that they need not be prepared."""
         return self.is_json
 
     @property

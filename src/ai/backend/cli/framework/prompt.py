@@ -1,4 +1,4 @@
-"""One line from the user, without a thread: a waiting prompt can be cancelled by Ctrl-C like anything else."""
+"""Reads a line from the user without a thread, so that Ctrl-C cancels a waiting prompt."""
 
 from __future__ import annotations
 

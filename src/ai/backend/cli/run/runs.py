@@ -100,7 +100,7 @@ def _interruptible(runs: list[CaseRun]) -> Iterator[None]:
 
 
 class CaseRun:
-    """One case, from the creation of its session to its end."""
+    """Runs one case, from the creation of its session to its end."""
 
     def __init__(self, api: AsyncSession, screen: Screen, plan: Plan, case: Case, *, number: int = 1) -> None:
         self._api = api

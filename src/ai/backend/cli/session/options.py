@@ -44,7 +44,7 @@ def random_name() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """What the user wants to have created; :meth:`options` says it in the words of the SDK."""
+    """The requested session; :meth:`options` returns the arguments of the SDK."""
 
     name: str | None = None
     tag: str | None = None

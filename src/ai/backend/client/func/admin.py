@@ -14,7 +14,7 @@ from ai.backend.client.wire import Call, new_token
 
 @dataclass(frozen=True, slots=True)
 class PaginatedResult:
-    """One page of a list. ``total_count`` counts all items that match, on every page."""
+    """A page of a list. ``total_count`` counts all items that match, on every page."""
 
     total_count: int
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class AsyncAdmin:
         arguments: Mapping[str, tuple[str, Any]],
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """One page of a paginated root field, the first 20 items if nothing is said; ``arguments`` maps a name to its
+        """Returns a page of a paginated root field, by default the first 20 items; ``arguments`` maps a name to its
         type and value (None: left out)."""
         wanted = {
             **arguments,

@@ -54,7 +54,7 @@ class AsyncAgent(ResourceClient):
         return await admin.fetch_page("agent_list", fields, arguments, **paging)
 
     async def detail(self, agent_id: str, *, fields: Sequence[str] = AGENT_FIELDS) -> dict[str, Any] | None:
-        """One agent, or None."""
+        """Returns an agent, or None."""
         query = f"query($agent_id: String!) {{ agent(agent_id: $agent_id) {{ {' '.join(fields)} }} }}"
         found = (await AsyncAdmin(self._transport).query(query, {"agent_id": agent_id})).get("agent")
         return dict(found) if found else None
@@ -66,7 +66,7 @@ class AsyncAgent(ResourceClient):
         )
 
     async def device_options(self, agent_id: str, device_name: str) -> dict[str, Any]:
-        """What a superadmin can do with the devices of a plugin: ``actions``, ``profiles``, ``images``, ..."""
+        """Returns the operations of a plugin's devices for superadmins: ``actions``, ``profiles``, ``images``, ..."""
         return await self._get(_operations(agent_id, device_name))
 
     async def operate_device(

@@ -97,7 +97,7 @@ class AsyncArtifacts:
                 return
 
     async def info(self, artifact: str) -> dict[str, Any]:
-        """One artifact, by name or id, with its revisions and its README."""
+        """Returns an artifact, by name or id, with its revisions and its README."""
         return await self._do(_read(f"/artifacts/{segment(artifact)}"))
 
     async def delete(self, artifact: str) -> None:
@@ -107,7 +107,7 @@ class AsyncArtifacts:
     # ---- revisions ----
 
     async def revision(self, ref: str) -> dict[str, Any]:
-        """One revision, with the ``progress`` of its import."""
+        """Returns a revision, with the ``progress`` of its import."""
         return await self._do(_read(f"/artifacts/revisions/{segment(ref)}"))
 
     async def import_revisions(self, refs: Sequence[str], *, delegate: bool = False) -> Sequence[dict[str, Any]]:

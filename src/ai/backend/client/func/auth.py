@@ -44,7 +44,7 @@ class AsyncAuth(ResourceClient):
         return str((await self._send("POST", "/auth/ssh-keypair", body))["ssh_public_key"])
 
     async def check(self) -> dict[str, Any]:
-        """Whether the configured keypair is accepted: the caller's own keypair."""
+        """Verifies the configured keypair and returns it."""
         return await AsyncKeyPair(self._transport).info()
 
 

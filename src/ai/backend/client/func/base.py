@@ -1,4 +1,4 @@
-"""What the areas of the API over REST share."""
+"""Base classes of the areas of the API over REST."""
 
 from __future__ import annotations
 

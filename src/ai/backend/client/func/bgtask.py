@@ -27,7 +27,7 @@ class Progress:
 
 
 class AsyncBackgroundTask:
-    """One task, by the id that the call which started it gave."""
+    """Follows a background task by the id that the call which started it returned."""
 
     def __init__(self, transport: Transport, task_id: UUID | str) -> None:
         self._transport = transport

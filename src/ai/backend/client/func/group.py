@@ -31,7 +31,7 @@ class AsyncGroup(Mutations):
     async def from_name(
         self, name: str, *, domain_name: str | None = None, fields: Sequence[str] = GROUP_FIELDS
     ) -> Sequence[dict[str, Any]]:
-        """Those of that name, in one domain or in all that the caller sees."""
+        """Lists the groups of that name, in one domain or in all that the caller sees."""
         types, arguments = "$name: String!, $domain: String", "name: $name, domain_name: $domain"
         query = f"query({types}) {{ groups_by_name({arguments}) {{ {' '.join(fields)} }} }}"
         found = (await self._admin.query(query, {"name": name, "domain": domain_name}))["groups_by_name"]

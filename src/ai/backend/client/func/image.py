@@ -21,7 +21,7 @@ class AsyncImage(Mutations):
     async def list(
         self, *, operation: bool = False, installed: bool | None = None, fields: Sequence[str] = IMAGE_FIELDS
     ) -> list[dict[str, Any]]:
-        """Those that the caller may use."""
+        """Lists the images that the caller may use."""
         query = (
             "query($is_operation: Boolean, $is_installed: Boolean) {"
             f" images(is_operation: $is_operation, is_installed: $is_installed) {{ {' '.join(fields)} }} }}"

@@ -29,7 +29,7 @@ class AsyncScalingGroup(Mutations):
         self._transport = transport
 
     async def list_available(self, group: str) -> list[dict[str, Any]]:
-        """Those that sessions of this group (project) may use: their names."""
+        """Lists the names of the resource groups that sessions of this group (project) may use."""
         call = Call(method="GET", path="/scaling-groups", params={"group": group}, repeatable=True)
         return list((await self._transport.request(call)).object()["scaling_groups"])
 

@@ -81,7 +81,7 @@ class AsyncComputeSession:
         )
 
     async def get_info(self) -> dict[str, Any]:
-        """What the server knows about the session."""
+        """Returns the details of the session."""
         return (await self._transport.request(self._read())).object()
 
     async def get_logs(self, kernel: str | None = None) -> str:
@@ -164,7 +164,7 @@ class AsyncComputeSession:
         mode: str = "query",
         opts: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """One step of a run: the Execution Result Object.
+        """Executes one step of a run and returns the Execution Result Object.
 
         Call it again with its ``runId`` until ``status`` is ``finished``: with mode ``continue`` (or its alias
         ``continued``) and no code, or with mode ``input`` and the user's answer after ``waiting-input``.
@@ -358,7 +358,7 @@ class AsyncComputeSessions:
         fields: Sequence[str] = LIST_FIELDS,
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """One page of the caller's sessions; ``access_key`` lists somebody else's, for administrators."""
+        """Returns a page of the caller's sessions; ``access_key`` lists another user's, for administrators."""
         arguments = {
             "status": ("String", status if status is None or isinstance(status, str) else ",".join(status)),
             "access_key": ("String", access_key),

@@ -39,12 +39,12 @@ class AsyncStorage:
         return dict(found) if found is not None else None
 
     async def performance_metric(self, host: str) -> dict[str, Any]:
-        """What the volume has read and written."""
+        """Returns the read and write counters of the volume."""
         call = Call(method="GET", path="/folders/_/perf-metric", params={"folder_host": host}, repeatable=True)
         return dict((await self._transport.request(call)).object()["metric"])
 
     async def list_mounts(self) -> dict[str, Any]:
-        """What the volumes of each storage proxy lie on."""
+        """Returns the mounts under the volumes of each storage proxy."""
         call = Call(method="GET", path="/folders/_/mounts", repeatable=True)
         return (await self._transport.request(call)).object()
 

@@ -66,7 +66,7 @@ class AsyncVFolder:
     # ---- the folder ----
 
     async def info(self) -> dict[str, Any]:
-        """What it is, and how much is in it."""
+        """Returns the folder's properties and usage."""
         return await self._do(_read(self._path()))
 
     async def rename(self, new_name: str) -> None:
@@ -357,7 +357,7 @@ class AsyncVFolders:
         fields: Sequence[str] = LIST_FIELDS,
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """One page by GraphQL; ``root`` may be ``vfolder_own_list``, ``vfolder_invited_list`` or
+        """Returns a page by GraphQL; ``root`` may be ``vfolder_own_list``, ``vfolder_invited_list`` or
         ``vfolder_project_list`` too."""
         arguments = {"group_id": ("UUID", group)}
         return await AsyncAdmin(self._transport).fetch_page(root, fields, arguments, **paging)
@@ -367,7 +367,7 @@ class AsyncVFolders:
         return await self._object(_read("/folders/_/hosts"))
 
     async def list_all_hosts(self) -> dict[str, Any]:
-        """Those of the whole cluster, for superadmins."""
+        """Lists the storage hosts of the whole cluster, for superadmins."""
         return await self._object(_read("/folders/_/all_hosts"))
 
     async def list_allowed_types(self) -> Sequence[str]:
@@ -402,7 +402,7 @@ class AsyncVFolders:
         await self._object(_change("POST", "/folders/_/change-ownership", body))
 
     async def list_shared(self, vfolder_id: str | None = None) -> Sequence[dict[str, Any]]:
-        """Who shares the caller's folders."""
+        """Lists the users with whom the caller's folders are shared."""
         return list((await self._object(_read("/folders/_/shared", vfolder_id=vfolder_id)))["shared"])
 
     async def update_shared(self, vfolder: str, user: str, perm: str | None) -> None:

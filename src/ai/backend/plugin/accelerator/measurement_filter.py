@@ -1,4 +1,4 @@
-"""What of a source's measurements can be used: nonsense is left out, with a reason for people."""
+"""Removes unusable measurements of a source, and reports why."""
 
 from __future__ import annotations
 

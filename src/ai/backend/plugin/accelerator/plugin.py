@@ -1,4 +1,4 @@
-"""What a plugin for a kind of device implements."""
+"""The interface that a plugin for a kind of device implements."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class NodeInfo:
 
 
 class AbstractComputePlugin(ABC):
-    """One kind of device on one node.
+    """Serves one kind of device on one node.
 
     Lifetime: constructed with its settings, ``init`` once, then any calls, ``cleanup`` once. ``key`` is the device
     name, and the first part of every slot name unless ``key_is_slot_prefix`` says otherwise.

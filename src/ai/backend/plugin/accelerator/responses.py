@@ -1,7 +1,7 @@
-"""What a plugin answers, checked before anybody relies on it.
+"""Validates the responses of plugins before they are used.
 
-Every function takes an answer and returns it as plain values of the declared types, or raises BadAnswer that names the
-field. The caller knows the method. Bounds are far beyond any node and keep a heartbeat small.
+Every function takes an answer and returns it as plain values of the declared types, or raises InvalidResponse with the
+name of the field. The caller knows the method. Bounds are far beyond any node and keep a heartbeat small.
 """
 
 from __future__ import annotations

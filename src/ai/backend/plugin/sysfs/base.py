@@ -1,4 +1,4 @@
-"""What every plugin that reads sysfs does in the same way: whole devices, one thread, devices that vanish."""
+"""A base class of plugins that read sysfs: whole devices, one thread, devices that can vanish."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ class TreePlugin(AbstractComputePlugin):
 
     @abstractmethod
     def config(self, held: Sequence[Found], workload: Workload) -> WorkloadConfig:
-        """What a workload needs besides device nodes and groups. Blocking; ``held`` is not empty."""
+        """Returns the configuration of a workload besides device nodes and groups. Blocking; ``held`` is not empty."""
 
     @abstractmethod
     def measure(self, found: Sequence[Found]) -> Sequence[Raw]:
-        """One reading of every metric that can be had now. Blocking."""
+        """Reads every metric that is available now. Blocking."""
 
     # ---- devices and slots
 

@@ -15,7 +15,7 @@ COUNTER_STATS = frozenset({"diff", "rate"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """One metric of one device. ``together`` says how those of several devices make one: ``sum`` or ``max``."""
+    """A metric of one device. ``together`` says how those of several devices are combined: ``sum`` or ``max``."""
 
     key: str
     device_id: DeviceId
@@ -32,7 +32,7 @@ class Raw:
 
 
 def measurements(raw: Iterable[Raw]) -> list[Measurement]:
-    """One for each device, and before them one for the node."""
+    """Returns a measurement for each device, after one for the node."""
     usable = [r for r in raw if r.usable]
     return [*_together(usable), *(_measurement(r, r.device_id) for r in usable)]
 

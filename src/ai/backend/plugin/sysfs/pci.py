@@ -1,4 +1,4 @@
-"""What the PCI tree of sysfs says of a device, and how close two devices are in it."""
+"""Reads PCI devices from sysfs, and computes how close two of them are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """One PCI function.
+    """Describes a PCI function.
 
     Attributes:
         path: its directory below /sys, with no link in it.

@@ -96,7 +96,7 @@ class RecordingTree(Tree):
                 yield lines[path]
 
     def _add(self, path: str, lines: dict[str, str], depth: int) -> None:
-        """One path: each link on the way is a line of its own, and then the path that it leads to."""
+        """Records a path: each link on the way is a line of its own, followed by the path that it leads to."""
         parts = path.strip("/").split("/")
         for n in range(2, len(parts) + 1):
             here = "/" + "/".join(parts[:n])

@@ -88,7 +88,7 @@ class Tree:
         return sorted((path for path in found if self.exists(path)), key=natural)
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds, in natural order; nothing if it cannot be listed."""
+        """Lists a directory in natural order; empty if it cannot be listed."""
         try:
             return sorted((entry.name for entry in self._real(path).iterdir()), key=natural)
         except OSError:

@@ -1,4 +1,4 @@
-"""What every object storage promises, as a suite.
+"""A test suite of what every object storage promises.
 
 A test file of a storage is::
 
@@ -82,7 +82,7 @@ async def pieces(data: bytes, size: int = 300_000) -> AsyncGenerator[bytes, None
 
 
 class ObjectStorageContract(ABC):
-    """See the module."""
+    """Tests an object storage that a subclass makes."""
 
     @abstractmethod
     def make(self, place: str) -> ObjectStorage: ...

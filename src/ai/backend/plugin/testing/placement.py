@@ -46,7 +46,7 @@ REQUESTS = (
 
 
 class PlacementContract:
-    """See the module."""
+    """Tests a placement plugin that a subclass makes."""
 
     def make(self) -> PlacementPlugin:
         pytest.fail("override make()")

@@ -97,7 +97,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return await self._devices_of(await self._alloc_map())
 
     async def _devices_of(self, alloc_map: alloc_maps.AbstractAllocMap) -> list[ComputeDevice]:
-        """Those that the map knows: v1 lists masked ones too."""
+        """Returns the devices that the map contains: v1 lists masked ones too."""
         found: dict[DeviceId, Any] = {}
         for device in listed("list_devices", await ask(self.v1, "list_devices")):
             name = getattr(device, "device_id", None)
@@ -173,9 +173,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         ]
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        """What the plugin says, in whole quanta, and at most what its healthy devices have.
+        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices.
 
-        Raises BadAnswer where it says more than its alloc map has.
+        Raises InvalidResponse where it says more than its alloc map has.
         """
         answer = await ask(self.v1, "available_slots")
         if not isinstance(answer, Mapping):

@@ -29,7 +29,7 @@ class Untranslatable(Exception):
 
 @dataclass
 class DockerArguments:
-    """What was found in the arguments. Sizes are bytes, ``cpu`` is in cores, ``quota`` and ``period`` microseconds."""
+    """Holds the parsed arguments. Sizes are bytes, ``cpu`` is in cores, ``quota`` and ``period`` microseconds."""
 
     runtime: Literal["container", "process_tree"]
     env_vars: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a v1 plugin does before a workload is created, as a lifecycle hook."""
+"""Adapts what a v1 plugin does before a workload's creation to a lifecycle hook."""
 
 from __future__ import annotations
 

@@ -11,14 +11,14 @@ from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 
 def listed(method: str, answer: Any) -> Sequence[Any]:
-    """Raises BadAnswer for what is no collection."""
+    """Raises InvalidResponse for what is no collection."""
     if not hasattr(answer, "__iter__") or isinstance(answer, str | bytes):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a list")
     return list(answer)
 
 
 def texts_of(method: str, answer: Any) -> dict[str, str]:
-    """Raises BadAnswer for what is no mapping."""
+    """Raises InvalidResponse for what is no mapping."""
     try:
         found = dict(answer)
     except (TypeError, ValueError):
@@ -30,7 +30,7 @@ def exact(value: object, where: str) -> Decimal:
     """A finite Decimal as it is, a whole number of any type as that number.
 
     Raises:
-        BadAnswer: it is nothing of these; ``where`` names it.
+        InvalidResponse: it is nothing of these; ``where`` names it.
     """
     match value:
         case bool():

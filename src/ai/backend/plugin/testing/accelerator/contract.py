@@ -1,4 +1,4 @@
-"""What every accelerator plugin promises, as a suite of tests.
+"""A test suite of what every accelerator plugin promises.
 
 A test file of a plugin is::
 
@@ -24,7 +24,7 @@ from ai.backend.plugin.testing.accelerator.checks import CHECKS, Check, NotAppli
 
 
 class ComputePluginContract:
-    """See the module. Covers version 30 of the accelerator SPI."""
+    """Tests a plugin. Covers version 30 of the accelerator SPI."""
 
     deadline_s: ClassVar[float] = 10.0
     """For each call."""

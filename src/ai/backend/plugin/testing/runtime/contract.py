@@ -1,4 +1,4 @@
-"""What every runtime promises, as a suite.
+"""A test suite of what every runtime promises.
 
 A test file of a runtime is::
 
@@ -48,7 +48,7 @@ from ai.backend.plugin.testing.runtime.connections import RuntimeConnectionContr
 
 
 class RuntimeContract(RuntimeConnectionContract):
-    """See the module. Covers version 1 of the runtime SPI."""
+    """Tests a runtime. Covers version 1 of the runtime SPI."""
 
     # ---- what it is
 

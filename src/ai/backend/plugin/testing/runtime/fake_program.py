@@ -29,7 +29,7 @@ class ProgramError(Exception):
 
 @dataclass(slots=True)
 class World:
-    """What a program can reach."""
+    """Holds the files, input and output that a fake program can reach."""
 
     write: Callable[[str, str], None]
     ask: Callable[[bool], Awaitable[str]]

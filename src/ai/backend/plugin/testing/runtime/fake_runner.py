@@ -20,7 +20,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 
 class FakeRunner:
-    """One runner. ``emit`` takes its messages (without ``seq``), ``log`` what it prints, ``end`` its exit code."""
+    """Plays a runner. ``emit`` takes its messages (without ``seq``), ``log`` its output, ``end`` its exit code."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class FakeBehaviour:
 
 @dataclass(slots=True)
 class _Workload:
-    """One workload with its runner and the bounded memory of its shim."""
+    """Holds a workload with its runner and the bounded memory of its shim."""
 
     spec: WorkloadSpec
     workload_id: str
@@ -156,7 +156,7 @@ class FakeChannel(RunnerChannel):
 
 
 class FakeRuntime(AbstractRuntime):
-    """See the module."""
+    """Implements the runtime SPI in memory."""
 
     name: ClassVar[str] = "fake"
 

@@ -1,4 +1,4 @@
-"""What the suites of a runtime have in common: :mod:`ai.backend.plugin.testing.runtime.contract`."""
+"""Helpers that the test suites of a runtime share: :mod:`ai.backend.plugin.testing.runtime.contract`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every volume promises, as a suite.
+"""A test suite of what every volume promises.
 
 A test file of a volume is::
 
@@ -56,7 +56,7 @@ from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
 
 
 class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
-    """See the module."""
+    """Tests a volume that a subclass makes."""
 
     def make(self, path: Path, **context: Any) -> AbstractVolume:
         pytest.fail("override `make`")

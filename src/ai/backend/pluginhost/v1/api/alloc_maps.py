@@ -76,7 +76,7 @@ class AbstractAllocMap(ABC):
             self.allocations.setdefault(info.slot_name, {})[device] = Decimal(0)
 
     def check_exclusive(self, a: str, b: str) -> bool:
-        """Whether two slots cannot be had in one request."""
+        """Returns True if one request cannot have both slots."""
         return a != b and is_exclusive(a, self.exclusive_slot_types) and is_exclusive(b, self.exclusive_slot_types)
 
     def get_current_allocations(
@@ -178,7 +178,7 @@ def refuse_combination(slots: Iterable[SlotName], patterns: Iterable[str]) -> No
 
 
 def slot_type(given: object, slot: str) -> SlotType:
-    """Raises BadAnswer."""
+    """Raises InvalidResponse."""
     try:
         return SlotType(str(getattr(given, "value", given)))
     except ValueError:
@@ -186,12 +186,12 @@ def slot_type(given: object, slot: str) -> SlotType:
 
 
 def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
-    """What each device of a map offers.
+    """Returns the slot of each device of a map.
 
     The quantum of counts is the map's, if it has one; else 1, or 0.01 if any amount is no whole number.
 
     Raises:
-        BadAnswer: something in the map is not of its type.
+        InvalidResponse: something in the map is not of its type.
     """
     amounts: dict[DeviceId, tuple[SlotName, SlotType, Decimal]] = {}
     for device, info in alloc_map.device_slots.items():

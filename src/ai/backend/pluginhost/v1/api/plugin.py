@@ -36,7 +36,7 @@ __all__ = [
 
 
 async def get_resource_spec_from_container(container: Any) -> NoReturn:
-    """What ``restore_from_container`` asks in published plugins. Raises PluginError: nobody calls that here."""
+    """Stands in for a function that ``restore_from_container`` of published plugins calls. Raises PluginError."""
     raise PluginError("a v1 plugin cannot read a container here: the agent keeps what workloads hold")
 
 

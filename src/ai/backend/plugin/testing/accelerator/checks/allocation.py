@@ -82,7 +82,7 @@ def _tried(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decimal]) -> 
 
 @CHECKS.add(_ALLOCATION)
 async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
-    """What is taken is missing, and what is given back is there again, of each slot by itself."""
+    """An allocated amount is missing from its slot, and a freed one is available again; other slots do not change."""
     alloc_map = await _map(subject)
     for slot, quantity in (await subject.smallest()).items():
         before = dict(alloc_map.available())
@@ -107,7 +107,7 @@ async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
 
 @CHECKS.add(_ALLOCATION)
 async def more_than_everything_is_refused_and_changes_nothing(subject: Subject) -> None:
-    """What cannot be had is refused by an error of the platform, and the map stays as it was."""
+    """A request beyond the capacity is refused by an error of the platform and does not change the map."""
     alloc_map = await _map(subject)
     before = dict(alloc_map.available())
     for slot, total in (await subject.call("available_slots")).items():
@@ -206,7 +206,7 @@ def _balanced(devices: Iterable[ComputeDevice], held: Iterable[DeviceAllocation]
 
 @CHECKS.add("accelerator v2, The conformance kit: recovery after restart")
 async def an_allocation_is_applied_again_after_a_restart(subject: Subject) -> None:
-    """What a workload holds is taken from the new process's map, from the form that it was stored in."""
+    """A new process applies a workload's stored allocation to its own map."""
     allocation = await subject.an_allocation()
     stored = msgspec.json.encode(msgspec.to_builtins(allocation))
     async with subject.remade() as again:

@@ -104,7 +104,7 @@ def _difference(one: dict[DeviceId, Any], other: dict[DeviceId, Any]) -> str:
 
 @CHECKS.add(_DEVICES)
 async def links_are_symmetric(subject: Subject) -> None:
-    """What links one device to another links them both ways, alike."""
+    """Links between two devices are the same in both directions."""
     links: dict[tuple[DeviceId, DeviceId], DeviceLink] = {}
     for device in await subject.devices():
         for link in device.links:

@@ -49,7 +49,7 @@ async def every_call_may_be_repeated_by_another_instance(subject: Subject) -> No
 
 @CHECKS.add("decision 0054")
 async def the_managed_state_is_small_json(subject: Subject) -> None:
-    """What a hook keeps is JSON, of at most 64 KiB, after every call."""
+    """The state that a hook stores is JSON of at most 64 KiB after every call."""
     allocation, state = await subject.an_allocation(), ManagedState()
     for name in HOOKS:
         await subject.hook(name, allocation, state)

@@ -1,4 +1,4 @@
-"""What a plugin says of itself."""
+"""Checks of a plugin's description of itself."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
 
 @CHECKS.add("DeviceMapping.cdi_name", power="cdi_provider")
 async def cdi_names_of_hooks_are_in_the_spec(subject: Subject) -> None:
-    """What a hook names by CDI, the specification describes."""
+    """The specification describes every CDI name that a hook uses."""
     config = await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
     named = {device.cdi_name for device in config.devices if device.cdi_name}
     spec = await subject.call("cdi_spec")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise.
+    """Describes one check.
 
     Attributes:
         name: of the function; ``test_`` and it is the test's.

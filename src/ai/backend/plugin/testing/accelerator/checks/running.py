@@ -29,7 +29,7 @@ class Outcome:
 
 
 async def run_check(check: Check, subject: Subject) -> None:
-    """One check, with ``init`` before it where it wants that, and ``cleanup`` after it.
+    """Runs a check, with ``init`` before it if it needs that, and ``cleanup`` after it.
 
     Raises:
         CheckFailed, NotApplicable: see there.
@@ -50,7 +50,7 @@ async def run_check(check: Check, subject: Subject) -> None:
 
 
 async def outcome_of(check: Check, make: Callable[[], Awaitable[Subject]]) -> Outcome:
-    """What has become of a check on a new plugin."""
+    """Runs a check on a new plugin and returns its outcome."""
     try:
         await run_check(check, await make())
     except NotApplicable as e:

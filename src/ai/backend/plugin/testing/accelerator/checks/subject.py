@@ -91,7 +91,7 @@ class Subject:
     # ---- calls
 
     async def call(self, method: str, *arguments: Any, of: Any = None) -> Any:
-        """One call within its deadline; its answer as it would come through a host process.
+        """Calls a method within its deadline; returns the answer as it would arrive through a host process.
 
         Args:
             method: its name.
@@ -169,7 +169,7 @@ class Subject:
         return {slot: quanta[slot] for slot, total in offered.items() if total and slot in quanta}
 
     async def a_request(self) -> dict[SlotName, Decimal]:
-        """One slot's smallest quantity. Raises NotApplicable if there is nothing."""
+        """Returns a request for one slot's smallest quantity. Raises NotApplicable if there is nothing."""
         for slot, quantity in (await self.smallest()).items():
             return {slot: quantity}
         raise NotApplicable("this node offers no device of the plugin")
@@ -185,7 +185,7 @@ class Subject:
     async def hook(
         self, method: str, allocation: DeviceAllocation, state: ManagedState, kernel: KernelId = KERNEL, **context: Any
     ) -> Any:
-        """One call of a hook that is made for it, as the agent does; a termination that is deferred goes on.
+        """Calls a method of a new hook, as the agent does; a deferred termination is repeated.
 
         Raises:
             NotApplicable: the plugin takes no workload now.
