@@ -30,7 +30,7 @@ def banned_words(glossary: str) -> dict[str, str]:
         ValueError: the glossary has no such table.
     """
     section = glossary.partition("\n## Banned words\n")[2].partition("\n## ")[0]
-    words = {}
+    words: dict[str, str] = {}
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `") and len(cells) == 2:

@@ -1,4 +1,4 @@
-"""Requests of the caller's own making, signed and sent by the API session that is open (spec 03-12, "Request API").
+"""Requests of the caller's own, signed and sent by the open API session (spec 03-12, "Request API").
 
 request = Request("GET", "/config/resource-slots")
 async with request.fetch() as response:        # inside `async with AsyncSession()`

@@ -91,7 +91,7 @@ class PtyStream:
 
 
 class BlockingExecuteStream(Facade[ExecuteStream]):
-    """The blocking face of :class:`~ai.backend.client.streams.ExecuteStream`."""
+    """The blocking form of :class:`~ai.backend.client.streams.ExecuteStream`."""
 
     results = iterating(ExecuteStream.results)
     send_text = blocking(ExecuteStream.send_text)
@@ -99,7 +99,7 @@ class BlockingExecuteStream(Facade[ExecuteStream]):
 
 
 class BlockingPtyStream(Facade[PtyStream]):
-    """The blocking face of :class:`~ai.backend.client.streams.PtyStream`."""
+    """The blocking form of :class:`~ai.backend.client.streams.PtyStream`."""
 
     output = iterating(PtyStream.output)
     send_stdin = blocking(PtyStream.send_stdin)
@@ -110,7 +110,7 @@ class BlockingPtyStream(Facade[PtyStream]):
 
 
 class _BlockingEnter(AbstractContextManager[Any]):
-    """Enters an asynchronous context on the portal and gives what it yields a blocking face."""
+    """Enters an asynchronous context on the portal and makes what it yields blocking."""
 
     def __init__(self, portal: Portal, manager: Any, face: Any) -> None:
         self._portal = portal

@@ -23,7 +23,7 @@ ArgumentValue = str | Sequence[str] | None
 def tunnel_query(
     app: str, port: int | None, envs: Mapping[str, str] | None, arguments: Mapping[str, ArgumentValue] | None
 ) -> dict[str, str]:
-    """The query that asks for a tunnel."""
+    """Returns the query that asks for a tunnel."""
     query = {"app": app, "half-close": "true"}
     if port is not None:
         query["port"] = str(port)
@@ -128,7 +128,7 @@ class LocalPort:
 
 
 async def carry(stream: AppStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Between a service and a local connection until both ways have ended.
+    """Copies bytes between a service and a local connection until both directions have ended.
 
     Raises:
         EndpointUnreachable: cut on the far side. ConnectionError: cut on this one.
@@ -159,7 +159,7 @@ async def carry(stream: AppStream, reader: asyncio.StreamReader, writer: asyncio
 
 
 class BlockingAppStream(Facade[AppStream]):
-    """The blocking face of :class:`~ai.backend.client.tunnels.AppStream`."""
+    """The blocking form of :class:`~ai.backend.client.tunnels.AppStream`."""
 
     read = blocking(AppStream.read)
     write = blocking(AppStream.write)
@@ -168,7 +168,7 @@ class BlockingAppStream(Facade[AppStream]):
 
 
 class BlockingLocalPort(Facade[LocalPort]):
-    """Where a local port listens."""
+    """The address of a local port."""
 
     @property
     def host(self) -> str:

@@ -156,7 +156,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
-        """The bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it.
+        """Yields the bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it.
 
         Raises:
             NoSuchFile: before the first part.
@@ -218,19 +218,19 @@ class ObjectStorage(ABC):
             raise
 
     async def get(self, key: str, *, limit: int) -> bytes:
-        """A small object. Raises NoSuchFile; InvalidPath if it has more than ``limit`` bytes."""
-        found = bytearray()
+        """Returns a small object. Raises NoSuchFile; InvalidPath if it has more than ``limit`` bytes."""
+        content = bytearray()
         async for part in self.read(key):
-            found += part
-            if len(found) > limit:
+            content += part
+            if len(content) > limit:
                 raise InvalidPath(f"The object has more than {limit} bytes.", data={"key": key})
-        return bytes(found)
+        return bytes(content)
 
     async def delete_prefix(self, prefix: str) -> None:
         """Remove everything below ``prefix``, also what is on its way."""
         await self.abort_uploads(prefix)
         while (page := await self.list(prefix)).objects:
-            await self.delete([found.key for found in page.objects])
+            await self.delete([info.key for info in page.objects])
 
 
 async def _abort_quietly(upload: ObjectUpload) -> None:

@@ -47,7 +47,7 @@ class PlacementPlugin(Protocol):
     """Chooses an agent among those that fit."""
 
     def choose(self, request: ResourceSlot, candidates: Sequence[Candidate], dice: Dice) -> AgentId:
-        """The agent that gets the request.
+        """Returns the agent that gets the request.
 
         Args:
             request: slot -> quantity, nothing that is zero.

@@ -315,7 +315,7 @@ class AbstractRuntime(ABC):
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
     ) -> NetworkView:
-        """A private network for the kernels of a session on this node, before its first workload. Idempotent.
+        """Returns a private network for the kernels of a session on this node, before its first workload. Idempotent.
 
         With ``overlay`` it reaches those on other nodes as well, and addresses are as given there. One of the session
         that was made with another ``overlay`` is replaced: it belongs to an earlier placement.

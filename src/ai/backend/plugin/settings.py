@@ -35,7 +35,7 @@ class PluginSettings(Settings):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A file of settings, of at most 1 MiB.
+    """Returns a file of settings, of at most 1 MiB.
 
     Raises:
         PluginError: it cannot be read, is no regular file (a device or a pipe may have no end), or is too large.

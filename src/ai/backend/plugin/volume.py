@@ -363,7 +363,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
-        """The absolute path on hosts that have this volume mounted at the same place."""
+        """Returns the absolute path on hosts that have this volume mounted at the same place."""
 
     @abstractmethod
     async def folder_usage(self, folder: VFolderId) -> FolderUsage: ...
@@ -402,7 +402,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:
-        """A regular file; anything else is WrongKindOfFile."""
+        """Returns a regular file; anything else is WrongKindOfFile."""
 
     @abstractmethod
     def open_tree(
@@ -418,7 +418,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def find_upload(self, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
-        """The record, and how many bytes are there. Raises UploadNotFound."""
+        """Returns the record, and how many bytes are there. Raises UploadNotFound."""
 
     @abstractmethod
     def open_upload(self, folder: VFolderId, session: str) -> Upload:

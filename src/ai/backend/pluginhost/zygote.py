@@ -1,4 +1,4 @@
-"""The zygote: a process that has imported what every host needs, and no plugin. Hosts are forked from it.
+"""Forks hosts from a process that has imported what every host needs, and no plugin.
 
 A request is four descriptors in one packet: calls, choices, output and life. On ``life`` the zygote says the host's
 pid and, once it has ended, its exit status, a packet each. The host stays a zombie until the agent shuts its end of
@@ -27,7 +27,7 @@ REQUEST = b"host"
 
 
 class Zygote:
-    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed and nothing is left of any host.
+    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed and no host is left.
 
     That end is closed with the agent, however it dies. So the kernel need not kill the zygote then, which would let
     escape what hosts have detached.

@@ -36,7 +36,7 @@ def test_a_published_module_hides_none_of_ours(name: str) -> None:
 
 
 def imported(code: str) -> str:
-    start = "from ai.backend.pluginhost.v1 import published; published.install(); published.install()\n"
+    start = "from ai.backend.pluginhost.v1 import import_hook; import_hook.install(); import_hook.install()\n"
     done = subprocess.run([sys.executable, "-c", start + code], capture_output=True, text=True, check=False)
     return done.stdout if done.returncode == 0 else done.stderr.splitlines()[-1]
 

@@ -1,4 +1,4 @@
-"""``mock-accelerator.toml``: which devices to pretend (spec 03-06, "Configuring the mock-accelerator plugin").
+"""Reads ``mock-accelerator.toml``, the devices to simulate (spec 03-06, "Configuring the mock-accelerator plugin").
 
 The fields of the spec, and what real devices have besides: links, variants, partitions, scripted metrics, faults. A
 commented example is ``docs/examples/mock-accelerator.toml``.
@@ -96,7 +96,7 @@ class MockDevice(_Table):
         return value
 
     def expanded(self) -> list[MockDevice]:
-        """``count`` devices, each with an id and a node of its own."""
+        """Returns ``count`` devices, each with an id and a node of its own."""
         nodes = self.numa_node if isinstance(self.numa_node, tuple) else (self.numa_node,)
         return [
             self.model_copy(
@@ -138,7 +138,7 @@ class NumberFormat(_Table):
 
 
 class SlotFormat(_Table):
-    """How user interfaces print one subtype of the slot."""
+    """The format in which user interfaces print one subtype of the slot."""
 
     human_readable_name: str = ""
     description: str = ""
@@ -157,7 +157,7 @@ class Control(_Table):
 
 
 class Declaration(Control):
-    """The whole file."""
+    """Holds the whole file."""
 
     slot_name: str = Field(default="mock", description="First part of the slot names.")
     device_plugin_name: str = Field(default="MockDevice", description="CUDADevice or MockDevice.")
@@ -200,7 +200,7 @@ class Declaration(Control):
         return self
 
     def expanded(self) -> list[MockDevice]:
-        """Every single device in order."""
+        """Returns every single device in order."""
         return [device for declared in self.devices for device in declared.expanded()]
 
 
@@ -214,7 +214,7 @@ def default_declaration(devices: int = 4) -> Declaration:
 
 
 def find_declaration(path: Path | None) -> Path | None:
-    """The file named, or the first of the search path; None if there is none there."""
+    """Returns the file named, or the first of the search path; None if there is none there."""
     if path is not None:
         return path
     candidates = (folder.expanduser() / FILE_NAME for folder in SEARCH_PATH)
@@ -233,5 +233,5 @@ def read_table(path: Path, model: type[M]) -> M:
         return model.model_validate(data)
     except ValidationError as e:
         wrong = {key or "file": what for key, what in problems_of(e).items()}
-        told = "; ".join(f"{key}: {what}" for key, what in wrong.items())
-        raise InvalidInput(f"{path}: {told}", data=wrong) from None
+        problems = "; ".join(f"{key}: {what}" for key, what in wrong.items())
+        raise InvalidInput(f"{path}: {problems}", data=wrong) from None

@@ -127,8 +127,8 @@ class Fault(BaseModel):
         return self
 
 
-class FaultBook:
-    """The faults in force, each with its count. ``isolated``: the plugin has a process of its own."""
+class FaultSchedule:
+    """Holds the faults in force, each with its count. ``isolated``: the plugin has a process of its own."""
 
     def __init__(self, *, isolated: bool) -> None:
         self._isolated = isolated
@@ -146,11 +146,11 @@ class FaultBook:
         )
 
     def set(self, faults: Sequence[Fault]) -> None:
-        """Replace all; counting starts anew."""
+        """Replaces all faults and resets their counts."""
         self._faults, self._counts = list(faults), [0] * len(faults)
 
     def pick(self, call: str, devices: Collection[str] = ()) -> Fault | None:
-        """The fault that this call shows, counting it."""
+        """Returns the fault of this call and counts it."""
         for n, fault in enumerate(self._faults):
             if fault.call != call or (fault.device is not None and fault.device not in devices):
                 continue
@@ -173,7 +173,7 @@ class FaultBook:
 
 
 async def act(fault: Fault) -> None:
-    """Do what is no lie. Returns only for ``slow`` and ``block``.
+    """Carries out a fault that is not a wrong answer. Returns only for ``slow`` and ``block``.
 
     Raises:
         CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError: as the fault says.

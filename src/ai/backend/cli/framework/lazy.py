@@ -123,5 +123,5 @@ class ListCommand(Leaf):
 
 
 def screen_of(ctx: click.Context | None = None) -> Screen:
-    """The screen of this invocation."""
+    """Returns the screen of this invocation."""
     return (ctx or click.get_current_context()).ensure_object(Screen)

@@ -1,4 +1,4 @@
-"""Resource of func."""
+"""Resource slots, registries and usage of the cluster."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class AsyncResource(ResourceClient):
     """Resource slots and presets."""
 
     async def list_slots(self) -> dict[str, str]:
-        """Every known slot and how its quantity reads: ``count``, ``bytes`` or ``unique``."""
+        """Returns every known slot and how its quantity reads: ``count``, ``bytes`` or ``unique``."""
         return await self._get("/config/resource-slots")
 
     async def slot_details(self) -> dict[str, dict[str, Any]]:
-        """Every known slot with what its plugin says about showing it: names, unit, number format."""
+        """Returns every known slot with what its plugin says about showing it: names, unit, number format."""
         return await self._get("/config/resource-slots/details")
 
     async def variant_properties(self, scaling_group: str | None = None) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ class AsyncResource(ResourceClient):
         return list(await self._read("/config/vfolder-types"))
 
     async def recalculate_usage(self) -> dict[str, Any]:
-        """Count again what kernels hold; ``drift`` names agents whose records differ, and should be empty."""
+        """Recount what kernels hold; ``drift`` names agents whose records differ, and should be empty."""
         return await self._send("POST", "/resource/recalculate-usage", {}, repeatable=True)
 
     async def usage_per_month(self, month: str, group_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ class AsyncResource(ResourceClient):
         return list(await self._read("/resource/stats/user/month"))
 
     async def admin_monthly_stats(self) -> list[dict[str, Any]]:
-        """The same of everybody's, for administrators."""
+        """Returns the usage of all users in each quarter of an hour, for administrators."""
         return list(await self._read("/resource/stats/admin/month"))
 
 

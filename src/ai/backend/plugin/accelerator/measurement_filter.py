@@ -27,7 +27,7 @@ class MeasurementFilter:
         self.reason = None
 
     def passed(self, measurements: Iterable[Measurement], devices: Collection[str] | None = None) -> list[Measurement]:
-        """The usable ones. ``devices``: the ids that they may speak of; None: any."""
+        """Returns the usable measurements. ``devices``: the ids that they may speak of; None: any."""
         good: list[Measurement] = []
         for number, m in enumerate(measurements):
             if number >= PER_ANSWER_LIMIT:

@@ -83,7 +83,7 @@ class Programmable(Protocol):
         ...
 
     async def programmed_image(self, device_id: DeviceId) -> str | None:
-        """The image that is loaded, None if there is none."""
+        """Returns the image that is loaded, None if there is none."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Shapes of accelerator."""
+"""Values that the agent and the host of an accelerator plugin exchange."""
 
 from __future__ import annotations
 

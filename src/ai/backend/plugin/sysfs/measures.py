@@ -38,12 +38,12 @@ def measurements(raw: Iterable[Raw]) -> list[Measurement]:
 
 
 def of_workload(raw: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
-    """The devices of one workload as if they were one."""
+    """Returns the devices of one workload as if they were one."""
     return _together([r for r in raw if r.usable and r.device_id in devices])
 
 
 def _together(raw: Sequence[Raw]) -> list[Measurement]:
-    found = []
+    combined = []
     for key in dict.fromkeys(r.key for r in raw):
         parts = [r for r in raw if r.key == key]
         join = max if parts[0].together == "max" else math.fsum
@@ -56,8 +56,8 @@ def _together(raw: Sequence[Raw]) -> list[Measurement]:
             capacity=join(capacities) if len(capacities) == len(parts) else None,
             accumulated=parts[0].accumulated,
         )
-        found.append(_measurement(one, None))
-    return found
+        combined.append(_measurement(one, None))
+    return combined
 
 
 def _measurement(raw: Raw, device_id: DeviceId | None) -> Measurement:

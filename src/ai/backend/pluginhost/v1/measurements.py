@@ -1,4 +1,4 @@
-"""Measurements of v1 as ours."""
+"""Converts measurements of v1."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Meas
 
 
 def of_node(metrics: Sequence[Any]) -> Iterator[Measurement]:
-    """The total of a metric, and its parts by device. Raises InvalidResponse."""
+    """Yields the total of a metric, and its parts by device. Raises InvalidResponse."""
     for metric in metrics:
         parts = _values(metric, "per_device")
         for device, value in [(None, getattr(metric, "per_node", None)), *parts]:

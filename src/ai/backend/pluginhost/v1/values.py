@@ -1,4 +1,4 @@
-"""Values of v1."""
+"""Converts and checks values that v1 plugins return."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def listed(method: str, answer: Any) -> Sequence[Any]:
 def texts_of(method: str, answer: Any) -> dict[str, str]:
     """Raises InvalidResponse for what is no mapping."""
     try:
-        found = dict(answer)
+        items = dict(answer)
     except (TypeError, ValueError):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping") from None
-    return {str(key): str(value) for key, value in found.items()}
+    return {str(key): str(value) for key, value in items.items()}
 
 
 def exact(value: object, where: str) -> Decimal:
-    """A finite Decimal as it is, a whole number of any type as that number.
+    """Returns a finite Decimal as it is, and a whole number of any type as that number.
 
     Raises:
         InvalidResponse: it is nothing of these; ``where`` names it.

@@ -40,12 +40,12 @@ class ComputePluginContract:
         pytest.fail("override the fixture `plugin`")
 
     def remake(self, plugin: AbstractComputePlugin) -> Any:
-        """The plugin that the next agent process would make, or an awaitable of it."""
+        """Returns the plugin that the next agent process would make, or an awaitable of it."""
         return type(plugin)(plugin.settings)
 
     @pytest.fixture
     async def ready(self, plugin: AbstractComputePlugin) -> AsyncIterator[AbstractComputePlugin]:
-        """The plugin, initialised, for tests of one's own."""
+        """Yields the plugin, initialised, for further tests."""
         await plugin.init()
         yield plugin
         await plugin.cleanup()

@@ -238,13 +238,13 @@ class RuntimeContract(RuntimeConnectionContract):
         await runtime.stop(spec.key, grace_s=0.2)
         await runtime.remove(spec.key)
         await talk.close()
-        left = list(pids)
+        alive = list(pids)
         for _ in range(int(self.patience_s * 20)):
-            left = [pid for pid in pids if _is_alive(pid)]
-            if not left:
+            alive = [pid for pid in pids if _is_alive(pid)]
+            if not alive:
                 break
             await asyncio.sleep(0.05)
-        assert not left
+        assert not alive
 
     async def test_remove_leaves_nothing_and_may_be_repeated(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()

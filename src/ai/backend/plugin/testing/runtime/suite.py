@@ -30,7 +30,7 @@ class RuntimeSuite:
         pytest.fail("override the fixture `runtime`")
 
     async def reopen(self, runtime: AbstractRuntime) -> AbstractRuntime:
-        """A second runtime on the same state, as after the agent was killed and started again."""
+        """Returns a second runtime on the same state, as after the agent was killed and started again."""
         pytest.fail("override `reopen`")
 
     # ---- helpers of the suite

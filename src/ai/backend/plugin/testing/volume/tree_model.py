@@ -114,8 +114,8 @@ class TreeModel:
         elif operation == "mkdir":
             self.tree[path] = None
         elif operation == "delete":
-            for gone in [p for p in self.tree if p == path or p.startswith(path + "/")]:
-                del self.tree[gone]
+            for removed in [p for p in self.tree if p == path or p.startswith(path + "/")]:
+                del self.tree[removed]
         elif operation in ("rename", "move"):
             target = (
                 (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/")
