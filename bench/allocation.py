@@ -1,4 +1,4 @@
-"""What choosing devices costs: allocate and free of one request, ours and the published peer's in turn."""
+"""Measures the allocation of devices: allocate and free of one request, ours and the published peer's in turn."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _ours(case: Mapping[str, Any]) -> Callable[[], object]:
     alloc_map = build_alloc_map(spec, devices)
     if taken := Decimal(case["taken"]):
         alloc_map.allocate({SLOT: taken})
-    wanted = {SLOT: Decimal(case["request"])}
-    return lambda: alloc_map.free(alloc_map.allocate(wanted))
+    request = {SLOT: Decimal(case["request"])}
+    return lambda: alloc_map.free(alloc_map.allocate(request))
 
 
 def _case(kind: str, devices: int, strategy: str, request: str) -> dict[str, Any]:
@@ -69,10 +69,10 @@ def _discrete(theirs: Measure, devices: int, strategy: str) -> tuple[list[float]
     rounds, peer_rounds, detail = [0.0] * ROUNDS, [0.0] * ROUNDS, {}
     for request in REQUESTS:
         case = _case("discrete", devices, strategy, request)
-        mine, others = in_turn(_ours(case), theirs, case, 2000, max(20, 8000 // devices))
-        rounds = [a + b / len(REQUESTS) for a, b in zip(rounds, mine, strict=True)]
+        ours, others = in_turn(_ours(case), theirs, case, 2000, max(20, 8000 // devices))
+        rounds = [a + b / len(REQUESTS) for a, b in zip(rounds, ours, strict=True)]
         peer_rounds = [a + b / len(REQUESTS) for a, b in zip(peer_rounds, others, strict=True)]
-        detail[f"faster_at_{request}"] = statistics.median(others) / statistics.median(mine)
+        detail[f"faster_at_{request}"] = statistics.median(others) / statistics.median(ours)
     return rounds, peer_rounds, detail
 
 
@@ -97,8 +97,8 @@ def allocation() -> Sequence[Figure]:
                     )
                 )
         case = _case("fractional", 64, "evenly", "8")
-        mine, others = in_turn(_ours(case), theirs, case, 1000, 1)
-    value, reference = statistics.median(mine), statistics.median(others)
+        ours, others = in_turn(_ours(case), theirs, case, 1000, 1)
+    value, reference = statistics.median(ours), statistics.median(others)
     figures.append(
         Figure(
             name="allocate-64-fractional-evenly",
@@ -108,7 +108,7 @@ def allocation() -> Sequence[Figure]:
             reference_is="the published peer, the same request (8 devices of 64) in the same run",
             target=f"peer / value >= {FRACTIONAL_FASTER:g}",
             holds=reference >= FRACTIONAL_FASTER * value,
-            detail=spread(mine),
+            detail=spread(ours),
         )
     )
     return figures

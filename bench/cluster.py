@@ -31,7 +31,7 @@ VERSION = "v7.20230615"
 
 @dataclass(slots=True)
 class Api:
-    """One kept-alive connection that signs each request. Not for use by several threads."""
+    """A kept-alive connection that signs each request. Not for use by several threads."""
 
     endpoint: str
     access_key: str

@@ -1,4 +1,4 @@
-"""What the command itself costs, without a cluster."""
+"""Measures the command line without a cluster."""
 
 from __future__ import annotations
 

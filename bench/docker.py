@@ -1,4 +1,4 @@
-"""What sessions cost that are containers, against the same engine without us."""
+"""Measures sessions in containers against the same engine alone."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def at_once(count: int, work: Callable[[int], str]) -> tuple[list[float], float,
     def one(number: int) -> tuple[float, str]:
         gate.wait()
         started = time.perf_counter()
-        found = work(number)
-        return (time.perf_counter() - started) * 1000, found
+        result = work(number)
+        return (time.perf_counter() - started) * 1000, result
 
     with ThreadPoolExecutor(count) as pool:
         waiting = [pool.submit(one, number) for number in range(count)]
@@ -103,7 +103,7 @@ def at_once(count: int, work: Callable[[int], str]) -> tuple[list[float], float,
         started = time.perf_counter()
         results = [future.result() for future in waiting]
         total = (time.perf_counter() - started) * 1000
-    return [taken for taken, _ in results], total, [found for _, found in results]
+    return [taken for taken, _ in results], total, [value for _, value in results]
 
 
 @benchmark("docker-at-once", f"{AT_ONCE} container sessions created at once, over as many `docker run -d` at once")

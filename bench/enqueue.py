@@ -170,18 +170,18 @@ def enqueue() -> Sequence[Figure]:
                     await database.close()
 
             collect_rarely()  # as a manager's daemon does
-            found = asyncio.run(run())
+            measured = asyncio.run(run())
         finally:
             server.stop()
     return [
         Figure(
             name="enqueue-to-scheduled",
-            value=found["rate"],
+            value=measured["rate"],
             unit="1/s",
             reference=UNBATCHED,
             reference_is="commits of one disk, one for each change",
             target=f">= {TARGET:,.0f}/s",
-            holds=found["rate"] >= TARGET,
-            detail={"sessions": SESSIONS, **{name: found[name] for name in ("seconds", "cpu", "commits")}},
+            holds=measured["rate"] >= TARGET,
+            detail={"sessions": SESSIONS, **{name: measured[name] for name in ("seconds", "cpu", "commits")}},
         )
     ]

@@ -20,8 +20,8 @@ def ensure(name: str, *installs: tuple[str, ...]) -> Path:
     venv = CACHE / name
     python, stamp = venv / "bin" / "python", venv / ".wanted"
     files = [Path(word).read_text() for words in installs for word in words if word.endswith(".txt")]
-    wanted = "\n".join([*(" ".join(words) for words in installs), *files])
-    if stamp.exists() and stamp.read_text() == wanted:
+    recipe = "\n".join([*(" ".join(words) for words in installs), *files])
+    if stamp.exists() and stamp.read_text() == recipe:
         return python
 
     def run(*command: str | Path) -> None:
@@ -35,5 +35,5 @@ def ensure(name: str, *installs: tuple[str, ...]) -> Path:
         install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     for words in installs:
         run(*install, *words)
-    stamp.write_text(wanted)
+    stamp.write_text(recipe)
     return python

@@ -1,4 +1,4 @@
-"""What a benchmark is, and what it yields: figures that either hold their target or do not."""
+"""Defines benchmarks and their figures, which either hold their target or do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """One measured number with what it is judged by.
+    """A measured number with its reference and target.
 
     `reference` is what the same run measured for the floor (bare bubblewrap, a bare handler ...), or what was
     published for the peer, in the same unit as `value`; `ratio` is value over reference. `holds` says whether
@@ -46,7 +46,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """One entry of `bench/run --list`."""
+    """An entry of `bench/run --list`."""
 
     name: str
     summary: str

@@ -34,11 +34,11 @@ def arrivals(
     rng = random.Random(seed)
     bounds = list(accumulate(weights))
     found: list[ResourceSlot] = []
-    asked = 0.0
-    while asked < 1.3 * capacity:
+    requested = 0.0
+    while requested < 1.3 * capacity:
         (drawn,) = rng.choices(requests, cum_weights=bounds)
         found.append(drawn)
-        asked += float(drawn[_GPU])
+        requested += float(drawn[_GPU])
     rng.shuffle(found)
     return found
 
@@ -56,11 +56,11 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> dict[
     policy, rng, now = Policy(placement=placement), random.Random(seed), traces.EPOCH
     arrived, allocated = 0.0, 0.0
     given: dict[tuple[str, str, str], float] = {}
-    found: dict[int, float] = {}
+    shares: dict[int, float] = {}
     for number, slots in enumerate(arrivals(list(counted), list(counted.values()), capacity, seed)):
-        for share in READ_AT[len(found) :]:
+        for share in READ_AT[len(shares) :]:
             if arrived >= capacity * share / 100:
-                found[share] = 100 * (1 - allocated / capacity)
+                shares[share] = 100 * (1 - allocated / capacity)
         arrived += float(slots[_GPU])
         who = traces.session(number, slots)
         board.enqueue(who)
@@ -72,7 +72,7 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> dict[
                         given[key] = given.get(key, 0.0) + float(quantity)
                         allocated += float(quantity) if slot == _GPU else 0.0
         board.withdraw(who.session_id)
-    found.setdefault(READ_AT[-1], 100 * (1 - allocated / capacity))
+    shares.setdefault(READ_AT[-1], 100 * (1 - allocated / capacity))
     amounts: dict[tuple[str, str, str], float] = {
         (a.agent_id, s.slot_name, d.device_id): float(s.amount)
         for a in agents
@@ -83,11 +83,11 @@ def unallocated(folder: Path, workload: str, placement: str, seed: int) -> dict[
     over = [key for key, quantity in given.items() if quantity > amounts[key] * (1 + 1e-9)]
     if over:
         raise AssertionError(f"{over[0]} has given more than it has")
-    return found
+    return shares
 
 
 def panel(workload: str, curves: Sequence[dict[int, float]], reference: traces.Published) -> dict[str, object]:
-    """One workload over the arrivals, ours and FGD's, each with its deviation over the seeds."""
+    """Describes a workload over the arrivals, ours and FGD's, each with its deviation over the seeds."""
     ours = [[curve[share] for curve in curves] for share in READ_AT]
     theirs = [reference[workload, "06-FGD", share] for share in READ_AT]
     both = {

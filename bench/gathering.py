@@ -1,4 +1,4 @@
-"""What it costs to gather, report and keep the statistics of five hundred workloads."""
+"""Measures gathering, reporting and storing the statistics of five hundred workloads."""
 
 from __future__ import annotations
 

@@ -69,10 +69,10 @@ def amounts(agents: tuple[AgentView, ...]) -> dict[tuple[str, str, str], Decimal
 
 
 def totals(view: AgentView) -> dict[str, Decimal]:
-    found: dict[str, Decimal] = {}
+    sums: dict[str, Decimal] = {}
     for (_, slot, _), amount in amounts((view,)).items():
-        found[slot] = found.get(slot, Decimal(0)) + amount
-    return found
+        sums[slot] = sums.get(slot, Decimal(0)) + amount
+    return sums
 
 
 def cores(rng: random.Random, largest: int = CORES) -> int:
@@ -85,13 +85,13 @@ def cores(rng: random.Random, largest: int = CORES) -> int:
 
 
 def request(rng: random.Random, accelerators: int) -> ResourceSlot:
-    wanted = cores(rng)
+    memory = cores(rng)
     slots = {}
     if accelerators and rng.random() < 0.75:
         units = min(accelerators, rng.choices((1, 2, 4, 8), (6, 2, 1, 1))[0])
-        wanted = min(wanted, 8 * units)
+        memory = min(memory, 8 * units)
         slots["cuda.device"] = Decimal(units)
-    slots |= {"cpu": Decimal(wanted), "mem": Decimal(min(MEMORY_GIB // 2, wanted * rng.randint(2, 8)) * _GIB)}
+    slots |= {"cpu": Decimal(memory), "mem": Decimal(min(MEMORY_GIB // 2, memory * rng.randint(2, 8)) * _GIB)}
     return ResourceSlot(slots)
 
 

@@ -17,7 +17,7 @@ REQUIREMENT = "backend.ai-manager==23.9.10"
 def peer_seconds(snapshot: Snapshot, totals: Sequence[dict[str, str]]) -> tuple[float, int]:
     """CPU seconds and sessions placed, FIFO and dispersed, on empty agents of these totals."""
     load = {"agents": list(totals), "sessions": [s.total.to_json() for s in snapshot.pending]}
-    told = subprocess.run(
+    process = subprocess.run(
         [str(ensure("bench-peer-manager-venv", (REQUIREMENT,))), str(HERE / "peer_scheduler_worker.py")],
         input=json.dumps(load) + "\n",
         text=True,
@@ -25,5 +25,5 @@ def peer_seconds(snapshot: Snapshot, totals: Sequence[dict[str, str]]) -> tuple[
         stdout=subprocess.PIPE,
         timeout=1800,
     )
-    answer = json.loads(told.stdout.splitlines()[-1])
+    answer = json.loads(process.stdout.splitlines()[-1])
     return float(answer["seconds"]), int(answer["placed"])

@@ -27,8 +27,8 @@ def allocation(kind: str, devices: int, strategy: str, taken: str, request: str)
     return lambda: alloc_map.free(alloc_map.allocate(wanted))
 
 
-def slots(operation: str, left: dict[str, str], right: dict[str, str]) -> Callable[[], object]:
-    a = TYPES.ResourceSlot({name: Decimal(text) for name, text in left.items()})
+def slots(operation: str, left_operand: dict[str, str], right: dict[str, str]) -> Callable[[], object]:
+    a = TYPES.ResourceSlot({name: Decimal(text) for name, text in left_operand.items()})
     b = TYPES.ResourceSlot({name: Decimal(text) for name, text in right.items()})
     calls = {"add": lambda: a + b, "subtract": lambda: a - b, "equal": lambda: a == b, "fits": lambda: b <= a}
     return calls["equal" if operation == "same" else operation]

@@ -46,12 +46,12 @@ def lines(axes: Any, panel: dict[str, Any]) -> None:
 
 
 def bars(axes: Any, panel: dict[str, Any]) -> None:
-    found = panel["bars"][::-1]
-    axes.barh([b["name"] for b in found], [b["value"] for b in found], color=COLOURS[0], height=0.55)
-    for at, bar in enumerate(found):
+    rows = panel["bars"][::-1]
+    axes.barh([b["name"] for b in rows], [b["value"] for b in rows], color=COLOURS[0], height=0.55)
+    for at, bar in enumerate(rows):
         axes.text(bar["value"], at, f" {bar['value']:,.0f}", va="center", fontsize=8)
         axes.plot([bar["mark"]] * 2, [at - 0.4, at + 0.4], color=COLOURS[1], linewidth=2)
-    axes.set_xlim(0, 1.12 * max(b["value"] for b in found))
+    axes.set_xlim(0, 1.12 * max(b["value"] for b in rows))
     axes.xaxis.set_major_formatter(_PLAIN)
     axes.tick_params(axis="y", labelsize=8)
     axes.spines[["top", "right"]].set_visible(False)

@@ -52,12 +52,12 @@ def tree(root: int) -> list[int]:
             continue
         parent = int(stat.rpartition(")")[2].split()[1])
         children.setdefault(parent, []).append(int(entry.name))
-    found, waiting = [], [root]
+    pids, waiting = [], [root]
     while waiting:
         pid = waiting.pop()
-        found.append(pid)
+        pids.append(pid)
         waiting += children.get(pid, [])
-    return found
+    return pids
 
 
 def command_of(pid: int) -> str:
@@ -80,16 +80,16 @@ def busy_seconds(pids: Sequence[int]) -> float:
 def belonging_to(data_dir: Path) -> list[int]:
     """Return every process that was started for a cluster or sees its files, whoever its parent is now."""
     needle = str(data_dir).encode()
-    found = []
+    pids = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             if any(needle in (entry / name).read_bytes() for name in ("cmdline", "mountinfo")):
-                found.append(int(entry.name))
+                pids.append(int(entry.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def proportional_mib(pids: Sequence[int]) -> float:

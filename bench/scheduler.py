@@ -40,19 +40,19 @@ def check(snapshot: Snapshot, plan: Plan) -> None:
     Raises:
         AssertionError: not so.
     """
-    asked = {k.kernel_id: k.slots for s in snapshot.pending for k in s.kernels}
-    told = [p.session_id for p in plan.placements] + [s for w in plan.waits for s in w.session_ids]
-    assert len(told) == len(set(told)) == len(snapshot.pending), "every session once"
+    requests = {k.kernel_id: k.slots for s in snapshot.pending for k in s.kernels}
+    decided = [p.session_id for p in plan.placements] + [s for w in plan.waits for s in w.session_ids]
+    assert len(decided) == len(set(decided)) == len(snapshot.pending), "every session once"
     amounts = loads.amounts(snapshot.agents)
-    given: defaultdict[tuple[str, str, str], Decimal] = defaultdict(Decimal)
+    allocated: defaultdict[tuple[str, str, str], Decimal] = defaultdict(Decimal)
     for placement in plan.placements:
         for kernel in placement.kernels:
-            for slot, quantity in asked[kernel.kernel_id].nonzero().items():
+            for slot, quantity in requests[kernel.kernel_id].nonzero().items():
                 assert kernel.devices.total(SlotName(slot)) == quantity, "whole"
             for name, devices in kernel.devices.slots.items():
                 for device, part in devices.items():
-                    given[kernel.agent_id, name, device] += part
-    assert all(quantity <= amounts[key] for key, quantity in given.items()), "no device over its amount"
+                    allocated[kernel.agent_id, name, device] += part
+    assert all(quantity <= amounts[key] for key, quantity in allocated.items()), "no device over its amount"
 
 
 def timed(snapshot: Snapshot, policy: Policy) -> tuple[Plan, float, float]:

@@ -1,4 +1,4 @@
-"""What the cluster costs as a server: its start, its memory, its cheapest request under load."""
+"""Measures the cluster as a server: its start, its memory, its cheapest request under load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sessions cost: creating one, executing in one, and the whole command."""
+"""Measures sessions: creating one, executing in one, and the whole command."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def creation_in_turns(
 def added_figure(
     name: str, created: Sequence[float], floors: Sequence[float], reference_is: str, limit_ms: float
 ) -> Figure:
-    """What sessions cost over their floor, by the medians of both."""
+    """Returns the cost of sessions over their floor, by the medians of both."""
     floor = statistics.median(floors)
     value = statistics.median(created) - floor
     return Figure(

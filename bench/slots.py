@@ -1,4 +1,4 @@
-"""What arithmetic on resource slots costs, ours and the published peer's in turn."""
+"""Measures arithmetic on resource slots, ours and the published peer's in turn."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def slots() -> Sequence[Figure]:
     figures = []
     with peer() as theirs:
         for keys in (2, 4):
-            left = dict(list(LEFT.items())[:keys])
+            left_operand = dict(list(LEFT.items())[:keys])
             for name, operation in OPERATIONS.items():
-                right = dict(left) if name == "same" else dict(list(RIGHT.items())[:keys])
-                a, b = ResourceSlot.parse(left), ResourceSlot.parse(right)
-                case = {"case": "slots", "operation": name, "left": left, "right": right}
-                mine, others = in_turn(partial(operation, a, b), theirs, case, 10_000, 10_000)
-                value, reference = 1e6 / statistics.median(mine), 1e6 / statistics.median(others)
+                right = dict(left_operand) if name == "same" else dict(list(RIGHT.items())[:keys])
+                a, b = ResourceSlot.parse(left_operand), ResourceSlot.parse(right)
+                case = {"case": "slots", "operation": name, "left": left_operand, "right": right}
+                ours, others = in_turn(partial(operation, a, b), theirs, case, 10_000, 10_000)
+                value, reference = 1e6 / statistics.median(ours), 1e6 / statistics.median(others)
                 figures.append(
                     Figure(
                         name=f"slots-{keys}-{name}",
@@ -45,7 +45,7 @@ def slots() -> Sequence[Figure]:
                         reference_is="the published peer in the same run",
                         target=f">= {FASTER:g} times the peer",
                         holds=value >= FASTER * reference,
-                        detail=spread([1e6 / us for us in mine]),
+                        detail=spread([1e6 / us for us in ours]),
                     )
                 )
     return figures

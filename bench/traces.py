@@ -44,7 +44,7 @@ def nodes(folder: Path) -> tuple[AgentView, ...]:
     discrete = AllocMapSpec(kind="discrete")
     shares = AllocMapSpec(kind="fractional", strategy=AllocationStrategy.LEAST_FRAGMENTATION)
     made: dict[tuple[str, ...], tuple[PluginDevices, ...]] = {}
-    found = []
+    agents = []
     with (folder / "openb_node_list_gpu_node.csv").open() as file:
         for row in csv.DictReader(file):
             key = row["cpu_milli"], row["memory_mib"], row["gpu"]
@@ -54,27 +54,27 @@ def nodes(folder: Path) -> tuple[AgentView, ...]:
                     _plugin("mem", "mem", [Decimal(row["memory_mib"]) * 2**20], Decimal(1), discrete),
                     _plugin("cuda", "cuda.shares", [Decimal(1)] * int(row["gpu"]), _MILLI, shares),
                 )
-            found.append(AgentView(agent_id=AgentId(row["sn"]), architecture="x86_64", plugins=made[key]))
-    return tuple(found)
+            agents.append(AgentView(agent_id=AgentId(row["sn"]), architecture="x86_64", plugins=made[key]))
+    return tuple(agents)
 
 
 def requests(folder: Path, workload: str) -> Counter[ResourceSlot]:
-    """What a workload requests, and how often."""
-    found: Counter[ResourceSlot] = Counter()
-    known: dict[tuple[str, ...], ResourceSlot] = {}
+    """Counts the requests of a workload."""
+    counts: Counter[ResourceSlot] = Counter()
+    cached: dict[tuple[str, ...], ResourceSlot] = {}
     with (folder / f"openb_pod_list_{workload}.csv").open() as file:
         for row in csv.DictReader(file):
             key = row["cpu_milli"], row["memory_mib"], row["num_gpu"], row["gpu_milli"]
-            if key not in known:
-                known[key] = ResourceSlot(
+            if key not in cached:
+                cached[key] = ResourceSlot(
                     {
                         "cpu": Decimal(row["cpu_milli"]) / 1000,
                         "mem": Decimal(row["memory_mib"]) * 2**20,
                         "cuda.shares": Decimal(row["num_gpu"]) * Decimal(row["gpu_milli"]) / 1000,
                     }
                 ).nonzero()
-            found[known[key]] += 1
-    return found
+            counts[cached[key]] += 1
+    return counts
 
 
 def session(number: int, slots: ResourceSlot) -> PendingSession:

@@ -45,7 +45,7 @@ def large_file(place: Path) -> Path:
     return path
 
 
-def settle() -> None:
+def await_idle() -> None:
     """Let the disk write out what it has, so that nothing pays for what came before."""
     os.sync()
 
@@ -157,13 +157,13 @@ def upload() -> Sequence[Figure]:
             async with running(place) as (proxy, caller):
                 vfid = await caller.folder()
                 for n in range(3):
-                    settle()
+                    await_idle()
                     took["cp"].append(copy(path, place / "copy"))
                     for name, script in (("bare_aiohttp", _BARE_SINK), ("raw_socket", _RAW_SINK)):
                         with sink(script, place / "sunk", size) as port:
-                            settle()
+                            await_idle()
                             took[name].append(push(port, "/", path))
-                    settle()
+                    await_idle()
                     url = await caller.upload_url(vfid, f"f{n}", size)
                     took["ours"].append(push(proxy.client_port, url[url.index("/upload") :], path))
                     await caller.ask("POST", "/folder/file/delete", vfid=vfid, relpaths=[f"f{n}"])
@@ -291,10 +291,10 @@ async def _listening(port: int, *, timeout_s: float = 30.0) -> None:
 @benchmark("storage-small", "Many small uploads, against a bare aiohttp handler that writes, fsyncs and renames.")
 def small() -> Sequence[Figure]:
     async def at_once(work: Sequence[Callable[[], Awaitable[Any]]]) -> float:
-        left = iter(work)
+        remaining = iter(work)
 
         async def worker() -> None:
-            for each in left:
+            for each in remaining:
                 await each()
 
         began = time.monotonic()
@@ -315,11 +315,11 @@ def small() -> Sequence[Figure]:
                     vfid = await caller.folder()
                     for run in range(3):
                         urls = [await caller.upload_url(vfid, f"{run}/{n}", SMALL_BYTES) for n in range(SMALL_FILES)]
-                        settle()
+                        await_idle()
                         names = [f"http://127.0.0.1:{port}/{n}" for n in range(SMALL_FILES)]
                         put = partial(caller.send, "PATCH", data=data, headers=CHUNK)
                         floor.append(await at_once([partial(put, url) for url in names]))
-                        settle()
+                        await_idle()
                         ours.append(await at_once([partial(caller.patch, url, 0, data) for url in urls]))
                 finally:
                     bare.terminate()

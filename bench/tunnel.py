@@ -1,4 +1,4 @@
-"""What passes through a tunnel into a session, beside what passes through a bare WebSocket relay on aiohttp."""
+"""Measures a tunnel into a session beside a bare WebSocket relay on aiohttp."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ def session_tunnel(*options: str, by_tls: bool = False) -> Iterator[Way]:
             name = api.create(config={"resources": {"cpu": "1", "mem": "256m"}, "preopen_ports": [PORT]})
             code = SERVICE.read_text().replace("sys.argv[1]", f"'{PORT}'").replace("server.serve_forever()", "")
             code += "\nthreading.Thread(target=server.serve_forever, daemon=True).start()\n"
-            told = api.call("POST", f"/session/{name}", {"mode": "query", "code": code})["result"]
-            if told.get("exitCode"):
-                raise RuntimeError(f"the service does not start: {told}")
+            result = api.call("POST", f"/session/{name}", {"mode": "query", "code": code})["result"]
+            if result.get("exitCode"):
+                raise RuntimeError(f"the service does not start: {result}")
             yield Way(api.endpoint, f"/stream/session/{name}/tcpproxy?app={PORT}", api)
 
 
@@ -83,9 +83,9 @@ async def transfer(http: aiohttp.ClientSession, way: Way, what: str) -> float:
         await socket.send_bytes(f"{what} {SIZE}\n".encode())
         began = time.perf_counter()
         if what == "give":
-            left = SIZE
-            while left > 0:
-                left -= len(await socket.receive_bytes())
+            remaining = SIZE
+            while remaining > 0:
+                remaining -= len(await socket.receive_bytes())
         else:
             piece = bytes(PIECE)
             for _ in range(SIZE // PIECE):
@@ -115,23 +115,23 @@ async def compare(ours: Way, bare: Way) -> dict[str, float]:
             for what in ("give", "take"):
                 for name, way in (("bare", bare), ("tunnel", ours)):
                     rates.setdefault(f"{name}-{what}", []).append(await transfer(http, way, what))
-        found = {name: statistics.median(values) for name, values in rates.items()}
-        return {**found, "bare-echo-ms": await echo_ms(http, bare), "tunnel-echo-ms": await echo_ms(http, ours)}
+        medians = {name: statistics.median(values) for name, values in rates.items()}
+        return {**medians, "bare-echo-ms": await echo_ms(http, bare), "tunnel-echo-ms": await echo_ms(http, ours)}
 
 
-def figure(name: str, found: Mapping[str, float]) -> Figure:
+def figure(name: str, medians: Mapping[str, float]) -> Figure:
     """The worse of both directions counts."""
-    ratios = {what: found[f"tunnel-{what}"] / found[f"bare-{what}"] for what in ("give", "take")}
+    ratios = {what: medians[f"tunnel-{what}"] / medians[f"bare-{what}"] for what in ("give", "take")}
     worse = min(ratios, key=lambda what: ratios[what])
     return Figure(
         name=name,
-        value=found[f"tunnel-{worse}"],
+        value=medians[f"tunnel-{worse}"],
         unit="MiB/s",
-        reference=found[f"bare-{worse}"],
+        reference=medians[f"bare-{worse}"],
         reference_is=f"a bare aiohttp WebSocket relay in the same run, {ROUNDS} rounds in turns, medians",
         target=f">= {TARGET} of the reference, both ways",
         holds=min(ratios.values()) >= TARGET,
-        detail={**found, **{f"ratio-{what}": ratio for what, ratio in ratios.items()}},
+        detail={**medians, **{f"ratio-{what}": ratio for what, ratio in ratios.items()}},
     )
 
 

@@ -17,16 +17,16 @@ class Service(socketserver.BaseRequestHandler):
         while not line.endswith(b"\n"):
             line += self.request.recv(1)
         what, size = line.split()
-        left = int(size)
+        remaining = int(size)
         if what == b"give":
             piece = bytes(PIECE)
-            while left > 0:
-                self.request.sendall(piece[:left])
-                left -= len(piece)
+            while remaining > 0:
+                self.request.sendall(piece[:remaining])
+                remaining -= len(piece)
         elif what == b"take":
             room = bytearray(PIECE)
-            while left > 0:
-                left -= self.request.recv_into(room) or left
+            while remaining > 0:
+                remaining -= self.request.recv_into(room) or remaining
             self.request.sendall(b"x")
         else:
             while data := self.request.recv(65536):

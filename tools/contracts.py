@@ -1,8 +1,8 @@
-"""The import contracts of the rooms, checked by import-linter (`./check contracts`).
+"""Checks the import contracts of the packages with import-linter (`./check contracts`).
 
 The tables of `tools/layout.py` say who may import whom. The configuration of import-linter is written from them and
-from the packages that exist, so a package joins its contract in the moment its first module appears, and a package
-that is in no table fails the check. `tools/layout.allow` lists the imports that do not obey yet; it may only shrink.
+from the packages that exist, so a package joins its contract when its first module appears, and a package that is in
+no table fails the check. `tools/layout.allow` lists the imports that do not obey yet; it may only shrink.
 The test `tests/unit/tooling/test_contracts.py` plants a violation of every contract.
 
 Usage: python -m tools.contracts [--src DIR] [--print]
@@ -40,42 +40,48 @@ LIBRARIES: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """The rooms under a source directory: their names, and the importable portions each consists of."""
+    """The packages under a source directory, with the importable portions of each."""
 
-    rooms: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    packages: dict[str, tuple[str, ...]] = field(default_factory=dict)
     children: dict[str, tuple[str, ...]] = field(default_factory=dict)
     feature_modules: tuple[str, ...] = ()
     """Modules of the daemons' features that are divided into tiers."""
 
-    def portions(self, rooms: Iterable[str]) -> list[str]:
-        return [portion for room in rooms for portion in self.rooms.get(room, ())]
+    def portions(self, packages: Iterable[str]) -> list[str]:
+        return [portion for package in packages for portion in self.packages.get(package, ())]
 
 
 def survey(src: Path) -> Tree:
-    """Find what exists. A room with `__init__.py` is one portion, one without is the portions below it."""
+    """List what exists. A package with `__init__.py` is one portion, one without is the portions below it."""
     base = src.joinpath(*PREFIX.split("."))
-    rooms: dict[str, tuple[str, ...]] = {}
+    packages: dict[str, tuple[str, ...]] = {}
     children: dict[str, tuple[str, ...]] = {}
-    for room in sorted(p for p in base.iterdir() if p.is_dir() and any(p.rglob("*.py"))):
-        if (room / "__init__.py").exists():
-            rooms[room.name] = (f"{PREFIX}.{room.name}",)
+    for package in sorted(p for p in base.iterdir() if p.is_dir() and any(p.rglob("*.py"))):
+        if (package / "__init__.py").exists():
+            packages[package.name] = (f"{PREFIX}.{package.name}",)
         else:
-            subrooms = sorted(p.name for p in room.iterdir() if (p / "__init__.py").exists())
-            rooms[room.name] = tuple(f"{PREFIX}.{room.name}.{sub}" for sub in subrooms)
-        names = {p.stem for p in room.iterdir() if p.suffix == ".py" or (p.is_dir() and any(p.rglob("*.py")))}
-        children[room.name] = tuple(sorted(names - {"__init__", "__pycache__"}))
+            portions = sorted(p.name for p in package.iterdir() if (p / "__init__.py").exists())
+            packages[package.name] = tuple(f"{PREFIX}.{package.name}.{portion}" for portion in portions)
+        names = {p.stem for p in package.iterdir() if p.suffix == ".py" or (p.is_dir() and any(p.rglob("*.py")))}
+        children[package.name] = tuple(sorted(names - {"__init__", "__pycache__"}))
     files = [path for daemon in FEATURES for path in sorted((base / daemon).rglob("*.py")) if path.stem != "__init__"]
     parts = [path.relative_to(base).with_suffix("").parts for path in files]
     modules = tuple(".".join((PREFIX, *p)) for p in parts if len(p) > 2 and p[1] not in WITHOUT_TIERS[p[0]])
-    return Tree(rooms, children, modules)
+    return Tree(packages, children, modules)
 
 
-def strangers(tree: Tree) -> list[str]:
-    """Name every room that the tables do not know, and every room without a single importable portion."""
-    known = {room for row in LAYERS for room in row} | set(STANDING_ALONE)
-    unknown = [f"room {room!r} is in no layer of tools/contracts.py" for room in tree.rooms if room not in known]
+def unchecked_packages(tree: Tree) -> list[str]:
+    """Name every package that is in no table, and every package without an importable portion."""
+    registered = {package for row in LAYERS for package in row} | set(STANDING_ALONE)
+    unknown = [
+        f"package {package!r} is in no layer of tools/layout.py"
+        for package in tree.packages
+        if package not in registered
+    ]
     hollow = [
-        f"room {room!r} has modules but no __init__.py: nobody can check it" for room, p in tree.rooms.items() if not p
+        f"package {package!r} has modules but no __init__.py, and cannot be checked"
+        for package, portions in tree.packages.items()
+        if not portions
     ]
     return unknown + hollow
 
@@ -134,7 +140,7 @@ def exceptions(text: str) -> list[str]:
 
 def _features(tree: Tree, allowed: Sequence[str]) -> Iterator[str]:
     for daemon in FEATURES:
-        if not tree.rooms.get(daemon):
+        if not tree.packages.get(daemon):
             continue
         options: dict[str, str | Sequence[str]] = {"type": "features", "daemon": daemon}
         own = [line for line in allowed if line.startswith(f"{PREFIX}.{daemon}.")]
@@ -144,10 +150,10 @@ def _features(tree: Tree, allowed: Sequence[str]) -> Iterator[str]:
 
 
 def configuration(tree: Tree, allowed: Sequence[str] = ()) -> str:
-    """Return the whole import-linter configuration for the rooms that exist."""
-    everything = [portion for portions in tree.rooms.values() for portion in portions]
-    kernel = tree.portions(STANDING_ALONE)
-    others = [portion for portion in everything if portion not in kernel]
+    """Return the whole import-linter configuration for the packages that exist."""
+    everything = [portion for portions in tree.packages.values() for portion in portions]
+    runner = tree.portions(STANDING_ALONE)
+    others = [portion for portion in everything if portion not in runner]
     head = ["[importlinter]", "root_packages ="]
     head += [f"    {portion}" for portion in everything]
     head += ["include_external_packages = True", "exclude_type_checking_imports = False"]
@@ -176,15 +182,15 @@ def configuration(tree: Tree, allowed: Sequence[str] = ()) -> str:
             _forbidden(name, tree.portions(sources), tree.portions(targets), direct_only=True)
             for name, sources, targets in NEIGHBOURS
         ),
-        _forbidden("nobody-imports-the-runner", others, kernel, direct_only=True),
-        _forbidden("runner-imports-nothing-of-ours", kernel, others, direct_only=True),
-        _stdlib_only([*kernel, *(f"{PREFIX}.{name}" for name in STDLIB_ONLY if _exists(tree, name))]),
+        _forbidden("nobody-imports-the-runner", others, runner, direct_only=True),
+        _forbidden("runner-imports-nothing-of-ours", runner, others, direct_only=True),
+        _stdlib_only([*runner, *(f"{PREFIX}.{name}" for name in STDLIB_ONLY if _exists(tree, name))]),
     ]
     return "\n".join([*head, *(section for section in sections if section)])
 
 
 def _stdlib_only(modules: Sequence[str]) -> str:
-    """What is started inside a workload, by whatever Python is there."""
+    """Return the contract of programs that run inside workloads, with any Python found there."""
     return _section("runner-is-standard-library-only", type="only_stdlib", modules=modules) if modules else ""
 
 
@@ -194,7 +200,7 @@ def _exists(tree: Tree, name: str) -> bool:
 
 
 def _modules_but(tree: Tree, patterns: Sequence[str]) -> list[str]:
-    """Every module of the features that have tiers whose file name matches no pattern."""
+    """List the modules of the features with tiers whose file name matches no pattern."""
     return [
         module
         for module in tree.feature_modules
@@ -203,20 +209,20 @@ def _modules_but(tree: Tree, patterns: Sequence[str]) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Check the import contracts of the rooms.")
+    parser = argparse.ArgumentParser(description="Check the import contracts of the packages.")
     parser.add_argument("--src", type=Path, default=Path(__file__).resolve().parent.parent / "src")
     parser.add_argument("--print", action="store_true", dest="show", help="print the configuration, check nothing")
     args = parser.parse_args(argv)
     tree = survey(args.src)
-    listed = args.src.parent / "tools" / "layout.allow"
-    text = configuration(tree, exceptions(listed.read_text(encoding="utf-8")) if listed.exists() else ())
+    allowed = args.src.parent / "tools" / "layout.allow"
+    text = configuration(tree, exceptions(allowed.read_text(encoding="utf-8")) if allowed.exists() else ())
     if args.show:
         sys.stdout.write(text)
         return 0
-    found = strangers(tree)
-    for line in found:
+    errors = unchecked_packages(tree)
+    for line in errors:
         sys.stderr.write(f"contracts: {line}\n")
-    if found:
+    if errors:
         return 1
     repository = Path(__file__).resolve().parent.parent
     written = args.src.parent / ".cache" / "importlinter.ini"

@@ -1,6 +1,6 @@
 """Regenerate the references that are written from the code.
 
-Every generator is a function that returns the whole text of one file. The room that knows the
+Every generator is a function that returns the whole text of one file. The package that knows the
 facts owns the function; this module only knows where its text goes.
 
 Usage: python -m tools.docs            write what changed, and name it
@@ -47,13 +47,13 @@ def render(source: str) -> str:
 
 def outdated(root: Path, generators: dict[str, str]) -> dict[str, str]:
     """Return the files that differ from what their generator says: path -> the text that belongs there."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, source in generators.items():
         text = render(source)
         path = root / name
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            found[name] = text
-    return found
+            texts[name] = text
+    return texts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, fail if anything is out of date")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent)
     args = parser.parse_args(argv)
-    found = outdated(args.root, GENERATORS)
-    for name, text in found.items():
+    texts = outdated(args.root, GENERATORS)
+    for name, text in texts.items():
         if args.check:
             sys.stderr.write(f"docs: {name} is out of date; run `python -m tools.docs` and commit it\n")
             continue
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
         sys.stdout.write(f"docs: wrote {name}\n")
-    return 1 if args.check and found else 0
+    return 1 if args.check and texts else 0
 
 
 if __name__ == "__main__":

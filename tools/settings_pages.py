@@ -24,7 +24,7 @@ schema of each file are in [samples](samples/). `backend.ai up` needs none of th
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One settings file."""
+    """Describes a settings file."""
 
     model: type[BaseModel]
     title: str

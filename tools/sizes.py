@@ -24,7 +24,7 @@ EXEMPT = ("migrations/versions/", "/generated/")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One thing that has a size: its name, its number of lines, and the limit that holds for its kind."""
+    """Holds the size of a file or function: its name, its number of lines, and the limit of its kind."""
 
     name: str
     lines: int
@@ -71,11 +71,11 @@ def allowances(text: str) -> dict[str, int]:
 
 def offenders(measures: Sequence[Measure], allowed: dict[str, int]) -> list[str]:
     """Name everything over its limit, and every allowance that is no longer needed."""
-    seen = {found.name: found for found in measures}
+    seen = {size.name: size for size in measures}
     over = [
-        f"{found.name}: {found.lines} lines, limit {allowed.get(found.name, found.limit)}"
-        for found in measures
-        if found.lines > allowed.get(found.name, found.limit)
+        f"{size.name}: {size.lines} lines, limit {allowed.get(size.name, size.limit)}"
+        for size in measures
+        if size.lines > allowed.get(size.name, size.limit)
     ]
     stale = [
         f"tools/sizes.allow: {name} needs no allowance"
@@ -96,10 +96,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             if not any(part in name for part in EXEMPT):
                 measures += measure(name, path.read_text(encoding="utf-8"))
     listed = root / "tools" / "sizes.allow"
-    found = offenders(measures, allowances(listed.read_text(encoding="utf-8")) if listed.exists() else {})
-    for line in found:
+    errors = offenders(measures, allowances(listed.read_text(encoding="utf-8")) if listed.exists() else {})
+    for line in errors:
         sys.stderr.write(f"sizes: {line}\n")
-    return 1 if found else 0
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

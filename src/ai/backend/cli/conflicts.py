@@ -35,7 +35,7 @@ def find_conflicting_packages(folders: Iterable[str]) -> list[str]:
 
 
 def refusal() -> str | None:
-    """What to tell the user, or None where all is well."""
+    """Returns the error for conflicting packages, or None if there are none."""
     rivals = find_conflicting_packages(path for path in dict.fromkeys(sys.path) if "-packages" in path)
     if not rivals:
         return None

@@ -9,20 +9,19 @@ import click
 from ai.backend.cli.conflicts import refusal
 from ai.backend.cli.framework.lazy import Entry, LazyGroup, output_option
 from ai.backend.cli.framework.output import PROGRAM, Screen
-from ai.backend.cli.session.group import _SESSION, SESSION_COMMANDS
+from ai.backend.cli.session.group import SESSION_COMMANDS
 
 COMPLETION_VARIABLE = "_BACKEND_AI_COMPLETE"
-
 
 ENTRIES = {
     **SESSION_COMMANDS,
     "create": Entry("ai.backend.cli.session.start:start", "The same as start."),
-    "destroy": Entry(_SESSION + "rm", "The same as rm."),
+    "destroy": Entry("ai.backend.cli.session.commands:rm", "The same as rm."),
     "session": Entry(
         "ai.backend.cli.session.group:session", "The same commands under the names of the published tree."
     ),
     "admin": Entry("ai.backend.cli.admin.group:admin", "Agents, keypairs and all users' sessions."),
-    "keypair": Entry("ai.backend.cli.admin.group:keypair", "Your own keypair."),
+    "keypair": Entry("ai.backend.cli.account.group:keypair", "Your own keypair."),
     "resource": Entry("ai.backend.cli.admin.group:resource", "Resource slots and presets."),
     "vfolder": Entry("ai.backend.cli.vfolder.commands:vfolder", "Virtual folders: make, share and fill them."),
     "sesstpl": Entry("ai.backend.cli.template.commands:sesstpl", "Templates that sessions are made from."),
@@ -44,8 +43,8 @@ ENTRIES = {
     ),
     "config": Entry("ai.backend.cli.account.config:config", "Show the configuration in force."),
     "completion": Entry("ai.backend.cli.completion:completion", "Print a completion script for a shell."),
-    "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "standalone room"),
-    "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "standalone room"),
+    "up": Entry("ai.backend.standalone.main:up", "Start the embedded cluster.", "embedded cluster"),
+    "down": Entry("ai.backend.standalone.main:down", "Stop the embedded cluster.", "embedded cluster"),
     "mgr": Entry("ai.backend.manager.main:main", "The manager daemon.", "manager"),
     "ag": Entry("ai.backend.agent.main:main", "The agent daemon.", "agent"),
     "storage": Entry("ai.backend.storage.main:main", "The storage proxy daemon.", "storage proxy"),

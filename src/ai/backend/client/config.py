@@ -1,4 +1,4 @@
-"""Where the API is and who is asking (spec 03-11 "Client configuration", 03-12 "Configuration").
+"""The endpoints and credentials of API sessions (spec 03-11 "Client configuration", 03-12 "Configuration").
 
 Every setting is an argument of :class:`APIConfig`, else the variable ``BACKEND_<NAME>`` (or the older
 ``SORNA_<NAME>``), else a default. Files are not read.
@@ -42,7 +42,7 @@ def _as_is(value: Any) -> Any:
 
 
 def get_env(key: str, default: Any = None, *, clean: Callable[[Any], T] = _as_is) -> T:
-    """The value of ``BACKEND_<KEY>``, else ``SORNA_<KEY>``, else ``default``; passed through ``clean``.
+    """Returns the value of ``BACKEND_<KEY>``, else ``SORNA_<KEY>``, else ``default``; passed through ``clean``.
 
     Raises:
         KeyError: no variable is set and there is no default.
@@ -165,7 +165,7 @@ class APIConfig:
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether requests go out unsigned, because the access key was deliberately set to nothing."""
+        """True if requests are unsigned because the access key was deliberately set to nothing."""
         return self._access_key == ""
 
     @property
@@ -199,7 +199,7 @@ _config: APIConfig | None = None
 
 
 def get_config() -> APIConfig:
-    """The configuration of this process; made from the environment where nobody has set one."""
+    """Returns the configuration of this process; made from the environment where nobody has set one."""
     global _config  # noqa: PLW0603  # the process-wide default is the published interface
     if _config is None:
         _config = APIConfig()

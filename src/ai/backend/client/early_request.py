@@ -59,12 +59,12 @@ class PendingReply:
         loop = asyncio.get_running_loop()
         arrived = asyncio.Event()
 
-        def tell() -> None:
+        def resume_waiter() -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(arrived.set)
 
         with self._lock:
-            self._callback = tell
+            self._callback = resume_waiter
             if self._is_done:
                 arrived.set()
         await arrived.wait()

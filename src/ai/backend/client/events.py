@@ -21,7 +21,7 @@ _RETRY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event: its name, its data as text, and its id where the server gave one."""
+    """Holds the name of an event, its data as text, and its id where the server gave one."""
 
     name: str
     text: str
@@ -78,7 +78,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:
 async def follow(
     transport: Transport, path: str, params: Mapping[str, str], *, opened: Callable[[], None] = lambda: None
 ) -> AsyncIterator[Event]:
-    """The events of ``path`` until the server says that no more will come.
+    """Yields the events of ``path`` until the server says that no more will come.
 
     A lost connection is made again and resumed after the last event that was seen. ``opened`` is called for every
     connection once the server listens.

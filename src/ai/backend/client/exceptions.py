@@ -1,4 +1,4 @@
-"""What a caller of the SDK may catch.
+"""The exceptions of the SDK.
 
 BackendError
 ├── BackendAPIError          the server answered, and the answer is no

@@ -17,13 +17,13 @@ from ai.backend.client.exceptions import BackendClientError, UnusableReply
 
 
 def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None = None) -> dict[str, bytes]:
-    """The contents of files, by their paths relative to ``basedir`` (the working directory).
+    """Returns the contents of files, by their paths relative to ``basedir`` (the working directory).
 
     Raises:
         BackendClientError: a file is missing, no regular file, or outside of ``basedir``.
     """
     base = Path(basedir or ".").resolve()
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for given in files:
         path = base / given
         path = path.parent.resolve() / path.name  # a link keeps its own name
@@ -31,12 +31,12 @@ def collect(files: Iterable[str | os.PathLike[str]], basedir: str | os.PathLike[
             raise BackendClientError(f"{given}: no such file")
         if not path.is_relative_to(base):
             raise BackendClientError(f"{given} is not inside {base}: change into a directory that contains it")
-        found[path.relative_to(base).as_posix()] = path.read_bytes()
-    return found
+        contents[path.relative_to(base).as_posix()] = path.read_bytes()
+    return contents
 
 
 def upload_form(files: Iterable[tuple[str, bytes]]) -> aiohttp.MultipartWriter:
-    """One part a file, named ``src``; the file name is the path, percent-encoded with its slashes."""
+    """Builds a form with a part ``src`` for each file; the file name is the path, percent-encoded with its slashes."""
     form = aiohttp.MultipartWriter("form-data")
     for name, content in files:
         part = form.append(content, {"Content-Type": "application/octet-stream"})
@@ -45,7 +45,7 @@ def upload_form(files: Iterable[tuple[str, bytes]]) -> aiohttp.MultipartWriter:
 
 
 async def tar_parts(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """Every part of a multipart answer, whole.
+    """Yields every part of a multipart answer, whole.
 
     Raises:
         UnusableReply: the answer is not multipart.

@@ -19,7 +19,7 @@ P = ParamSpec("P")
 
 
 class Portal:
-    """Runs coroutines on its own thread and hands their results to whichever thread asks."""
+    """Runs coroutines on its own thread and returns their results to the calling thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -72,7 +72,7 @@ async def _exit(manager: AbstractAsyncContextManager[Any], error: BaseException 
 
 
 class Facade(Generic[T]):
-    """The blocking face of an asyncio object."""
+    """Makes the methods of an asyncio object blocking."""
 
     def __init__(self, portal: Portal, inner: T) -> None:
         self._portal = portal
@@ -80,7 +80,7 @@ class Facade(Generic[T]):
 
 
 def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Facade[T], P], R]:
-    """Lend a coroutine method of ``T`` to its facade."""
+    """Makes a coroutine method of ``T`` blocking in its facade."""
 
     @functools.wraps(method)
     def call(self: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -92,7 +92,7 @@ def blocking(method: Callable[Concatenate[T, P], Coroutine[Any, Any, R]]) -> Cal
 def iterating(
     method: Callable[Concatenate[T, P], AsyncIterator[R]],
 ) -> Callable[Concatenate[Facade[T], P], Iterator[R]]:
-    """Lend an asynchronous generator method of ``T`` to its facade."""
+    """Makes an asynchronous generator method of ``T`` blocking in its facade."""
 
     @functools.wraps(method)
     def call(self: Facade[T], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:

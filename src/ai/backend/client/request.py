@@ -1,4 +1,4 @@
-"""Requests of the caller's own making, signed and sent by the API session that is open (spec 03-12, "Request API").
+"""Requests of the caller's own, signed and sent by the open API session (spec 03-12, "Request API").
 
 request = Request("GET", "/config/resource-slots")
 async with request.fetch() as response:        # inside `async with AsyncSession()`
@@ -55,7 +55,7 @@ class Response:
 
 
 class Fetch:
-    """What :meth:`Request.fetch` gives: enter it with ``with`` or ``async with``, as the open session is."""
+    """The result of :meth:`Request.fetch`: enter it with ``with`` or ``async with``, as the open session is."""
 
     def __init__(self, session: Session | AsyncSession, call: Call) -> None:
         self._session = session
@@ -83,7 +83,7 @@ class Fetch:
 
 
 class Request:
-    """One request: ``method``, ``path`` (already encoded), and ``params`` for the query string."""
+    """A request: ``method``, ``path`` (already encoded), and ``params`` for the query string."""
 
     def __init__(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> None:
         self.method = method.upper()

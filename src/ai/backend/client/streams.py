@@ -16,7 +16,7 @@ from ai.backend.client.portal import Facade, Portal, blocking, iterating
 
 
 class ExecuteStream:
-    """One run, streamed.
+    """Streams the results of a run.
 
     Iterating gives the WebSocket messages as they come (the published interface); :meth:`results` gives the decoded
     Execution Result Objects and is the one to prefer.
@@ -72,7 +72,7 @@ class PtyStream:
         await self._socket.send_json({"type": "restart"})
 
     async def output(self) -> AsyncIterator[bytes]:
-        """What the terminal shows, until it is closed.
+        """Yields the output of the terminal until it is closed.
 
         Raises:
             EndpointUnreachable: the server reports an error on this terminal.
@@ -91,7 +91,7 @@ class PtyStream:
 
 
 class BlockingExecuteStream(Facade[ExecuteStream]):
-    """The blocking face of :class:`~ai.backend.client.streams.ExecuteStream`."""
+    """The blocking form of :class:`~ai.backend.client.streams.ExecuteStream`."""
 
     results = iterating(ExecuteStream.results)
     send_text = blocking(ExecuteStream.send_text)
@@ -99,7 +99,7 @@ class BlockingExecuteStream(Facade[ExecuteStream]):
 
 
 class BlockingPtyStream(Facade[PtyStream]):
-    """The blocking face of :class:`~ai.backend.client.streams.PtyStream`."""
+    """The blocking form of :class:`~ai.backend.client.streams.PtyStream`."""
 
     output = iterating(PtyStream.output)
     send_stdin = blocking(PtyStream.send_stdin)
@@ -110,7 +110,7 @@ class BlockingPtyStream(Facade[PtyStream]):
 
 
 class _BlockingEnter(AbstractContextManager[Any]):
-    """Enters an asynchronous context on the portal and gives what it yields a blocking face."""
+    """Enters an asynchronous context on the portal and makes what it yields blocking."""
 
     def __init__(self, portal: Portal, manager: Any, face: Any) -> None:
         self._portal = portal

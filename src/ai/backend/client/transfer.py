@@ -37,7 +37,7 @@ TicketSource = Callable[[], Awaitable["Ticket"]]
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """Where the storage proxy takes or gives one file; a presigned URL needs no token."""
+    """The storage proxy's URL for one file; a presigned URL needs no token."""
 
     url: str
     token: str = ""
@@ -50,7 +50,7 @@ class Ticket:
 
 
 def state_directory() -> Path:
-    """Where unfinished uploads are noted."""
+    """Returns the directory of notes of unfinished uploads."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "backend.ai" / "uploads"
 
@@ -72,7 +72,7 @@ class UploadNote:
             return None
 
     def write(self, ticket: Ticket) -> None:
-        """Best effort: without it the next run begins anew."""
+        """Writes the note if possible: without it the next run starts from the beginning."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -141,7 +141,7 @@ class Transfers:
             note.forget()
 
     async def _patch(self, ticket: Ticket, offset: int, chunk: bytes) -> int:
-        """Send one chunk; where the upload goes on."""
+        """Sends a chunk; returns the offset at which the upload goes on."""
         headers = {**_TUS, "Upload-Offset": str(offset), "Content-Type": "application/offset+octet-stream"}
         failures = 0
         while True:
@@ -167,7 +167,7 @@ class Transfers:
                 return there
 
     async def _offset(self, ticket: Ticket) -> int | None:
-        """How many bytes the proxy has; None if it does not know the upload any more."""
+        """Returns how many bytes the proxy has; None if it does not know the upload any more."""
         failures = 0
         while True:
             try:
@@ -241,8 +241,8 @@ class Transfers:
         partial.publish()
 
     async def _fetch(self, path: str, ticket: Ticket, partial: Partial, progress: Progress | None) -> None:
-        offset, known = partial.size, partial.version
-        headers = {"Range": f"bytes={offset}-", "If-Range": known} if offset and known else {}
+        offset, version = partial.size, partial.version
+        headers = {"Range": f"bytes={offset}-", "If-Range": version} if offset and version else {}
         async with self._http.get(ticket.target, headers=headers, ssl=self._verify) as response:
             if response.status == 416 and headers:
                 partial.drop()
@@ -266,7 +266,7 @@ class Transfers:
 
 
 class Partial:
-    """What has come of a download, hidden beside its target, with the version (ETag) of the file that it is of."""
+    """A partial download, hidden beside its target, with the version (ETag) of the file."""
 
     def __init__(self, target: Path) -> None:
         self._target = target
@@ -275,7 +275,7 @@ class Partial:
 
     @property
     def size(self) -> int:
-        """Bytes that are there."""
+        """The number of bytes fetched."""
         try:
             return self._part.stat().st_size
         except OSError:
@@ -283,32 +283,32 @@ class Partial:
 
     @property
     def version(self) -> str:
-        """Empty if it is not known."""
+        """The version of the file; empty if it is not known."""
         try:
             return self._mark.read_text()
         except OSError:
             return ""
 
     def opened(self, version: str, *, goes_on: bool) -> BinaryIO:
-        """For writing, at its end or from its beginning."""
+        """Opens the file for writing, at its end or from its beginning."""
         if not goes_on:
             self.drop()
         self._mark.write_text(version)
         return self._part.open("ab")
 
     def drop(self) -> None:
-        """Begin anew."""
+        """Discards the bytes fetched."""
         self._mark.unlink(missing_ok=True)
         self._part.unlink(missing_ok=True)
 
     def publish(self) -> None:
-        """It is whole."""
+        """Renames the complete file to its target."""
         self._part.replace(self._target)
         self._mark.unlink(missing_ok=True)
 
 
 async def _parts(path: str, local: Path, size: int, progress: Progress | None) -> AsyncIterator[bytes]:
-    """A file in pieces, exactly ``size`` bytes of it."""
+    """Yields a file in pieces, exactly ``size`` bytes of it."""
     done = 0
     with local.open("rb") as file:
         while done < size:
@@ -327,7 +327,7 @@ def _read_at(file: BinaryIO, offset: int, size: int) -> bytes:
 
 
 async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[Any]:
-    """All results in order, ``parallel`` at a time; the first failure ends the rest."""
+    """Returns all results in order, ``parallel`` at a time; the first failure ends the rest."""
     slots = asyncio.Semaphore(max(1, parallel))
     waiting = list(works)
 
@@ -348,7 +348,7 @@ async def in_parallel(works: Iterable[Awaitable[Any]], parallel: int) -> list[An
 
 
 def inside(base: Path, path: str) -> Path:
-    """Where a file of that path goes; never outside of ``base``, whatever a server says its name is."""
+    """Returns the local path of a file; always inside of ``base``, whatever name a server sent."""
     parts = PurePosixPath(path).parts
     if ".." in parts or path.startswith("/") or "\0" in path:
         raise BackendClientError(f"{path!r} would be written outside of {base}")
@@ -358,10 +358,10 @@ def inside(base: Path, path: str) -> Path:
 def collect(
     files: Sequence[str | os.PathLike[str]], basedir: str | os.PathLike[str] | None, recursive: bool
 ) -> tuple[list[tuple[str, Path]], list[str]]:
-    """Paths in the folder with their local files, and directories to be made."""
+    """Returns paths in the folder with their local files, and directories to be made."""
     base = Path(basedir or Path.cwd())
     root = base.resolve()
-    found: dict[str, Path] = {}
+    collected: dict[str, Path] = {}
     directories: set[str] = set()
     for given in files:
         path = Path(given) if Path(given).is_absolute() else base / given
@@ -374,15 +374,15 @@ def collect(
                 raise BackendClientError(f"{given} is a directory: upload it with recursive")
             directories.add(local.relative_to(root).as_posix())
             for directory, names, leaves in os.walk(local):
-                here = Path(directory)
-                directories |= {(here / name).relative_to(root).as_posix() for name in names}
-                found |= {(here / leaf).relative_to(root).as_posix(): here / leaf for leaf in leaves}
+                folder = Path(directory)
+                directories |= {(folder / name).relative_to(root).as_posix() for name in names}
+                collected |= {(folder / leaf).relative_to(root).as_posix(): folder / leaf for leaf in leaves}
         elif local.is_file():
-            found[local.relative_to(root).as_posix()] = local
+            collected[local.relative_to(root).as_posix()] = local
         else:
             raise BackendClientError(f"{given} is no regular file")
-    for name in (*found, *directories):
+    for name in (*collected, *directories):
         if not name.isprintable() and any("\ud800" <= c <= "\udfff" for c in name):
             raise BackendClientError(f"{os.fsencode(name)!r} is no name in UTF-8")
-    parents = {PurePosixPath(path).parent.as_posix() for path in found}
-    return sorted(found.items()), sorted((directories | parents) - {"."})
+    parents = {PurePosixPath(path).parent.as_posix() for path in collected}
+    return sorted(collected.items()), sorted((directories | parents) - {"."})

@@ -50,7 +50,7 @@ class Transport:
                 self.config.fail_over()
 
     def _unlimited(self) -> aiohttp.ClientSession:
-        """For connections that stay: any number of them must leave room for requests."""
+        """Returns a connector for long-lived connections: any number of them must leave room for requests."""
         if self._tunnels is None:
             connector = aiohttp.TCPConnector(ssl=not self.config.skip_sslcert_validation, limit=0)
             self._tunnels = aiohttp.ClientSession(connector=connector, timeout=self.session.timeout)
@@ -88,7 +88,7 @@ class Transport:
             response.release()
 
     async def request(self, call: Call) -> Reply:
-        """The whole answer to ``call``; errors as :meth:`stream`."""
+        """Returns the whole answer to ``call``; errors as :meth:`stream`."""
         for last in (False, True):
             try:
                 async with self.stream(call) as response:
@@ -173,8 +173,8 @@ class Transport:
 
 
 def _refused(status: int) -> str:
-    known = {401: "The credentials are missing, wrong or expired.", 404: "There is no such session."}
-    return known.get(status, f"The server refused the stream with status {status}.")
+    explanations = {401: "The credentials are missing, wrong or expired.", 404: "There is no such session."}
+    return explanations.get(status, f"The server refused the stream with status {status}.")
 
 
 def _broken(endpoint: URL, error: Exception | None) -> str:

@@ -23,7 +23,7 @@ ArgumentValue = str | Sequence[str] | None
 def tunnel_query(
     app: str, port: int | None, envs: Mapping[str, str] | None, arguments: Mapping[str, ArgumentValue] | None
 ) -> dict[str, str]:
-    """The query that asks for a tunnel."""
+    """Returns the query that asks for a tunnel."""
     query = {"app": app, "half-close": "true"}
     if port is not None:
         query["port"] = str(port)
@@ -37,14 +37,14 @@ def tunnel_query(
 
 
 class AppStream:
-    """One connection to a service; each way ends by itself. One task reads and one writes."""
+    """A connection to a service; each direction ends independently. One task reads and one writes."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
         self._has_read_all = False
 
     async def read(self) -> bytes:
-        """What has come; empty once the service has said all.
+        """Returns received bytes; empty after the service has closed its direction.
 
         Raises:
             EndpointUnreachable: the connection was cut, with the server's reason.
@@ -128,7 +128,7 @@ class LocalPort:
 
 
 async def carry(stream: AppStream, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Between a service and a local connection until both ways have ended.
+    """Copies bytes between a service and a local connection until both directions have ended.
 
     Raises:
         EndpointUnreachable: cut on the far side. ConnectionError: cut on this one.
@@ -159,7 +159,7 @@ async def carry(stream: AppStream, reader: asyncio.StreamReader, writer: asyncio
 
 
 class BlockingAppStream(Facade[AppStream]):
-    """The blocking face of :class:`~ai.backend.client.tunnels.AppStream`."""
+    """The blocking form of :class:`~ai.backend.client.tunnels.AppStream`."""
 
     read = blocking(AppStream.read)
     write = blocking(AppStream.write)
@@ -168,7 +168,7 @@ class BlockingAppStream(Facade[AppStream]):
 
 
 class BlockingLocalPort(Facade[LocalPort]):
-    """Where a local port listens."""
+    """The address of a local port."""
 
     @property
     def host(self) -> str:

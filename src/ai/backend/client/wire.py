@@ -1,4 +1,4 @@
-"""Requests before they have a connection: what is asked, and the signed headers that ask it.
+"""Requests before they have a connection, with their signed headers.
 
 Nothing here needs the HTTP library, whose import costs more than most calls do.
 """
@@ -31,7 +31,7 @@ class Reply:
     body: bytes
 
     def json(self) -> Any:
-        """The decoded body; an empty object where there is none.
+        """Returns the decoded body; an empty object where there is none.
 
         Raises:
             UnusableReply: the body is not JSON.
@@ -72,12 +72,12 @@ class Call:
 
 
 def segment(text: str) -> str:
-    """One part of a path, encoded as the spec asks (03-07, "Parameters in URI")."""
+    """Encodes a part of a path as the spec requires (03-07, "Parameters in URI")."""
     return quote(text, safe="~()*!.'")
 
 
 def new_token() -> str:
-    """A client token: names one change, however often it is sent."""
+    """Returns a client token, which names one change, however often it is sent."""
     return uuid.uuid4().hex
 
 
@@ -111,7 +111,7 @@ def sign_headers(config: APIConfig, method: str, url: URL, content_type: str | N
 
 
 def prepare(config: APIConfig, call: Call) -> tuple[URL, dict[str, str], Any]:
-    """The request of a call to the endpoint in use, dated now: its URL, its headers and its body."""
+    """Returns the request of a call to the endpoint in use, dated now: its URL, its headers and its body."""
     url = call_url(config.endpoint, call.path, call.params)
     body: Any = None
     content_type: str | None = "text/plain"
@@ -132,7 +132,7 @@ def prepare(config: APIConfig, call: Call) -> tuple[URL, dict[str, str], Any]:
 
 
 def problem(status: int, reason: str, body: bytes) -> BackendAPIError:
-    """The error that an answer with a status of 400 or more stands for."""
+    """Returns the error that an answer with a status of 400 or more stands for."""
     text = body.decode(errors="replace")
     try:
         data = json.loads(text)

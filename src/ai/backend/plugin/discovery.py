@@ -25,7 +25,7 @@ LEGACY_GROUPS = ("backendai_accelerator_v21", "backendai_accelerator_v20")
 
 
 def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin]:
-    """The plugin class that a module means: itself, its ``Plugin``, or the only subclass that it shows.
+    """Returns the plugin class that a module means: itself, its ``Plugin``, or the only subclass that it shows.
 
     Raises:
         PluginError: there is none, or more than one.
@@ -34,14 +34,14 @@ def plugin_of(module_or_class: object, where: str) -> type[AbstractComputePlugin
         return module_or_class
     named = getattr(module_or_class, "Plugin", None)
     candidates = [named] if named is not None else list(vars(module_or_class).values())
-    found = {
+    classes = {
         item
         for item in candidates
         if inspect.isclass(item) and issubclass(item, AbstractComputePlugin) and not inspect.isabstract(item)
     }
-    if len(found) != 1:
-        raise PluginError(f"{where} shows {len(found)} compute plugins instead of one")
-    return found.pop()
+    if len(classes) != 1:
+        raise PluginError(f"{where} shows {len(classes)} compute plugins instead of one")
+    return classes.pop()
 
 
 def load_plugin(
@@ -69,26 +69,26 @@ def load_plugin(
     return cls
 
 
-def make_plugin(cls: type[AbstractComputePlugin], given: Mapping[str, Any]) -> AbstractComputePlugin:
+def make_plugin(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> AbstractComputePlugin:
     """Construct a plugin with its settings.
 
     Raises:
         InvalidInput: the settings are wrong; the message and ``data`` name each key as ``plugins.<device>.<key>``.
         Exception: anything that its constructor raises.
     """
-    return cls(_settings(cls, given))
+    return cls(_settings(cls, values))
 
 
-def _settings(cls: type[AbstractComputePlugin], given: Mapping[str, Any]) -> BaseModel | None:
+def _settings(cls: type[AbstractComputePlugin], values: Mapping[str, Any]) -> BaseModel | None:
     model = cls.settings_model
     names = {name for n, f in model.model_fields.items() for name in (n, f.alias or n)} if model is not None else set()
     extra = model.model_config.get("extra") if model is not None else None
-    if extra in (None, "ignore") and (unknown := sorted(set(given) - names)):
+    if extra in (None, "ignore") and (unknown := sorted(set(values) - names)):
         raise _wrong(cls, dict.fromkeys(unknown, "there is no such key"))
     if model is None:
         return None
     try:
-        return model.model_validate(dict(given))
+        return model.model_validate(dict(values))
     except ValidationError as e:
         raise _wrong(cls, problems_of(e)) from None
 
@@ -118,7 +118,7 @@ def _from_package(path: str) -> Callable[[], type[AbstractComputePlugin]]:
 def find_plugins(
     allowed: Sequence[str], blocked: Sequence[str], intrinsic: Sequence[str], in_process: Sequence[str] = ("*",)
 ) -> list[PluginSource]:
-    """The plugins to load: the intrinsic ones and the allowed ones, less the blocked ones. Nothing is imported.
+    """Returns the plugins to load: the intrinsic ones and the allowed ones, less the blocked ones. Nothing is imported.
 
     A name is a package path, or the name of an entry point of the group ``backendai_accelerator_v30``, or, where that
     has no such name, of a v1 plugin, which always gets a host process; a package that a v1 plugin is in stands for it.
@@ -131,23 +131,23 @@ def find_plugins(
     """
     installed = {ep.name: ep for ep in entry_points(group=ENTRY_POINT_GROUP)}
     legacy = [ep for group in LEGACY_GROUPS for ep in entry_points(group=group)]
-    wanted: dict[str, PluginSource] = {}
+    sources: dict[str, PluginSource] = {}
     for name in [*intrinsic, *(n for n in allowed if n != "*"), *(installed if "*" in allowed else ())]:
         entry = installed.get(name) or next((e for e in legacy if name == e.name or _is_within(e.module, name)), None)
         package, reference = (entry.module, entry.value) if entry is not None else (name, name)
         place = reference.replace(":", ".")  # one module may show several plugins
-        known = any(_is_within(place, other) or _is_within(other, place) for other in wanted)
-        if name in blocked or package in blocked or known:
+        is_listed = any(_is_within(place, other) or _is_within(other, place) for other in sources)
+        if name in blocked or package in blocked or is_listed:
             continue
         if entry is None and not _is_importable(name):
             log.warning("allow-compute-plugins names %s, which is no installed plugin and no package", name)
         is_legacy = entry is not None and name not in installed
         stays = name in intrinsic or any(n in ("*", name) or _is_within(package, n) for n in in_process)
-        wanted[place] = PluginSource(name, _from_package(reference), reference, isolated=is_legacy or not stays)
+        sources[place] = PluginSource(name, _from_package(reference), reference, isolated=is_legacy or not stays)
     for name in blocked:
         if name not in installed and all(name != e.name for e in legacy) and not _is_importable(name):
             log.warning("block-compute-plugins names %s, which is no installed plugin and no package", name)
-    return list(wanted.values())
+    return list(sources.values())
 
 
 def _is_within(package: str, root: str) -> bool:
@@ -155,7 +155,7 @@ def _is_within(package: str, root: str) -> bool:
 
 
 def _is_importable(name: str) -> bool:
-    """Whether there is its first package. The rest cannot be known without importing a part of it."""
+    """Tells if the first package of the name exists. The rest is not known without importing a part of it."""
     first = name.partition(":")[0].partition(".")[0]
     try:
         return first.isidentifier() and importlib.util.find_spec(first) is not None

@@ -31,7 +31,7 @@ CHUNK_BYTES = 1 << 18
 
 
 class ObjectCapability(StrEnum):
-    """What a storage can do besides keeping bytes.
+    """Optional features of an object storage.
 
     ``mount``: hosts see objects as files, so :meth:`ObjectStorage.mount_path` and :meth:`ObjectStorage.open_file` work.
     ``presign``: it makes URLs that work without us, :meth:`ObjectStorage.presign`.
@@ -60,7 +60,7 @@ class ObjectPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageContext:
-    """What the proxy gives to a storage.
+    """Holds the values that the proxy hands to a storage.
 
     Attributes:
         owner: uid and gid of all files that it makes, where the process may give files away.
@@ -114,7 +114,7 @@ class ObjectUpload(ABC):
 
 
 class ObjectStorage(ABC):
-    """One storage.
+    """Stores the objects of one bucket, directory or volume.
 
     Every call raises ObjectStorageUnavailable, ObjectStorageRefused or BucketNotFound where the server is down, does
     not take our credentials, or lacks the bucket, each within about a minute; InvalidPath for what is no key. Deleting
@@ -148,7 +148,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     async def check(self) -> str | None:
-        """What is wrong with the storage at this moment; None: nothing."""
+        """Returns the present fault of the storage, or None."""
 
     @abstractmethod
     async def stat(self, key: str) -> ObjectInfo:
@@ -156,7 +156,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     def read(self, key: str, *, offset: int = 0, count: int | None = None) -> AsyncGenerator[bytes, None]:
-        """The bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it.
+        """Yields the bytes from ``offset`` on, at most ``count``; what is beyond the end is not there. Close it.
 
         Raises:
             NoSuchFile: before the first part.
@@ -178,7 +178,7 @@ class ObjectStorage(ABC):
 
     @abstractmethod
     async def delete(self, keys: Sequence[str]) -> None:
-        """Those that are not there are right as well."""
+        """Deletes objects; missing ones are no error."""
 
     @abstractmethod
     async def abort_uploads(self, prefix: str) -> None:
@@ -218,19 +218,19 @@ class ObjectStorage(ABC):
             raise
 
     async def get(self, key: str, *, limit: int) -> bytes:
-        """A small object. Raises NoSuchFile; InvalidPath if it has more than ``limit`` bytes."""
-        found = bytearray()
+        """Returns a small object. Raises NoSuchFile; InvalidPath if it has more than ``limit`` bytes."""
+        content = bytearray()
         async for part in self.read(key):
-            found += part
-            if len(found) > limit:
+            content += part
+            if len(content) > limit:
                 raise InvalidPath(f"The object has more than {limit} bytes.", data={"key": key})
-        return bytes(found)
+        return bytes(content)
 
     async def delete_prefix(self, prefix: str) -> None:
         """Remove everything below ``prefix``, also what is on its way."""
         await self.abort_uploads(prefix)
         while (page := await self.list(prefix)).objects:
-            await self.delete([found.key for found in page.objects])
+            await self.delete([info.key for info in page.objects])
 
 
 async def _abort_quietly(upload: ObjectUpload) -> None:

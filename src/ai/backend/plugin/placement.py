@@ -44,10 +44,10 @@ class Candidate:
 
 @runtime_checkable
 class PlacementPlugin(Protocol):
-    """One way to choose an agent."""
+    """Chooses an agent among those that fit."""
 
     def choose(self, request: ResourceSlot, candidates: Sequence[Candidate], dice: Dice) -> AgentId:
-        """The agent that gets the request.
+        """Returns the agent that gets the request.
 
         Args:
             request: slot -> quantity, nothing that is zero.

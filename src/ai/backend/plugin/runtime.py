@@ -178,8 +178,11 @@ class ImageRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRequest:
-    """What a workload's root file system becomes: an archive ``folder/filename`` where the node keeps such, or, if
-    ``push`` is given, an image of its registry. ``labels`` are added to those of the workload's own image."""
+    """Requests an archive or an image of a workload's root file system.
+
+    The archive is ``folder/filename`` where the node keeps archives; with ``push``, an image is pushed to its registry
+    instead. ``labels`` are added to those of the workload's own image.
+    """
 
     folder: str
     filename: str
@@ -204,7 +207,7 @@ TellProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeInfo:
-    """What this runtime is on this node.
+    """Describes a runtime on this node.
 
     ``tier`` names the documented set of guarantees; ``enforcement`` maps each limit or isolation to what is really
     done. Of the capabilities ``session-networks`` promises networks of sessions, ``multi-node-networks`` such that
@@ -224,7 +227,7 @@ class RuntimeInfo:
 
 
 class PortExposure(StrEnum):
-    """Who reaches what a workload's programs listen on at 127.0.0.1."""
+    """Selects who can connect to ports that programs of a workload open at 127.0.0.1."""
 
     PRIVATE = "private"
     """The workload itself, and the tunnels of this platform."""
@@ -267,7 +270,7 @@ class RunnerChannel(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessView:
-    """One process. ``pid`` is the host's; with ``started``, of any origin, it is never another process's.
+    """Describes a process. ``pid`` is the host's; with ``started``, of any origin, it is never another process's.
 
     ``shown_pid`` is its number as the workload itself sees it.
     """
@@ -280,7 +283,7 @@ class ProcessView:
 
 
 class AbstractRuntime(ABC):
-    """See the module for the contract."""
+    """Makes and supervises workloads, as the contract in this module's docstring says."""
 
     name: ClassVar[str]
 
@@ -312,7 +315,7 @@ class AbstractRuntime(ABC):
     async def create_network(
         self, session_id: SessionId, hosts: Sequence[str], overlay: Overlay | None = None
     ) -> NetworkView:
-        """A private network for the kernels of a session on this node, before its first workload. Idempotent.
+        """Returns a private network for the kernels of a session on this node, before its first workload. Idempotent.
 
         With ``overlay`` it reaches those on other nodes as well, and addresses are as given there. One of the session
         that was made with another ``overlay`` is replaced: it belongs to an earlier placement.
@@ -393,7 +396,7 @@ class AbstractRuntime(ABC):
     # -- images; a runtime without registries leaves these as they are
 
     async def lacks_image(self, wanted: ImageRequest) -> bool:
-        """Whether :meth:`pull_image` is called for before a workload is made of it."""
+        """Returns True if :meth:`pull_image` must be called before a workload is made of the image."""
         return False
 
     async def pull_image(self, wanted: ImageRequest, tell: TellProgress) -> None:

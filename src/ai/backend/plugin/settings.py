@@ -35,7 +35,7 @@ class PluginSettings(Settings):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A file of settings, of at most 1 MiB.
+    """Returns a file of settings, of at most 1 MiB.
 
     Raises:
         PluginError: it cannot be read, is no regular file (a device or a pipe may have no end), or is too large.
@@ -56,7 +56,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def problems_of(error: ValidationError) -> dict[str, str]:
-    """What is wrong with each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
+    """Describes the fault of each key: ``{"devices.0.colour": "there is no such key"}``; ``""`` is the whole table."""
     return {
         ".".join(map(str, problem["loc"])): _PLAIN.get(problem["type"]) or problem["msg"].removeprefix("Value error, ")
         for problem in error.errors()

@@ -26,7 +26,7 @@ _READ_BYTES = 1 << 18
 
 
 class VolumeCapability(StrEnum):
-    """What a volume can do; what it does not declare is not asked of it (peer facts 5, "Capabilities").
+    """Optional features of a volume; the proxy uses only declared ones (peer facts 5, "Capabilities").
 
     ``quota``: it enforces the limits of quota scopes itself; without it the proxy accounts, which is soft. ``fast-*``:
     the answer costs no walk over all files.
@@ -49,7 +49,7 @@ class FileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """What a directory holds. ``size`` is in bytes, times are seconds since 1970, ``mode`` as of stat(2)."""
+    """Describes an entry of a directory. ``size`` is in bytes, times are seconds since 1970, ``mode`` as of stat(2)."""
 
     name: str
     kind: FileKind
@@ -100,7 +100,7 @@ class VolumeMetric:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """What a volume lies on. ``options`` are those of the mount and of the file system."""
+    """Describes the mount under a volume. ``options`` are those of the mount and of the file system."""
 
     mount_point: str
     source: str
@@ -130,7 +130,7 @@ class OpenFile:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveEntry:
-    """One entry of a tree. ``open`` reads a file; it is called before the iterator goes on, and its result closed."""
+    """An entry of a tree. ``open`` reads a file; it is called before the iterator goes on, and its result closed."""
 
     path: FolderPath
     entry: FileEntry
@@ -184,7 +184,7 @@ class Upload(ABC):
 
     @abstractmethod
     def hold(self) -> None:
-        """What is written from here on does not count before :meth:`count`: a death or a close takes it away."""
+        """Makes further writes provisional: they are lost at a crash or a close unless :meth:`count` follows."""
 
     @abstractmethod
     def count(self) -> None: ...
@@ -238,7 +238,7 @@ class UnfinishedClone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeContext:
-    """What the proxy gives to a volume.
+    """Holds the values that the proxy hands to a volume.
 
     Attributes:
         owner: uid and gid of all that the volume makes, where the process may give files away.
@@ -250,7 +250,7 @@ class VolumeContext:
 
 
 class AbstractVolume(ABC):
-    """One volume.
+    """Stores the folders of one volume.
 
     Every coroutine may be cancelled: a change that has begun goes on to its end in its thread. Paths of what is changed
     are never followed in their last part; links on the way are followed only inside of the folder, or not at all.
@@ -301,7 +301,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def check(self) -> str | None:
-        """What is wrong with the volume at this moment; None: nothing."""
+        """Returns the present fault of the volume, or None."""
 
     @abstractmethod
     async def usage(self) -> VolumeUsage: ...
@@ -311,7 +311,7 @@ class AbstractVolume(ABC):
         raise PluginError("the volume promises metrics and does not measure any")
 
     async def mount(self) -> Mount | None:
-        """What it lies on; None: nothing that is mounted on this machine."""
+        """Returns the mount that the volume lies on; None if it is not on a file system mounted on this machine."""
         return None
 
     # Quota scopes
@@ -330,7 +330,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def scope_usage(self, scope: QuotaScopeId) -> FolderUsage:
-        """What all folders of the scope hold. Raises QuotaScopeNotFound."""
+        """Returns the usage of all folders of the scope. Raises QuotaScopeNotFound."""
 
     # Folders
 
@@ -359,11 +359,11 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def unfinished_clones(self) -> Sequence[UnfinishedClone]:
-        """Those into this volume; to be begun again with :meth:`clone_folder`."""
+        """Lists unfinished clones into this volume; they are begun again with :meth:`clone_folder`."""
 
     @abstractmethod
     async def mount_path(self, folder: VFolderId, subpath: FolderPath) -> Path:
-        """The absolute path on hosts that have this volume mounted at the same place."""
+        """Returns the absolute path on hosts that have this volume mounted at the same place."""
 
     @abstractmethod
     async def folder_usage(self, folder: VFolderId) -> FolderUsage: ...
@@ -402,7 +402,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def open_file(self, folder: VFolderId, path: FolderPath) -> OpenFile:
-        """A regular file; anything else is WrongKindOfFile."""
+        """Returns a regular file; anything else is WrongKindOfFile."""
 
     @abstractmethod
     def open_tree(
@@ -418,7 +418,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def find_upload(self, folder: VFolderId, session: str) -> tuple[UploadRecord, int]:
-        """The record, and how many bytes are there. Raises UploadNotFound."""
+        """Returns the record, and how many bytes are there. Raises UploadNotFound."""
 
     @abstractmethod
     def open_upload(self, folder: VFolderId, session: str) -> Upload:
@@ -430,7 +430,7 @@ class AbstractVolume(ABC):
 
     @abstractmethod
     async def uploads(self, scope: QuotaScopeId) -> Sequence[UploadRecord]:
-        """Those of a scope."""
+        """Lists the uploads of a scope."""
 
     @abstractmethod
     async def expire_uploads(self, before: float) -> int:

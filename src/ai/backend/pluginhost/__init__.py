@@ -1,4 +1,4 @@
-"""A process of its own for a plugin that may block or crash.
+"""Runs plugins that may block or crash in processes of their own.
 
 ``python -m ai.backend.pluginhost`` is the zygote (:mod:`.zygote`, asked by :mod:`.forking`): it forks a host, which
 imports one plugin and serves its calls on an inherited socket (:mod:`.server`). :class:`HostedPlugin` is the same

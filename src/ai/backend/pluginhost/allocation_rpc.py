@@ -1,4 +1,4 @@
-"""A plugin's own alloc map in a host: it chooses, the agent keeps the books.
+"""Asks a plugin's own alloc map in its host for devices; the agent keeps the accounts.
 
 An alloc map is asked synchronously, inside of the agent's decision to take a kernel. So the plugin's map gets a socket
 and a thread of its own, and every question is complete: what is held, and what is wanted. The map begins fresh each
@@ -20,7 +20,7 @@ from ai.backend.common.errors import BackendError, PluginError, from_wire
 from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.core.allocation.alloc_map import AbstractAllocMap, AffinityHint
 from ai.backend.plugin.accelerator.shapes import InvalidResponse
-from ai.backend.pluginhost.protocol import Choice, length_of, pack, told
+from ai.backend.pluginhost.protocol import Choice, length_of, pack, safe_message
 
 CHOICE_DEADLINE_S = 1.0
 
@@ -38,7 +38,7 @@ class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def allocator(alloc_map: AbstractAllocMap) -> Allocate:
-    """Ask a map that has nothing allocated."""
+    """Returns a function that asks a map with nothing allocated."""
     fresh = alloc_map.snapshot()
 
     def choose(
@@ -56,20 +56,20 @@ def allocator(alloc_map: AbstractAllocMap) -> Allocate:
 
 
 def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
-    """Answer by the present map until the agent closes its end. Runs in a thread."""
+    """Answers from the present map until the agent closes its end. Runs in a thread."""
     decoder = msgspec.msgpack.Decoder(Choice)
     while (data := _receive(sock)) is not None:
-        asked = decoder.decode(data)
+        request = decoder.decode(data)
         try:
-            hint = AffinityHint(numa_nodes=asked.numa_nodes)
-            chosen: Any = present()(asked.held, asked.request, hint, asked.eligible)
+            hint = AffinityHint(numa_nodes=request.numa_nodes)
+            chosen: Any = present()(request.held, request.request, hint, request.eligible)
             if not isinstance(chosen, DeviceAllocation):
                 raise PluginError(f"returned a {type(chosen).__name__} instead of a DeviceAllocation")
             frame = pack(_Chosen(allocation=chosen))
         except BackendError as e:
-            frame = pack(_Chosen(code=str(e.code), message=told(e)))
+            frame = pack(_Chosen(code=str(e.code), message=safe_message(e)))
         except BaseException as e:  # noqa: BLE001  # a plugin may raise anything
-            frame = pack(_Chosen(code=PluginError.code, message=f"{type(e).__name__}: {told(e)}"))
+            frame = pack(_Chosen(code=PluginError.code, message=f"{type(e).__name__}: {safe_message(e)}"))
         try:
             sock.sendall(frame)
         except OSError:
@@ -77,7 +77,7 @@ def serve_choices(sock: socket.socket, present: Callable[[], Allocate]) -> None:
 
 
 def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
-    """The agent's side; waits at most :data:`CHOICE_DEADLINE_S`.
+    """Returns the agent's side; waits at most :data:`CHOICE_DEADLINE_S`.
 
     Raises:
         TimeoutError: no answer in time; the socket is of no use any more.
@@ -102,7 +102,7 @@ def ask(sock: socket.socket, choice: Choice) -> DeviceAllocation:
 
 
 def _receive(sock: socket.socket, until: float | None = None) -> bytes | None:
-    """One frame; None at the end. Raises TimeoutError if it is not all there in time, however often a part comes."""
+    """Reads a frame; None at the end. Raises TimeoutError if it is incomplete at the deadline."""
     head = _exactly(sock, 4, until)
     return None if head is None else _exactly(sock, length_of(head), until)
 

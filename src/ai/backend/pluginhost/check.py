@@ -1,4 +1,4 @@
-"""A plugin is checked in a process of its own, so that one which crashes, hangs or exits takes nothing else down."""
+"""Checks a plugin in a process of its own, so that a crash, a hang or an exit harms nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _START_S = 30.0
 
 @dataclass(slots=True)
 class Report:
-    """What was found out about a plugin."""
+    """Collects the results of the checks of a plugin."""
 
     said: Said | None = None
     outcomes: list[Outcome] = field(default_factory=list)
@@ -43,7 +43,7 @@ async def check_outside(
     *,
     patience_s: float = 30.0,
     environment: Sequence[str] = (),
-    told: Callable[[Outcome], None] = lambda _: None,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> Report:
     """Run all checks; a process that dies in one of them, or is silent for too long, fails it, and the rest goes on.
 
@@ -55,40 +55,40 @@ async def check_outside(
     """
     report = Report()
 
-    def note(outcome: Outcome) -> None:
+    def record(outcome: Outcome) -> None:
         report.outcomes.append(outcome)
-        told(outcome)
+        on_outcome(outcome)
 
-    while left := _left(report):
-        names = tuple(check.name for check in left if check is not LOADING)
+    while remaining := _left(report):
+        names = tuple(check.name for check in remaining if check is not LOADING)
         died_in = await _one_process(
-            msgspec.structs.replace(job, checks=names), report, note, patience_s, host_environment(environment)
+            msgspec.structs.replace(job, checks=names), report, record, patience_s, host_environment(environment)
         )
         if died_in is None:
             break
         name, reason = died_in
         if report.outcomes and name == LOADING.name:
-            name = left[0].name
-        note(Outcome(name, Result.FAILED, reason))
+            name = remaining[0].name
+        record(Outcome(name, Result.FAILED, reason))
     broken = next((o.check for o in report.outcomes if o.result is Result.FAILED), "")
     for check in _missing(report):
-        note(Outcome(check.name, Result.NOT_RUN, f"{broken} has failed"))
+        record(Outcome(check.name, Result.NOT_RUN, f"{broken} has failed"))
     return report
 
 
 def _missing(report: Report) -> list[Check]:
-    known = {outcome.check for outcome in report.outcomes}
-    return [check for check in ALL if check.name not in known]
+    checked = {outcome.check for outcome in report.outcomes}
+    return [check for check in ALL if check.name not in checked]
 
 
 def _left(report: Report) -> list[Check]:
-    """What a new process should run: nothing once a basic check has failed."""
+    """Lists the checks that a new process should run: none once a basic check has failed."""
     failed = {outcome.check for outcome in report.outcomes if outcome.result is Result.FAILED}
     return [] if any(check.is_basic and check.name in failed for check in ALL) else _missing(report)
 
 
 async def _one_process(
-    job: Job, report: Report, note: Callable[[Outcome], None], patience_s: float, environment: dict[str, str]
+    job: Job, report: Report, record: Callable[[Outcome], None], patience_s: float, environment: dict[str, str]
 ) -> tuple[str, str] | None:
     """Run until the end or a death; then the check that it died in, and why."""
     ours, theirs = os.pipe()
@@ -124,7 +124,7 @@ async def _one_process(
                 begun = line.begun or begun
                 report.said = line.said or report.said
                 if line.outcome is not None and line.outcome.check not in {o.check for o in report.outcomes}:
-                    note(line.outcome)
+                    record(line.outcome)
         except TimeoutError:
             reason = f"it took longer than {patience_s:g} s, or blocked its process"
         finally:
@@ -139,7 +139,7 @@ async def _one_process(
 
 
 def _kill(leader: int) -> None:
-    """End the process, or what it has left in its group."""
+    """Ends the process, or its remaining process group."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What to check.
+    """Selects the plugin and the checks to run.
 
     Attributes:
         reference: ``package.module`` or ``package.module:Name``.
@@ -47,7 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a plugin says of itself."""
+    """Holds a plugin's description of itself."""
 
     key: str
     version: str
@@ -55,7 +55,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of the report; one of its fields is there."""
+    """A line of the report; exactly one of its fields is set."""
 
     said: Said | None = None
     begun: str | None = None
@@ -63,7 +63,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def _it_can_be_loaded(_: Subject) -> None:
-    """Importing it shows one plugin for this version of the interface, which takes the settings."""
+    """Importing the module shows one plugin for this version of the interface, which takes the settings."""
 
 
 LOADING = Check(
@@ -78,9 +78,9 @@ ALL = (LOADING, *CHECKS)
 """What the command line runs."""
 
 
-def run(job: Job, tell: Callable[[Line], None]) -> None:
+def run(job: Job, send: Callable[[Line], None]) -> None:
     """Load the plugin and check it. Raises nothing that a plugin may raise."""
-    tell(Line(begun=LOADING.name))
+    send(Line(begun=LOADING.name))
     try:
         sys.path[:] = job.path
         cls = load_any_version(job.reference)
@@ -88,11 +88,17 @@ def run(job: Job, tell: Callable[[Line], None]) -> None:
         make_plugin(cls, settings)
     except (Exception, SystemExit) as e:  # noqa: BLE001  # whatever a plugin raises is the result
         reason = e.message if isinstance(e, BackendError) else f"{type(e).__name__}: {e}"
-        tell(Line(outcome=Outcome(LOADING.name, Result.FAILED, reason)))
+        send(Line(outcome=Outcome(LOADING.name, Result.FAILED, reason)))
         return
-    said = cls.verified_on
-    tell(Line(said=Said(key=cls.key, version=str(cls.version), verified_on=None if said is None else str(said))))
-    tell(Line(outcome=Outcome(LOADING.name, Result.PASSED)))
+    verified_on = cls.verified_on
+    send(
+        Line(
+            said=Said(
+                key=cls.key, version=str(cls.version), verified_on=None if verified_on is None else str(verified_on)
+            )
+        )
+    )
+    send(Line(outcome=Outcome(LOADING.name, Result.PASSED)))
 
     async def remake(_: AbstractComputePlugin) -> AbstractComputePlugin:
         return make_plugin(cls, settings)
@@ -111,8 +117,8 @@ def run(job: Job, tell: Callable[[Line], None]) -> None:
         run_all(
             checks,
             make,
-            begun=lambda check: tell(Line(begun=check.name)),
-            told=lambda outcome: tell(Line(outcome=outcome)),
+            begun=lambda check: send(Line(begun=check.name)),
+            on_outcome=lambda outcome: send(Line(outcome=outcome)),
         )
     )
 
@@ -125,10 +131,10 @@ def main() -> None:
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     encoder = msgspec.json.Encoder()
 
-    def tell(line: Line) -> None:
+    def send(line: Line) -> None:
         os.write(report, encoder.encode(line) + b"\n")
 
-    run(job, tell)
+    run(job, send)
     sys.stdout.flush()
     sys.stderr.flush()
     # A thread that hangs in a vendor's library must not keep this process.

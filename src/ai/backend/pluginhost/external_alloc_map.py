@@ -1,4 +1,4 @@
-"""Books for an alloc map that is not ours."""
+"""Keeps the accounts of an alloc map that a plugin implements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNUSABLE = "the plugin's alloc map cannot be used: "
 
 
 class ExternalAllocMap(AbstractAllocMap):
-    """A plugin's own map chooses; what is given and held is written down, and checked, here.
+    """Lets a plugin's own map choose devices; records and checks what is allocated.
 
     So a map that answers what was not asked for, of devices that are not there or twice, is refused, and what
     workloads hold is known whatever becomes of the plugin.
@@ -56,15 +56,15 @@ class ExternalAllocMap(AbstractAllocMap):
         hint: AffinityHint = NO_HINT,
         eligible: frozenset[DeviceId] | None = None,
     ) -> DeviceAllocation:
-        wanted = {slot: quantity for slot, quantity in request.items() if quantity}
-        if not wanted:
+        requested = {slot: quantity for slot, quantity in request.items() if quantity}
+        if not requested:
             return DeviceAllocation()
-        self._check_possible(wanted)
+        self._check_possible(requested)
         held = DeviceAllocation(slots={slot: dict(devices) for slot, devices in self._held.items()})
-        given = self._healthy if eligible is None else self._healthy & eligible
+        candidates = self._healthy if eligible is None else self._healthy & eligible
         try:
-            chosen = self.choose(held, wanted, hint, given)
-            self._check(chosen, wanted, given)
+            chosen = self.choose(held, requested, hint, candidates)
+            self._check(chosen, requested, candidates)
             self.apply(chosen)
         except InvalidAllocation as e:
             raise self._refused(e.message) from None
@@ -83,36 +83,36 @@ class ExternalAllocMap(AbstractAllocMap):
         self._complain(f"allocate of its alloc map: {reason}"[:MAX_TEXT])
         return InvalidAllocation(f"{_UNUSABLE}{reason}")
 
-    def _check_possible(self, wanted: Mapping[SlotName, Decimal]) -> None:
+    def _check_possible(self, requested: Mapping[SlotName, Decimal]) -> None:
         """Raises what the stock maps raise for a request that no state of the devices can serve."""
         before = self._books.snapshot()
         try:
-            self._books.allocate(wanted)
+            self._books.allocate(requested)
         finally:
             self._books.restore(before)
 
     @staticmethod
-    def _check(chosen: DeviceAllocation, wanted: Mapping[SlotName, Decimal], eligible: frozenset[DeviceId]) -> None:
-        """Raises BadAnswer."""
+    def _check(chosen: DeviceAllocation, requested: Mapping[SlotName, Decimal], eligible: frozenset[DeviceId]) -> None:
+        """Raises InvalidResponse."""
         if not isinstance(chosen, DeviceAllocation):
             raise InvalidResponse(f"returned a {type(chosen).__name__} instead of a DeviceAllocation")
-        for slot, quantity in wanted.items():
+        for slot, quantity in requested.items():
             if chosen.total(slot) != quantity:
                 raise InvalidResponse(f"gave {chosen.total(slot)} {slot} where {quantity} were asked for")
-        if strange := sorted(set(chosen.slots) - set(wanted)):
+        if strange := sorted(set(chosen.slots) - set(requested)):
             raise InvalidResponse(f"gave {strange[0]}, which was not asked for")
         if others := sorted(chosen.device_ids() - eligible):
             raise InvalidResponse(f"gave the device {others[0]!r:.64}, which was not to be given")
 
     def apply(self, allocation: DeviceAllocation) -> None:
         self._books.apply(allocation)
-        self._note(allocation, 1)
+        self._record(allocation, 1)
 
     def free(self, allocation: DeviceAllocation) -> None:
         self._books.free(allocation)
-        self._note(allocation, -1)
+        self._record(allocation, -1)
 
-    def _note(self, allocation: DeviceAllocation, sign: int) -> None:
+    def _record(self, allocation: DeviceAllocation, sign: int) -> None:
         for slot, per_device in allocation.slots.items():
             held = self._held.setdefault(slot, {})
             for device, quantity in per_device.items():

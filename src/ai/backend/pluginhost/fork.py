@@ -1,4 +1,4 @@
-"""The agent's side of the zygote, which is started when a host is first needed, and again when it has died."""
+"""Starts and reaches the zygote, which is started when a host is first needed, and again when it has died."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _END_S = 2.0
 
 
 class HostChild:
-    """A host as a process. Its pid is nobody else's until :meth:`release`."""
+    """The process of a host. Its pid is not reused until :meth:`release`."""
 
     def __init__(self, pid: int, life: socket.socket) -> None:
         self.pid = pid
@@ -31,12 +31,12 @@ class HostChild:
         return self._end.done()
 
     async def wait(self) -> int:
-        """Its exit status, negative for a signal."""
+        """Waits for the exit status, negative for a signal."""
         status = await asyncio.shield(self._end)
         return -signal.SIGKILL if status is None else status  # without its zygote the kernel kills a host
 
     async def release(self) -> None:
-        """Have it reaped; one that lives is killed. Safe twice."""
+        """Has the process reaped, and killed if it lives. Safe twice."""
         if self._life.fileno() < 0:
             return
         try:
@@ -49,7 +49,7 @@ class HostChild:
 
 
 async def fork_host(calls: int, choices: int, output: int, environment: Mapping[str, str]) -> HostChild:
-    """A host on these descriptors, which stay the caller's. Raises OSError if there can be no process."""
+    """Returns a host on these descriptors, which stay the caller's. Raises OSError if there can be no process."""
     life, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with theirs:
@@ -64,16 +64,16 @@ async def fork_host(calls: int, choices: int, output: int, environment: Mapping[
 
 
 async def _next_number(life: socket.socket) -> int | None:
-    """What the zygote says next; None if it says no more."""
+    """Reads the next number from the zygote; None at its end."""
     try:
-        said = await asyncio.get_running_loop().sock_recv(life, 64)
+        message = await asyncio.get_running_loop().sock_recv(life, 64)
     except ConnectionError:
         return None
-    return int(said) if said else None
+    return int(message) if message else None
 
 
 def spawn(requests: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """The process of a zygote, which reads from the descriptor ``requests``."""
+    """Returns the process of a zygote, which reads from the descriptor ``requests``."""
     return subprocess.Popen(
         [sys.executable, "-m", "ai.backend.pluginhost", str(requests)],
         stdin=subprocess.DEVNULL,
@@ -85,10 +85,10 @@ def spawn(requests: int, environment: Mapping[str, str]) -> subprocess.Popen[byt
 
 
 class _Zygote:
-    """A zygote that inherits what this thread has now: the folder, the environment."""
+    """A zygote that inherits the working directory and the environment of this process."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        self.surroundings = _surroundings(environment)
+        self.inherited_state = _inherited_state(environment)
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self.process = spawn(theirs.fileno(), environment)
@@ -103,7 +103,7 @@ class _Zygote:
         socket.send_fds(self._requests, [_REQUEST], fds)
 
     def retire(self) -> None:
-        """It ends with the last of its hosts. Safe twice."""
+        """Lets the zygote end with the last of its hosts. Safe twice."""
         self._requests.close()
 
 
@@ -112,17 +112,17 @@ _zygotes: list[_Zygote] = []
 """Hosts are asked of the last one; the others end with theirs."""
 
 
-def _surroundings(environment: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
+def _inherited_state(environment: Mapping[str, str]) -> tuple[str, Mapping[str, str]]:
     return str(Path.cwd()), dict(environment)
 
 
 def _request(fds: Sequence[int], environment: Mapping[str, str]) -> None:
-    """Ask the last zygote, or a new one if that has died or has other surroundings. Raises OSError."""
+    """Asks the last zygote, or a new one if that has died or inherited other values. Raises OSError."""
     with _lock:
         for dead in [one for one in _zygotes if one.process.poll() is not None]:
             dead.retire()
             _zygotes.remove(dead)
-        if _zygotes and _zygotes[-1].surroundings == _surroundings(environment):
+        if _zygotes and _zygotes[-1].inherited_state == _inherited_state(environment):
             try:
                 return _zygotes[-1].request(fds)
             except OSError:

@@ -60,7 +60,7 @@ class HostedCallFailed(Exception):
 
 @dataclass(slots=True)
 class HookState:
-    """The managed state of a hook call: where it comes back to, and how it is saved meanwhile."""
+    """The managed state of a hook call: where it is returned to, and how it is saved meanwhile."""
 
     keep: Callable[[KeptState], None]
     save: Callable[[], Awaitable[None]]
@@ -74,7 +74,7 @@ class _Waiting:
 
 
 class HostProcess:
-    """One child process. It never outlives this one; :meth:`stop` ends it, and nothing starts it again.
+    """Runs a plugin in a child process. It never outlives this process; :meth:`stop` ends it, and nothing restarts it.
 
     Attributes:
         reason: why it ended, once it has.
@@ -131,13 +131,13 @@ class HostProcess:
     async def call(
         self, method: str, arguments: tuple[Any, ...], deadline_s: float, state: HookState | None = None
     ) -> Any:
-        """One call, with its answer read by the method's shape.
+        """Calls a method of the plugin and decodes the answer by the method's shape.
 
         Raises:
             TimeoutError: it missed its deadline; a host that is blocked by it was killed.
             PluginError: the host is gone, or died meanwhile.
             BackendError, TerminationDeferred: what the plugin means to say.
-            BadAnswer: what it answers cannot be used.
+            InvalidResponse: what it answers cannot be used.
             HostedCallFailed: it raised anything else.
         """
         waiting = _Waiting(asyncio.get_running_loop().create_future(), state)
@@ -170,7 +170,7 @@ class HostProcess:
             self.kill(f"{what} missed its deadline {late} times in a row")
 
     async def _see_off(self, what: str, call: int, waiting: _Waiting, until: float) -> None:
-        """A call that nobody waits for has as long as it would have had."""
+        """Waits for a cancelled call until its deadline."""
         try:
             async with asyncio.timeout_at(until):
                 await asyncio.wait([waiting.answer])
@@ -179,7 +179,7 @@ class HostProcess:
         self._waiting.pop(call, None)
 
     async def stream(self, method: str) -> AsyncIterator[Any]:
-        """The items of a call without end. Raises as :meth:`call`. The oldest are lost where nobody takes them."""
+        """Yields the items of an endless call. Raises as :meth:`call`. The oldest are dropped if they are not taken."""
         waiting = _Waiting(asyncio.get_running_loop().create_future())
         call = self._send_call(method, (), 0.0, waiting)
         item: asyncio.Task[bytes] | None = None
@@ -198,7 +198,7 @@ class HostProcess:
             self._send(Cancel(id=call))
 
     def choose(self, choice: Choice) -> Any:
-        """Ask the plugin's own alloc map, see :func:`.choosing.ask`. Blocks this thread for a second at most."""
+        """Asks the plugin's own alloc map, see :mod:`.allocation_rpc`. Blocks this thread for a second at most."""
         if self._choices is None or self.reason is not None:
             raise PluginError(f"its host process is gone: {self.reason}")
         try:
@@ -269,7 +269,7 @@ class HostProcess:
             self._send(Saved(id=frame.id))
 
     async def _copy_output(self, fd: int) -> None:
-        """What the host prints goes to the log: so many lines of so many characters, the rest is counted."""
+        """Copies the host's output to the log, up to a number of lines and characters; the rest is counted."""
         reader = asyncio.StreamReader(limit=1 << 16)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb"))
@@ -295,7 +295,7 @@ class HostProcess:
     # ---- the end
 
     def kill(self, reason: str) -> None:
-        """End it at once. Safe at any time and twice."""
+        """Kills the process at once. Safe at any time and twice."""
         if self._process is None or self.reason is not None:
             return
         self._killed_for = self._killed_for or reason
@@ -305,7 +305,7 @@ class HostProcess:
             return
 
     async def stop(self) -> None:
-        """Close the socket, which ends it; kill it if that is not enough. ``ended`` is not called."""
+        """Closes the socket, which ends the host; kills it if that is not enough. ``ended`` is not called."""
         self._stopping = True
         if self._writer is not None:
             self._writer.close()
@@ -347,7 +347,7 @@ class HostProcess:
 
 
 def _kill_children(leader: int) -> None:
-    """End what a host that is gone has started and left in its session.
+    """Ends the processes that a dead host has left in its session.
 
     A process group keeps its number only as long as it has members, so its number alone is not enough to kill by.
     """
@@ -365,7 +365,7 @@ def _kill_children(leader: int) -> None:
 
 
 def described_status(code: int) -> str:
-    """How a process ended, from its return code."""
+    """Describes how a process ended, from its return code."""
     if code >= 0:
         return f"it exited with status {code}"
     try:
@@ -390,13 +390,13 @@ def _error(failure: Failure) -> Exception:
 
 
 def host_environment(names: Sequence[str]) -> dict[str, str]:
-    """What of this process's environment a host gets.
+    """Returns the environment variables that a host inherits from this process.
 
     Args:
         names: more variables than :data:`ENVIRONMENT`; one that ends in ``*`` is a prefix.
     """
     exact = {*ENVIRONMENT, *(name for name in names if not name.endswith("*"))}
     prefixes = ("LC_", *(name[:-1] for name in names if name.endswith("*")))
-    given = {k: v for k, v in os.environ.items() if k in exact or k.startswith(prefixes)}
+    environment = {k: v for k, v in os.environ.items() if k in exact or k.startswith(prefixes)}
     # What it says before it crashes, and where it crashed, is to be in the log.
-    return {**given, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    return {**environment, "PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}

@@ -1,4 +1,4 @@
-"""What travels between an agent and a plugin's host: frames, and the shape of every call.
+"""The protocol between an agent and a plugin's host: frames, and the shape of every call.
 
 A frame is a big-endian length of four bytes and a msgpack body. Arguments and answers are bytes inside of it, so that
 each side can read them by the shape of their method. Nothing is ever pickled.
@@ -20,8 +20,8 @@ from ai.backend.common.ids import DeviceId, SlotName
 from ai.backend.plugin.accelerator.shapes import MAX_FRAME, MAX_TEXT, InvalidResponse, KeptState
 
 
-def told(error: BaseException) -> str:
-    """What an error says, as text that can travel, whatever its class does and whatever characters are in it."""
+def safe_message(error: BaseException) -> str:
+    """Returns the message of any exception as text that can be encoded."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001  # a plugin's own class
@@ -33,13 +33,13 @@ def told(error: BaseException) -> str:
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True, array_like=True, tag=True):
-    """``id`` is chosen by the agent; every frame about one call has the same."""
+    """The base of frames. ``id`` is chosen by the agent; every frame about one call has the same."""
 
     id: int
 
 
 class Call(Frame, frozen=True, kw_only=True, array_like=True):
-    """Agent to host. ``deadline_s`` 0: none, the call is a stream of items."""
+    """Agent to host: begin a call. ``deadline_s`` 0: none, the call is a stream of items."""
 
     method: str
     arguments: bytes
@@ -47,7 +47,7 @@ class Call(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Cancel(Frame, frozen=True, kw_only=True, array_like=True):
-    """Agent to host: nobody waits for this call any more."""
+    """Agent to host: cancel this call."""
 
 
 class Answer(Frame, frozen=True, kw_only=True, array_like=True):
@@ -61,7 +61,7 @@ class Failure(Frame, frozen=True, kw_only=True, array_like=True):
     """Host to agent: the call has raised.
 
     ``kind`` is ``backend`` (``name`` is the code of a BackendError), ``deferred`` (TerminationDeferred), ``deadline``,
-    ``nonsense`` (a BadAnswer) or ``other`` (``name`` is the exception's class).
+    ``nonsense`` (a InvalidResponse) or ``other`` (``name`` is the exception's class).
     """
 
     kind: str
@@ -85,7 +85,7 @@ class Save(Frame, frozen=True, kw_only=True, array_like=True):
 
 
 class Saved(Frame, frozen=True, kw_only=True, array_like=True):
-    """Agent to host: it is kept, or why not."""
+    """Agent to host: the state is stored, or why not."""
 
     error: str = ""
 
@@ -97,7 +97,7 @@ ToAgent = Answer | Failure | Item | Save
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Choose devices for a request, given what is held of them (see :mod:`.choosing`)."""
+    """Choose devices for a request, given what is held of them (see :mod:`.allocation_rpc`)."""
 
     held: DeviceAllocation
     request: dict[SlotName, Decimal]
@@ -118,7 +118,7 @@ def pack(body: Any) -> bytes:
 
 
 def length_of(head: bytes) -> int:
-    """Raises BadAnswer for a frame that is too large."""
+    """Raises InvalidResponse for a frame that is too large."""
     (length,) = _LENGTH.unpack(head)
     if length > MAX_FRAME:
         raise InvalidResponse(f"a frame of {length} bytes")
@@ -133,12 +133,12 @@ async def _read(reader: asyncio.StreamReader) -> bytes | None:
 
 
 async def read_to_host(reader: asyncio.StreamReader) -> ToHost | None:
-    """The next frame; None at the end. Raises BadAnswer or MsgspecError for what is none."""
+    """Returns the next frame; None at the end. Raises InvalidResponse or MsgspecError for what is none."""
     data = await _read(reader)
     return None if data is None else _to_host.decode(data)
 
 
 async def read_to_agent(reader: asyncio.StreamReader) -> ToAgent | None:
-    """As :func:`read_to_host`."""
+    """Decodes a frame as :func:`read_to_host` does."""
     data = await _read(reader)
     return None if data is None else _to_agent.decode(data)

@@ -1,4 +1,4 @@
-"""A plugin in a host, as the agent sees it: an :class:`AbstractComputePlugin` like any other."""
+"""Shows a plugin in a host to the agent as an :class:`AbstractComputePlugin` like any other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ai.backend.pluginhost.protocol import Choice
 
 
 class HostedPlugin(AbstractComputePlugin):
-    """Every call goes to the host; what never changes is remembered. Made by :func:`launch`.
+    """Forwards every call to the host and remembers what never changes. Made by :func:`launch`.
 
     ``init`` and ``cleanup`` are those of the plugin; :meth:`close` ends the process.
     """
@@ -67,20 +67,20 @@ class HostedPlugin(AbstractComputePlugin):
         await self.host.stop()
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        found: tuple[ComputeDevice, ...] = await self._call("list_devices")
-        return found
+        devices: tuple[ComputeDevice, ...] = await self._call("list_devices")
+        return devices
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        found: tuple[SlotDisplay, ...] = await self._call("configurable_slots")
-        return found
+        displays: tuple[SlotDisplay, ...] = await self._call("configurable_slots")
+        return displays
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        found: dict[SlotName, Decimal] = await self._call("available_slots")
-        return found
+        slots: dict[SlotName, Decimal] = await self._call("available_slots")
+        return slots
 
     async def variant_namespaces(self) -> Sequence[VariantNamespace]:
-        found: tuple[VariantNamespace, ...] = await self._call("variant_namespaces")
-        return found
+        namespaces: tuple[VariantNamespace, ...] = await self._call("variant_namespaces")
+        return namespaces
 
     def alloc_map_spec(self) -> AllocMapSpec | None:
         if not self._initialised:
@@ -114,32 +114,34 @@ class HostedPlugin(AbstractComputePlugin):
         return HostedHook(self.host, self._deadline_s, workload, device_alloc, context)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        found: tuple[AttachedDevice, ...] = await self._call("alloc_to_devices", device_alloc)
-        return found
+        attached: tuple[AttachedDevice, ...] = await self._call("alloc_to_devices", device_alloc)
+        return attached
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
-        found: tuple[Measurement, ...] = await self._call("gather_node_metrics", ctx)
-        return found
+        measurements: tuple[Measurement, ...] = await self._call("gather_node_metrics", ctx)
+        return measurements
 
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
-        found: dict[KernelId, tuple[Measurement, ...]] = await self._call("gather_workload_metrics", ctx, list(kernels))
-        return found
+        by_kernel: dict[KernelId, tuple[Measurement, ...]] = await self._call(
+            "gather_workload_metrics", ctx, list(kernels)
+        )
+        return by_kernel
 
     async def gather_process_metrics(
         self, ctx: StatContext, pids: Mapping[int, KernelId]
     ) -> Mapping[int, Sequence[Measurement]]:
-        found: dict[int, tuple[Measurement, ...]] = await self._call("gather_process_metrics", ctx, dict(pids))
-        return found
+        by_pid: dict[int, tuple[Measurement, ...]] = await self._call("gather_process_metrics", ctx, dict(pids))
+        return by_pid
 
     async def get_node_info(self) -> NodeInfo:
-        found: NodeInfo = await self._call("get_node_info")
-        return found
+        node_info: NodeInfo = await self._call("get_node_info")
+        return node_info
 
 
 class HostedHook(AbstractLifecycleHook):
-    """A hook in a host. Its state comes back with the end of each call, and whenever it is saved meanwhile."""
+    """Forwards a hook to its host. The state is returned at the end of each call, and when it is saved meanwhile."""
 
     def __init__(
         self,
@@ -155,7 +157,7 @@ class HostedHook(AbstractLifecycleHook):
 
     async def _call(self, method: str) -> Any:
         context = self.context
-        asked = HookCall(
+        request = HookCall(
             method=method,
             workload=self.workload,
             device_alloc=self.device_alloc,
@@ -166,12 +168,12 @@ class HostedHook(AbstractLifecycleHook):
             previous_allocation=context.previous_allocation,
         )
         deadline_s = min(self._deadline_s, context.deadline_s)
-        return await self._host.call("hook", (asked,), deadline_s, HookState(self._keep, context.state.save))
+        return await self._host.call("hook", (request,), deadline_s, HookState(self._keep, context.state.save))
 
-    def _keep(self, kept: KeptState) -> None:
+    def _keep(self, stored: KeptState) -> None:
         """Raises DecodeError for a state that is no JSON object."""
-        self.context.state.data = msgspec.json.decode(kept.data, type=dict[str, Any])
-        self.context.state.version = kept.version
+        self.context.state.data = msgspec.json.decode(stored.data, type=dict[str, Any])
+        self.context.state.version = stored.version
 
     async def pre_create(self) -> WorkloadConfig:
         config = await self._call("pre_create")
@@ -202,7 +204,7 @@ def _watch_health(self: HostedPlugin) -> AsyncIterator[DeviceHealthChange]:
 
 
 def _class_of(hello: Hello) -> type[HostedPlugin]:
-    """A proxy class that promises what the plugin's own class does."""
+    """Returns a proxy class that promises what the plugin's own class does."""
     calls = {name: _forward(name) for power in hello.powers for name in POWER_CALLS.get(power, ())}
     if "health_watching" in hello.powers:
         calls["watch_health"] = _watch_health

@@ -1,4 +1,4 @@
-"""The host's side: one plugin, called by frames.
+"""The host's side of the protocol: serves the calls of one plugin.
 
 Three threads: the main one runs the plugin's coroutines, one serves the choices of a plugin with an alloc map of its
 own (the agent waits for them), one watches whether the agent is still there.
@@ -42,7 +42,18 @@ from ai.backend.plugin.accelerator.shapes import (
 )
 from ai.backend.plugin.discovery import make_plugin
 from ai.backend.pluginhost.allocation_rpc import Allocate, allocator, serve_choices
-from ai.backend.pluginhost.protocol import Answer, Call, Cancel, Failure, Item, Save, Saved, pack, read_to_host, told
+from ai.backend.pluginhost.protocol import (
+    Answer,
+    Call,
+    Cancel,
+    Failure,
+    Item,
+    Save,
+    Saved,
+    pack,
+    read_to_host,
+    safe_message,
+)
 from ai.backend.pluginhost.v1.loader import load_any_version
 
 _LAST_WORDS_S = 2.0
@@ -50,7 +61,7 @@ _NOTHING = msgspec.msgpack.encode({})
 
 
 def serve(calls: int, choices: int) -> None:
-    """Serve until the agent closes the socket or dies."""
+    """Serves calls until the agent closes the socket or dies."""
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     threading.Thread(target=_end_with_the_agent, args=(calls,), daemon=True).start()
     asyncio.run(_Host(socket.socket(fileno=calls), choices).run())
@@ -113,22 +124,22 @@ class _Host:
                 await self._watch(call.id)
                 return
             if call.method == "hook":
-                (asked,) = arguments
+                (hook_call,) = arguments
                 state = ManagedState(
-                    msgspec.json.decode(asked.state.data), asked.state.version, saver=self._saver(call.id)
+                    msgspec.json.decode(hook_call.state.data), hook_call.state.version, saver=self._saver(call.id)
                 )
-                work = self._hook(asked, state)
+                work = self._hook(hook_call, state)
             else:
                 work = self._answer(call.method, arguments)
             async with asyncio.timeout(call.deadline_s):
                 result = await work
-            encoded, kept = write_answer(call.method, result), _kept(state)
+            encoded, stored = write_answer(call.method, result), _kept(state)
         except asyncio.CancelledError:
             self._send(_failure(call.id, TimeoutError(), state))
         except BaseException as e:  # noqa: BLE001  # SystemExit too: a plugin does not decide that its host ends
             self._send(_failure(call.id, e, state))
         else:
-            self._send(Answer(id=call.id, result=encoded, state=kept))
+            self._send(Answer(id=call.id, result=encoded, state=stored))
         await self._drain()
 
     async def _drain(self) -> None:
@@ -182,24 +193,24 @@ class _Host:
 
     # ---- hooks
 
-    async def _hook(self, asked: HookCall, state: ManagedState) -> Any:
+    async def _hook(self, hook_call: HookCall, state: ManagedState) -> Any:
         context = HookContext(
-            cause=asked.cause,
-            attempt=asked.attempt,
+            cause=hook_call.cause,
+            attempt=hook_call.attempt,
             state=state,
-            previous_allocation=asked.previous_allocation,
-            deadline_s=asked.deadline_s,
+            previous_allocation=hook_call.previous_allocation,
+            deadline_s=hook_call.deadline_s,
         )
-        hook = self._plugin.create_lifecycle_hook(asked.workload, asked.device_alloc, context)
-        result = await getattr(hook, asked.method)()
-        return result if asked.method == "pre_create" else None
+        hook = self._plugin.create_lifecycle_hook(hook_call.workload, hook_call.device_alloc, context)
+        result = await getattr(hook, hook_call.method)()
+        return result if hook_call.method == "pre_create" else None
 
     def _saver(self, call: int) -> Callable[[ManagedState], Awaitable[None]]:
         async def save(state: ManagedState) -> None:
-            kept = _kept(state)
-            assert kept is not None
+            stored = _kept(state)
+            assert stored is not None
             waiting = self._saving[call] = asyncio.get_running_loop().create_future()
-            self._send(Save(id=call, state=kept))
+            self._send(Save(id=call, state=stored))
             if error := await waiting:
                 raise PluginError(error)
 
@@ -230,10 +241,10 @@ def _kept(state: ManagedState | None) -> KeptState | None:
 
 def _failure(call: int, error: BaseException, state: ManagedState | None) -> Failure:
     try:
-        kept = _kept(state)
+        stored = _kept(state)
     except PluginError:
-        kept = None
-    text = told(error)
+        stored = None
+    text = safe_message(error)
     match error:
         case BackendError():
             try:
@@ -241,13 +252,13 @@ def _failure(call: int, error: BaseException, state: ManagedState | None) -> Fai
             except (TypeError, ValueError, RecursionError):
                 data = _NOTHING
             data = data if len(data) <= MANAGED_STATE_LIMIT else _NOTHING
-            return Failure(id=call, kind="backend", name=str(error.code), message=text, data=data, state=kept)
+            return Failure(id=call, kind="backend", name=str(error.code), message=text, data=data, state=stored)
         case TerminationDeferred():
             after = msgspec.msgpack.encode({"retry_after": waiting_time(error.retry_after)})
-            return Failure(id=call, kind="deferred", name="", message=text, data=after, state=kept)
+            return Failure(id=call, kind="deferred", name="", message=text, data=after, state=stored)
         case TimeoutError() if not text:
-            return Failure(id=call, kind="deadline", name="", message="", state=kept)
+            return Failure(id=call, kind="deadline", name="", message="", state=stored)
         case InvalidResponse():
-            return Failure(id=call, kind="nonsense", name="", message=text, state=kept)
+            return Failure(id=call, kind="nonsense", name="", message=text, state=stored)
     trace = "".join(traceback.format_exception(error))[-MAX_TEXT:].encode(errors="replace").decode()
-    return Failure(id=call, kind="other", name=type(error).__name__, message=text, trace=trace, state=kept)
+    return Failure(id=call, kind="other", name=type(error).__name__, message=text, trace=trace, state=stored)

@@ -1,4 +1,4 @@
-"""The zygote: a process that has imported what every host needs, and no plugin. Hosts are forked from it.
+"""Forks hosts from a process that has imported what every host needs, and no plugin.
 
 A request is four descriptors in one packet: calls, choices, output and life. On ``life`` the zygote says the host's
 pid and, once it has ended, its exit status, a packet each. The host stays a zombie until the agent shuts its end of
@@ -27,7 +27,7 @@ REQUEST = b"host"
 
 
 class Zygote:
-    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed and nothing is left of any host.
+    """Serves requests on a SOCK_SEQPACKET socket until its other end is closed and no host is left.
 
     That end is closed with the agent, however it dies. So the kernel need not kill the zygote then, which would let
     escape what hosts have detached.
@@ -125,7 +125,7 @@ class Zygote:
             os.close(life)
 
     def _end_orphans(self) -> bool:
-        """Whether any is left; its end wakes the loop, and by then its own children are the zygote's."""
+        """Ends adopted children; returns True if any still runs. Its end wakes the loop."""
         hosts = {os.getpid(), *self._hosts.values()}
         orphans = [pid for pid in proc.children(os.getpid()) if pid not in hosts]
         proc.send(orphans, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""An agent of the embedded cluster, wired. It imports nothing of the manager, which each agent would keep in memory."""
+"""Builds an agent of the embedded cluster. It imports nothing of the manager, to save memory in each agent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VXLAN_PORT, ENCRYPTED_PORT = 4789, 5789
 
 
 class AgentDaemon:
-    """One agent, configured from the shared configuration at its start."""
+    """Runs an agent that is configured from the shared configuration at its start."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class AgentDaemon:
 
 
 async def plugin_configuration(layout: Layout, agent_id: str) -> dict[str, dict[str, str]]:
-    """Settings of accelerator plugins by name, from ``config/plugins/accelerator/<name>/<key>`` (spec 03-06).
+    """Reads settings of accelerator plugins by name, from ``config/plugins/accelerator/<name>/<key>`` (spec 03-06).
 
     What is set for the node wins over what is set for its resource group and for all.
     """
@@ -76,18 +76,18 @@ async def plugin_configuration(layout: Layout, agent_id: str) -> dict[str, dict[
         entries = await store.get_prefix(PLUGIN_CONFIGURATION, scopes=scopes)
     finally:
         await database.close()
-    found: dict[str, dict[str, str]] = {}
+    configuration: dict[str, dict[str, str]] = {}
     for path, value in entries.items():
         name, _, key = path.removeprefix(PLUGIN_CONFIGURATION + "/").partition("/")
         if name and key and "/" not in key:
-            found.setdefault(name, {})[key.replace("_", "-")] = value
-    return found
+            configuration.setdefault(name, {})[key.replace("_", "-")] = value
+    return configuration
 
 
 def agent_settings(
     agent_id: str, data_dir: Path, *, runtime: str, mock: str | None, shared: Mapping[str, Mapping[str, str]]
 ) -> dict[str, Any]:
-    """The ``agent.toml`` of an embedded agent.
+    """Returns the ``agent.toml`` of an embedded agent.
 
     Args:
         agent_id: its name.

@@ -1,4 +1,4 @@
-"""What agents of one cluster have of their own: a file like ``agent.toml``, or a folder of them."""
+"""Settings of each agent of a cluster: a file like ``agent.toml``, or a folder of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALLOWED = ("allow-compute-plugins", "allowed-compute-plugins", "allow_compute_p
 
 
 def own_settings(place: str | None, agent_id: str) -> dict[str, Any]:
-    """What the file says for this agent; nothing if ``place`` is a folder that has no file for it.
+    """Returns the settings of this agent; empty if ``place`` is a folder that has no file for it.
 
     Args:
         place: a file for every agent, or a folder with a file ``AGENT.toml`` for each that has one; None: nothing.
@@ -32,11 +32,11 @@ def own_settings(place: str | None, agent_id: str) -> dict[str, Any]:
     if place is None:
         return {}
     load_settings(AgentSettings, name="agent", path=path)
-    found = tomllib.loads(path.read_text(encoding="utf-8"))
+    settings = tomllib.loads(path.read_text(encoding="utf-8"))
     for table, key in _OURS:
-        if key in found.get(table, {}):
+        if key in settings.get(table, {}):
             raise InvalidInput(f"{path}: {table}.{key} is what `up` says; leave it out", data={f"{table}.{key}": "set"})
-    return found
+    return settings
 
 
 def check(place: str | None, agents: Iterable[str], *, is_new: bool) -> None:
@@ -51,7 +51,7 @@ def check(place: str | None, agents: Iterable[str], *, is_new: bool) -> None:
 
 
 def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """``own`` over ``base``: tables key by key, anything else as a whole. Allowed plugins are added up."""
+    """Merges ``own`` over ``base``: tables key by key, anything else as a whole. Allowed plugins are added up."""
     result = dict(base)
     for key, value in own.items():
         old = result.get(key)

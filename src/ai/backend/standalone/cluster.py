@@ -1,4 +1,4 @@
-"""Running the cluster until it is told to stop."""
+"""Runs the cluster until it is signalled to stop."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ async def run_cluster(layout: Layout, options: UpOptions, *, ready_fd: int | Non
 
 
 class Sockets(NamedTuple):
-    """Those of the API, and of the storage proxy for clients and for managers."""
+    """The listening sockets of the API, and of the storage proxy for clients and for managers."""
 
     api: socket.socket
     storage: socket.socket
@@ -70,11 +70,11 @@ class Sockets(NamedTuple):
 
 
 def prepare(layout: Layout, options: UpOptions) -> tuple[ClusterFile, Sockets]:
-    """Choose the ports and write down what runs here. A port that was asked for must be free; else another is found."""
+    """Chooses the ports and writes the cluster file. A requested port must be free; otherwise another is chosen."""
     last = read_cluster_file(layout.cluster)
-    wanted = options.port or (last.port if last is not None and last.port else DEFAULT_PORT)
+    port = options.port or (last.port if last is not None and last.port else DEFAULT_PORT)
     try:
-        sock = listen(options.host, wanted)
+        sock = listen(options.host, port)
     except Conflict:
         if options.port is not None:
             raise
@@ -112,7 +112,7 @@ def _port(sock: socket.socket) -> int:
 
 
 def _listen_again(host: str, port: int) -> socket.socket:
-    """On the port of the last time if it is free, so that whoever outlived a daemon finds the next one."""
+    """Listens on the previous port if it is free, so that clients of an earlier daemon reach the next one."""
     try:
         return listen(host, port)
     except Conflict:
@@ -165,7 +165,7 @@ async def _start_separate(stack: AsyncExitStack, layout: Layout, cluster: Cluste
 
 
 async def _wait_ready(layout: Layout, cluster: ClusterFile, stop: asyncio.Event) -> None:
-    """Until every agent is known to the manager and the storage proxy serves, as an outsider sees it.
+    """Waits until every agent is registered and the storage proxy serves, as an outsider sees it.
 
     Raises:
         Unavailable: not within 30 seconds.

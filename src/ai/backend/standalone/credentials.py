@@ -29,15 +29,15 @@ def write_env_file(path: Path, *, endpoint: str, keys: Keys, who: str) -> None:
 
 
 def read_env_file(path: Path) -> Keys | None:
-    """The keypair that an earlier ``up`` wrote; None if the file is gone or holds none."""
+    """Returns the keypair that an earlier ``up`` wrote; None if the file is gone or holds none."""
     try:
         text = path.read_text()
     except FileNotFoundError:
         return None
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for line in text.splitlines():
         name, _, value = line.removeprefix("export ").partition("=")
         if line.startswith("export ") and value:
-            found[name] = shlex.split(value)[0]
-    access_key, secret_key = found.get("BACKEND_ACCESS_KEY"), found.get("BACKEND_SECRET_KEY")
+            variables[name] = shlex.split(value)[0]
+    access_key, secret_key = variables.get("BACKEND_ACCESS_KEY"), variables.get("BACKEND_SECRET_KEY")
     return Keys(access_key=access_key, secret_key=secret_key) if access_key and secret_key else None

@@ -1,4 +1,4 @@
-"""One daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent ID).
+"""Runs a daemon of a separate cluster: python -m ai.backend.standalone.daemon DATA_DIR (storage | manager | agent ID).
 
 Started by ``up --separate`` (or by a test); killed, it may be started again at any time.
 """
@@ -30,7 +30,7 @@ class Daemon(Protocol):
 
 
 def make_keys(layout: Layout, agents: Sequence[str]) -> None:
-    """CURVE keys of manager and agents and the storage proxy's secrets, made once; exactly these agents may connect."""
+    """Makes CURVE keys of manager and agents and the storage proxy's secrets once; only these agents may connect."""
     from ai.backend.standalone.storage_daemon import secret
 
     for name in ("manager", "tokens"):
@@ -80,7 +80,7 @@ def make_agent(layout: Layout, cluster: ClusterFile, agent_id: str) -> Daemon:
 
 
 async def run(daemon: Daemon) -> None:
-    """Until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment."""
+    """Runs until SIGINT, SIGTERM, or the death of the supervisor that is named in the environment."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""The child of ``up --detach``: python -m ai.backend.standalone.detached DATA_DIR OPTIONS READY_FD."""
+"""Runs the child of ``up --detach``: python -m ai.backend.standalone.detached DATA_DIR OPTIONS READY_FD."""
 
 from __future__ import annotations
 

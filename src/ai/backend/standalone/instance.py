@@ -1,4 +1,4 @@
-"""At most one cluster per data directory, and how to find it."""
+"""Allows one cluster per data directory, and tells commands how to reach it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ai.backend.infra.atomic_write import write_atomically
 
 
 class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next ``up`` and other commands need to know of this cluster. Holds no secret."""
+    """Describes this cluster to the next ``up`` and to other commands. Holds no secret."""
 
     version: int = 1
     host: str = "127.0.0.1"
@@ -35,7 +35,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def storage_url(self) -> str:
-        """Where clients send and fetch files."""
+        """The URL at which clients send and fetch files."""
         return self._url(self.storage_port)
 
     def _url(self, port: int) -> str:
@@ -44,7 +44,7 @@ class ClusterFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_cluster_file(path: Path) -> ClusterFile | None:
-    """None if there was no cluster here yet.
+    """Reads the cluster file; None if there was no cluster yet.
 
     Raises:
         InvalidInput: the file is damaged.
@@ -62,7 +62,7 @@ def write_cluster_file(path: Path, cluster: ClusterFile) -> None:
 
 
 def already_runs(root: Path, pid: int | str) -> Conflict:
-    """The error of a second ``up`` on one data directory."""
+    """Returns the error of a second ``up`` on one data directory."""
     return Conflict(
         f"A cluster already runs on {root} (process {pid}). "
         "Use it, stop it with `backend.ai down`, or name another place with --data-dir.",
@@ -71,7 +71,7 @@ def already_runs(root: Path, pid: int | str) -> Conflict:
 
 
 class InstanceLock:
-    """Held while a cluster runs on a data directory. Freed when the process dies, however it dies."""
+    """Locks a data directory while its cluster runs. Freed when the process dies, however it dies."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -101,7 +101,7 @@ class InstanceLock:
 
 
 def running_pid(path: Path) -> int | None:
-    """The process that holds the lock, or None if none does."""
+    """Returns the process that holds the lock, or None if none does."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -117,7 +117,7 @@ def running_pid(path: Path) -> int | None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or a zombie that waits for whoever started it."""
+    """Returns True if a process is gone, or a zombie that waits for its parent."""
     try:
         state = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0]
     except OSError:

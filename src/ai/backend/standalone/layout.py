@@ -1,4 +1,4 @@
-"""Where the embedded cluster keeps everything: one data directory."""
+"""The paths of the embedded cluster in its data directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ai.backend.common.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths below the data directory. Nothing of the cluster lies anywhere else, except cgroups."""
+    """Holds paths below the data directory. Nothing of the cluster lies elsewhere, except cgroups."""
 
     root: Path
 
@@ -33,7 +33,7 @@ class Layout:
 
     @property
     def data_socket(self) -> Path:
-        """In a folder of its own, which is closed to other users (decision 0139)."""
+        """The socket, in a folder that is closed to other users (decision 0139)."""
         return self.root / "link" / "data.sock"
 
     @property
@@ -52,7 +52,7 @@ class Layout:
         return self.root / "agents" / agent_id
 
     def make(self) -> None:
-        """Create the directories, for this user's eyes only.
+        """Creates the directories, readable by this user only.
 
         Raises:
             InvalidInput: the place cannot be used; the message says why.

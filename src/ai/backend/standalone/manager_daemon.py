@@ -1,4 +1,4 @@
-"""The manager of the embedded cluster, wired."""
+"""Builds the manager of the embedded cluster."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEFAULT_USERS = {"admin@local": "administrator", "user@local": "user"}
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; the caller owns it.
+    """Returns a listening socket; the caller owns it.
 
     Raises:
         Conflict: the port is taken or the address is not ours.
@@ -45,7 +45,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class ManagerDaemon:
-    """Manager and its HTTP server on the embedded database.
+    """Runs the manager and its HTTP server on the embedded database.
 
     ``start`` returns once requests are served; sessions left half-way by a former life go on at once.
     """
@@ -63,13 +63,13 @@ class ManagerDaemon:
 
     async def start(self) -> None:
         await self.manager.migrate()
-        await self._tell_of_storage()
+        await self._register_storage()
         await self._bootstrap()
         await self.manager.start()
         await self._endpoint.start(self.manager.reports)
         await serve_on(self._runner, self._sock)
 
-    async def _tell_of_storage(self) -> None:
+    async def _register_storage(self) -> None:
         entries = shared_configuration(self._layout, self._cluster)
         if not entries:
             return
@@ -80,7 +80,7 @@ class ManagerDaemon:
             await store.put_many({"volumes/default_host": HOST})
 
     async def _bootstrap(self) -> None:
-        """Default identities, and env files with their keys, written again if they were lost."""
+        """Creates default identities, and env files with their keys again if they were lost."""
         identity = self.manager.services.identity
         await identity.bootstrap(vfolder_hosts=[HOST] if self._cluster.storage_port else [])
         files = {"admin@local": self._layout.admin_env, "user@local": self._layout.user_env}
@@ -97,7 +97,7 @@ class ManagerDaemon:
         return {"agents": bool(self._endpoint.agents.keys() & set(self.manager.reports.registered))}
 
     async def stop(self) -> None:
-        """Serve no more, end the loops, leave sessions alone. Safe after a failed start."""
+        """Stops serving and the loops; sessions go on. Safe after a failed start."""
         await self._runner.cleanup()
         await self._endpoint.stop()
         await self.manager.stop()
@@ -106,7 +106,7 @@ class ManagerDaemon:
 
 
 def keys_of(layout: Layout) -> tuple[Keys, Keys]:
-    """The user's and the administrator's keys.
+    """Returns the user's and the administrator's keys.
 
     Raises:
         Unavailable: the env files are not there (yet).

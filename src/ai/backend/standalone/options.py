@@ -1,4 +1,4 @@
-"""What `up` was asked for."""
+"""The options of `up`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SESSIONS_GO_ON = "Sessions go on running; the next `backend.ai up` finds them ag
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """None is as in the last ``up`` on this data directory.
+    """The options of ``up``; None means the value of the last ``up`` on this data directory.
 
     Without a last one: port 8091 or any free one, one agent, the process runtime, no mock devices. ``mock`` is a file,
     ``default`` or ``none``. ``agent_config`` is a file, a folder with a file ``AGENT.toml`` for each agent that has
@@ -33,7 +33,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     agent_config: str | None = None
 
     def checked(self) -> UpOptions:
-        """The same with an absolute path, since a detached cluster works elsewhere.
+        """Returns the settings with an absolute path, since a detached cluster works elsewhere.
 
         Raises:
             InvalidInput: the mock file cannot be used, or there is no such configuration of agents.
@@ -48,11 +48,11 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
     def mock_devices(self, last: str | None) -> str | None:
-        """A path, ``default``, or None for no mock devices; ``last`` is what it was last time."""
+        """Returns the path of the mock declaration, ``default``, or None; ``last`` is the previous one."""
         return last if self.mock is None else None if self.mock == NO_MOCK else self.mock
 
     def agent_files(self, last: str | None) -> str | None:
-        """A path, or None for no configuration of their own; ``last`` is what it was last time."""
+        """Returns the path of agents' settings, or None; ``last`` is the previous one."""
         return last if self.agent_config is None else None if self.agent_config == NO_CONFIG else self.agent_config
 
 
@@ -64,20 +64,20 @@ def _check_declaration(path: Path) -> None:
     read_table(path, Declaration)
 
 
-def _place(given: str | None, words: tuple[str, ...], what: str) -> str | None:
-    if given is None or given in words:
-        return given
-    if not Path(given).exists():
-        raise InvalidInput(f"There is no {what} {given}.")
-    return str(Path(given).absolute())
+def _place(path: str | None, words: tuple[str, ...], what: str) -> str | None:
+    if path is None or path in words:
+        return path
+    if not Path(path).exists():
+        raise InvalidInput(f"There is no {what} {path}.")
+    return str(Path(path).absolute())
 
 
 def agent_ids(count: int) -> list[str]:
-    """Stable names, so that the next ``up`` finds the same agents."""
+    """Returns stable ids, so that the next ``up`` starts the same agents."""
     return ["i-local"] if count == 1 else ["i-local", *(f"i-local-{n}" for n in range(2, count + 1))]
 
 
 def agent_place(agent_id: str) -> int:
-    """Which of :func:`agent_ids` it is, from 0; 0 for any other."""
+    """Returns the index in :func:`agent_ids`; 0 for any other id."""
     number = agent_id.removeprefix("i-local-")
     return int(number) - 1 if number.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""The storage proxy of the embedded cluster: one volume in the data directory."""
+"""Builds the storage proxy of the embedded cluster: one volume in the data directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SECRET_BYTES = 32
 
 
 def secret(layout: Layout, name: str) -> str:
-    """A secret of the cluster, made the first time."""
+    """Returns a secret of the cluster, made the first time."""
     path = layout.keys / f"storage-{name}.secret"
     if not path.exists():
         write_atomically(path, secrets.token_hex(_SECRET_BYTES).encode())
@@ -31,7 +31,7 @@ def secret(layout: Layout, name: str) -> str:
 
 
 def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]:
-    """What the manager must know to reach the proxy (spec 03-02); nothing if the cluster has none."""
+    """Returns the configuration by which the manager reaches the proxy (spec 03-02); empty if the cluster has none."""
     if not cluster.storage_port:
         return {}
     place = f"volumes/proxies/{PROXY}"
@@ -44,7 +44,7 @@ def shared_configuration(layout: Layout, cluster: ClusterFile) -> dict[str, str]
 
 
 def settings(layout: Layout, cluster: ClusterFile) -> StorageSettings:
-    """Its settings. As root, files belong to the user that sessions run as.
+    """Returns the proxy's settings. As root, files belong to the user that sessions run as.
 
     What a ``storage-proxy.toml`` in the data directory says besides (more volumes, ``[artifacts]``) is added.
 
@@ -78,7 +78,7 @@ def volume_path(layout: Layout) -> Path:
 
 
 class StorageDaemon:
-    """The proxy on its two sockets; None binds the ports that the cluster file names."""
+    """Runs the proxy on its two sockets; None binds the ports that the cluster file names."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Daemons in processes of their own: started, watched, started again when they die."""
+"""Starts daemons in processes of their own, and restarts them when they die."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Supervisor:
 
     @property
     def pids(self) -> Mapping[str, int]:
-        """The process of each daemon that runs now."""
+        """The process id of each running daemon."""
         return {name: p.pid for name, p in self._processes.items() if p.returncode is None}
 
     def start(self) -> None:
@@ -43,7 +43,7 @@ class Supervisor:
             self._tasks[name] = asyncio.create_task(self._keep(name), name=f"supervise {name}")
 
     async def stop(self) -> None:
-        """SIGTERM to each, the last started first; SIGKILL after the grace."""
+        """Sends SIGTERM to each, the last started first, and SIGKILL after the grace."""
         for name in reversed(self._commands):
             if (task := self._tasks.pop(name, None)) is not None:
                 task.cancel()
@@ -86,5 +86,5 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def daemon_command(data_dir: Path, daemon: str, *arguments: str) -> list[str]:
-    """How one daemon of the embedded cluster is started by itself."""
+    """Returns the command that starts a daemon of the embedded cluster by itself."""
     return [sys.executable, "-m", "ai.backend.standalone.daemon", str(data_dir), daemon, *arguments]

@@ -39,7 +39,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def told(answer: Callable[[], Awaitable[dict[str, Any]]], capsys: pytest.CaptureFixture[str]) -> str:
-    async with announcements.announcing(SimpleNamespace(Manager=SimpleNamespace(get_announcement=answer))):  # type: ignore[arg-type]  # all that is asked of it
+    async with announcements.with_announcements(SimpleNamespace(Manager=SimpleNamespace(get_announcement=answer))):  # type: ignore[arg-type]  # all that is asked of it
         await asyncio.sleep(0)
     return capsys.readouterr().err
 

@@ -20,7 +20,7 @@ from ai.backend.cli.session.ps import image_name
 def test_no_terminal_obeys_what_others_wrote(capsys: pytest.CaptureFixture[str]) -> None:
     screen, text = Screen(), "a\x1b]0;b\x07\r\nc\x9b1m"
     screen.say(text)
-    screen.note(text)
+    screen.inform(text)
     screen.facts([("name", text)])
     screen.error(text)
     printed = "".join(capsys.readouterr())
@@ -37,9 +37,9 @@ def test_devices_are_told_on_one_line() -> None:
 def test_people_and_programs_get_different_things(capsys: pytest.CaptureFixture[str]) -> None:
     person, program = Screen(), Screen(OutputMode.JSON)
     person.say("result")
-    person.note("meanwhile")
+    person.inform("meanwhile")
     program.say("result")
-    program.note("meanwhile")
+    program.inform("meanwhile")
     program.json({"a": 1})
     printed = capsys.readouterr()
     assert printed.err == "meanwhile\n"
@@ -56,7 +56,7 @@ def test_an_error_is_one_line_and_a_document_for_programs(capsys: pytest.Capture
 
 def test_a_muted_screen_still_tells_results(capsys: pytest.CaptureFixture[str]) -> None:
     screen = MutedScreen()
-    screen.note("meanwhile")
+    screen.inform("meanwhile")
     screen.say("result")
     assert capsys.readouterr() == ("result\n", "")
     assert screen.is_quiet
@@ -168,7 +168,7 @@ def test_texts_of_users_are_printed_literally_on_a_terminal(terminal: Terminal, 
         screen.facts([(HOSTILE, HOSTILE), ("lines", f"{HOSTILE}\n{HOSTILE}")])
         screen.render(make_panel("Announcement", HOSTILE))
         screen.say(HOSTILE)
-        screen.note(HOSTILE)
+        screen.inform(HOSTILE)
         screen.error(HOSTILE)
     printed = terminal.getvalue()
     styles = re.compile(r"\x1b\[[0-9;]*m")

@@ -1,4 +1,4 @@
-"""What Linux says about cores: affinity, NUMA nodes, use."""
+"""Reads the CPU affinity, NUMA nodes and usage of cores from Linux."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CPU = re.compile(r"cpu(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Since boot, in seconds."""
+    """The times of a core since boot, in seconds."""
 
     busy: float
     total: float
@@ -30,11 +30,11 @@ class CpuHost:
         self._cores = cores
 
     def cores(self) -> list[int]:
-        """The cores that this process, and with it every workload, may use."""
+        """Returns the cores that this process, and with it every workload, may use."""
         return sorted(os.sched_getaffinity(0) if self._cores is None else self._cores)
 
     def numa_node(self, core: int) -> int | None:
-        """None where the kernel has no NUMA support."""
+        """Returns the NUMA node of a core; None where the kernel has no NUMA support."""
         folder = self._sys / f"devices/system/cpu/cpu{core}"
         if not folder.is_dir():
             return None
@@ -49,13 +49,13 @@ class CpuHost:
         return match[1].strip() if match else None
 
     def times(self) -> dict[int, CpuTimes]:
-        """Use of every core; empty if it cannot be read."""
+        """Returns the times of every core; empty if they cannot be read."""
         try:
             text = (self._proc / "stat").read_text(encoding="ascii")
         except OSError:
             return {}
         ticks = os.sysconf("SC_CLK_TCK")
-        found: dict[int, CpuTimes] = {}
+        by_core: dict[int, CpuTimes] = {}
         for line in text.splitlines():
             name, *fields = line.split()
             match = _CPU.fullmatch(name) if name.startswith("cpu") else None
@@ -64,5 +64,5 @@ class CpuHost:
             # user nice system idle iowait irq softirq steal; guest time is part of user time
             values = [int(f) / ticks for f in fields[:8]]
             total = sum(values)
-            found[int(match[1])] = CpuTimes(busy=total - values[3] - values[4], total=total)
-        return found
+            by_core[int(match[1])] = CpuTimes(busy=total - values[3] - values[4], total=total)
+        return by_core

@@ -59,7 +59,7 @@ class CPUHook(AbstractLifecycleHook):
 
 
 class CPUPlugin(AbstractComputePlugin):
-    """Cores of the node."""
+    """Serves the cores of the node."""
 
     key: ClassVar[DeviceName] = DeviceName("cpu")
     version: ClassVar[str] = "1"

@@ -1,4 +1,4 @@
-"""What NVML and the node say about GPUs and their MIG instances, as plain values."""
+"""Reads GPUs and their MIG instances from NVML and the node into plain values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """What does not change while the driver runs. Sizes in bytes, bandwidth in GiB/s, clocks in Hz."""
+    """Holds the constant properties of a GPU. Sizes in bytes, bandwidth in GiB/s, clocks in Hz."""
 
     uuid: str
     name: str
@@ -59,7 +59,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigInstance:
-    """A compute instance of a GPU instance: what CUDA sees as a device."""
+    """A compute instance of a GPU instance, which CUDA sees as a device."""
 
     uuid: str
     parent: Gpu
@@ -72,7 +72,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One reading of the node. ``faults`` are of GPUs that answered before or answer only in part, by UUID; ``away``
+    """A reading of the node. ``faults`` are of GPUs that answered before or answer only in part, by UUID; ``away``
     are those of them that are lost. ``unreadable`` are GPUs that have not even told who they are."""
 
     gpus: tuple[Gpu, ...] = ()
@@ -89,7 +89,7 @@ class Node:
 
 
 def pci_address(info: dict[str, object]) -> str:
-    """As in sysfs: ``0000:3b:00.0``."""
+    """Formats a PCI address as sysfs does: ``0000:3b:00.0``."""
     return f"{info['domain']:04x}:{info['bus']:02x}:{info['device']:02x}.0"
 
 
@@ -97,9 +97,9 @@ def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
     """Raises NvmlFailure."""
     address = pci_address(nvml.ask("nvmlDeviceGetPciInfo", uuid))
     capability = optional(nvml, "nvmlDeviceGetCudaComputeCapability", uuid)
-    found = (int(capability[0]), int(capability[1])) if capability else None
+    compute_capability = (int(capability[0]), int(capability[1])) if capability else None
     cores = optional(nvml, "nvmlDeviceGetNumGpuCores", uuid)
-    of_kind = tables.generation(found) if found else None
+    of_kind = tables.generation(compute_capability) if compute_capability else None
     width = optional(nvml, "nvmlDeviceGetMemoryBusWidth", uuid)
     clock = optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _MEMORY_CLOCK)
     sm_clock = optional(nvml, "nvmlDeviceGetMaxClockInfo", uuid, _SM_CLOCK)
@@ -114,7 +114,7 @@ def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
         memory_size=int(nvml.ask("nvmlDeviceGetMemoryInfo", uuid)["total"]),
         processors=int(cores) // of_kind.cores_per_sm if cores and of_kind else 0,
         cores=cores,
-        capability=found,
+        capability=compute_capability,
         # Two transfers a clock, of GDDR and HBM alike in the way that NVML counts clocks.
         bandwidth=int(width) / 8 * int(clock) * 1e6 * 2 / 2**30 if width and clock else None,
         max_sm_clock=sm_clock * 1e6 if sm_clock else None,
@@ -123,7 +123,7 @@ def read_gpu(nvml: Nvml, host: Host, uuid: str) -> Gpu:
 
 
 def _max_instances(nvml: Nvml, uuid: str) -> int:
-    """NVML counts none while the MIG mode is off: then the most that any GPU has, if this one has the mode at all."""
+    """Returns how many instances fit; while the MIG mode is off, the most that any GPU has if this one has the mode."""
     count = int(optional(nvml, "nvmlDeviceGetMaxMigDeviceCount", uuid) or 0)
     return count or (MAX_MIG_INSTANCES if optional(nvml, "nvmlDeviceGetMigMode", uuid) is not None else 0)
 
@@ -142,7 +142,7 @@ def memory_gb(memory_size: int, total: int) -> int:
 
 def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
     """The MIG instances of a GPU, by their places. Raises NvmlFailure if the GPU is lost."""
-    found: list[MigInstance] = []
+    instances: list[MigInstance] = []
     for place in range(gpu.max_instances):
         uuid = optional(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", gpu.uuid, place)
         if uuid is None:
@@ -158,7 +158,7 @@ def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
         memory = int(attributes["memorySizeMB"]) * 2**20
         name = _MIG_NAME.search(str(optional(nvml, "nvmlDeviceGetName", uuid) or ""))
         computed = f"{attributes['gpuInstanceSliceCount']}g.{memory_gb(memory, gpu.memory_size)}gb"
-        found.append(
+        instances.append(
             MigInstance(
                 uuid=str(uuid),
                 parent=gpu,
@@ -169,12 +169,12 @@ def read_instances(nvml: Nvml, gpu: Gpu) -> list[MigInstance]:
                 processors=int(attributes["multiprocessorCount"]),
             )
         )
-    return found
+    return instances
 
 
 def read_profiles(nvml: Nvml, gpu: Gpu) -> list[Profile]:
-    """What the GPU can be cut into; empty where it cannot, or is not in MIG mode and does not say."""
-    found: dict[str, Profile] = {}
+    """Lists the MIG profiles of a GPU; empty if it has none, or is not in MIG mode and does not list them."""
+    by_name: dict[str, Profile] = {}
     for kind in range(MAX_PROFILES):
         info = optional(nvml, "nvmlDeviceGetGpuInstanceProfileInfo", gpu.uuid, kind)
         if info is None:
@@ -189,12 +189,12 @@ def read_profiles(nvml: Nvml, gpu: Gpu) -> list[Profile]:
             processors=int(info["multiprocessorCount"]),
             instances=int(info["instanceCount"]),
         )
-        found.setdefault(name, profile)
-    return list(found.values())
+        by_name.setdefault(name, profile)
+    return list(by_name.values())
 
 
 def slice_name(profile: str) -> str:
-    """``1g.10gb`` -> ``10g``: how the slot's name says the size (spec 03-06)."""
+    """Returns the size in a slot's name (spec 03-06): ``1g.10gb`` -> ``10g``."""
     match = _MIG_MEMORY.search(profile)
     return f"{match[1]}g" if match else re.sub(r"[^a-z0-9_-]", "-", profile.lower())
 
@@ -206,8 +206,8 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
     Raises:
         NvmlFailure: the library is not usable.
     """
-    known = {gpu.uuid: gpu for gpu in previous.gpus}
-    faults = dict.fromkeys(known, "")
+    by_uuid = {gpu.uuid: gpu for gpu in previous.gpus}
+    faults = dict.fromkeys(by_uuid, "")
     away: set[str] = set()
     unreadable: list[str] = []
     mig: set[str] = set()
@@ -218,7 +218,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
             uuid = str(nvml.ask("nvmlDeviceGetHandleByIndex", index))
             if uuid in mask:
                 continue
-            gpu = known[uuid] = known.get(uuid) or read_gpu(nvml, host, uuid)
+            gpu = by_uuid[uuid] = by_uuid.get(uuid) or read_gpu(nvml, host, uuid)
             if is_in_mig_mode(nvml, uuid):
                 instances += (i for i in read_instances(nvml, gpu) if i.uuid not in mask)
                 mig.add(uuid)
@@ -226,7 +226,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
         except NvmlFailure as e:
             if e.code in LIBRARY_FAILURES:
                 raise
-            if uuid in known:
+            if uuid in by_uuid:
                 faults[uuid] = str(e)
                 away |= {uuid} if e.code in DEVICE_FAILURES else set()
             else:
@@ -235,7 +235,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
     for uuid in missing:
         faults[uuid] = _why_away(nvml, uuid)
     return Node(
-        gpus=tuple(sorted(known.values(), key=lambda g: g.pci_address)),
+        gpus=tuple(sorted(by_uuid.values(), key=lambda g: g.pci_address)),
         mig_gpus=frozenset(mig | (previous.mig_gpus & faults.keys())),
         instances=tuple(
             sorted(
@@ -251,7 +251,7 @@ def read_node(nvml: Nvml, host: Host, previous: Node, mask: Collection[str] = ()
 
 
 def _why_away(nvml: Nvml, uuid: str) -> str:
-    """Why a GPU is not among those that answer; asked by its UUID, since its index may be another's by now."""
+    """Returns why a GPU does not answer; asked by its UUID, since its index may be another's by now."""
     try:
         nvml.ask("nvmlDeviceGetMemoryInfo", uuid)
     except NvmlFailure as e:

@@ -1,4 +1,4 @@
-"""Whether a GPU can be used: what it says of itself now, and critical errors that were heard since its last reset."""
+"""Determines the health of GPUs from their present state and from critical errors since the last reset."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ UNCORRECTABLE, VOLATILE = 1, 0
 
 
 def ecc_errors(nvml: Nvml, uuid: str) -> int | None:
-    """Uncorrectable errors since the last reset; None without ECC."""
+    """Returns the number of uncorrectable errors since the last reset; None without ECC."""
     count = optional(nvml, "nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE)
     return None if count is None else int(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What a GPU says of itself. ``fault`` is empty if nothing is wrong; ``energy`` in millijoules since the reset;
-    ``away`` if it is lost, not if it only fails to answer."""
+    """Holds the present state of a GPU.
+
+    ``fault`` is empty if nothing is wrong; ``energy`` is in millijoules since the reset; ``away`` is set if the GPU is
+    lost, not if it only fails to answer.
+    """
 
     fault: str = ""
     away: bool = False
@@ -65,7 +68,7 @@ def xid_text(xid: int) -> str:
 
 @dataclass(slots=True)
 class Latch:
-    """Critical errors that were heard of, until the GPU was reset.
+    """Remembers critical errors until the GPU is reset.
 
     A reset shows in that the GPU was lost and answers again, or in that its energy counter went back; an instance that
     is gone takes its errors along. Nothing here survives the process: after a restart only what the GPUs say of
@@ -78,8 +81,8 @@ class Latch:
     _energy: dict[str, int] = field(default_factory=dict)
     _away: set[str] = field(default_factory=set)
 
-    def hear(self, event: NvmlEvent) -> str:
-        """Take in an event; what it says of the device, empty if that can go on."""
+    def on_event(self, event: NvmlEvent) -> str:
+        """Records an event and returns the fault of the device; empty if it can go on."""
         if event.kind != XID_CRITICAL:
             return "uncorrectable memory errors"  # which the device counts itself
         self.last_xid[event.uuid] = event.value
@@ -90,14 +93,14 @@ class Latch:
         self._faults.setdefault(event.uuid, {}).setdefault(event.gpu_instance, reason)
         return reason
 
-    def see(self, uuid: str, said: Account, gpu_instances: Collection[int]) -> None:
-        """Take in one reading; forget the faults of a GPU that was reset."""
-        if said.away:
+    def see(self, uuid: str, account: Account, gpu_instances: Collection[int]) -> None:
+        """Records a reading; forgets the faults of a GPU that was reset."""
+        if account.away:
             self._away.add(uuid)
             return
-        if said.fault and said.energy is None:
+        if account.fault and account.energy is None:
             return  # it did not answer: that tells nothing of a reset
-        energy = said.energy
+        energy = account.energy
         before = self._energy.get(uuid)
         if uuid in self._away or (before is not None and energy is not None and energy < before):
             self._faults.pop(uuid, None)
@@ -108,29 +111,29 @@ class Latch:
             self._energy[uuid] = energy
 
     def fault(self, uuid: str, gpu_instance: int | None = None) -> str:
-        """What holds the whole GPU out of use, or this instance of it."""
+        """Returns the recorded fault of the whole GPU, or of the instance; empty if there is none."""
         faults = self._faults.get(uuid, {})
         return faults.get(None) or (faults.get(gpu_instance, "") if gpu_instance is not None else "")
 
 
 def faults_of(nvml: Nvml, node: Node, latch: Latch, tolerated_ecc_errors: int) -> dict[str, str]:
-    """UUID of a GPU or MIG instance -> what is wrong with it; healthy ones are absent.
+    """Maps the UUID of a faulty GPU or MIG instance to its fault.
 
     An instance shares the fate of its GPU; a GPU does not share that of an instance.
     """
-    found: dict[str, str] = {}
+    by_device: dict[str, str] = {}
     for gpu in node.gpus:
         lost = node.faults.get(gpu.uuid)
         if lost is None:
-            said = account_of(nvml, gpu, tolerated_ecc_errors)
+            account = account_of(nvml, gpu, tolerated_ecc_errors)
         else:
-            said = Account(fault=lost, away=gpu.uuid in node.away)
-        latch.see(gpu.uuid, said, {i.gpu_instance for i in node.instances if i.parent.uuid == gpu.uuid})
-        reason = said.fault or latch.fault(gpu.uuid)
+            account = Account(fault=lost, away=gpu.uuid in node.away)
+        latch.see(gpu.uuid, account, {i.gpu_instance for i in node.instances if i.parent.uuid == gpu.uuid})
+        reason = account.fault or latch.fault(gpu.uuid)
         if reason:
-            found[gpu.uuid] = reason
+            by_device[gpu.uuid] = reason
     for instance in node.instances:
-        reason = found.get(instance.parent.uuid) or latch.fault(instance.parent.uuid, instance.gpu_instance)
+        reason = by_device.get(instance.parent.uuid) or latch.fault(instance.parent.uuid, instance.gpu_instance)
         if reason:
-            found[instance.uuid] = reason
-    return found
+            by_device[instance.uuid] = reason
+    return by_device

@@ -1,4 +1,4 @@
-"""What the plugin reads of the node beside NVML: small files, device files, the driver's libraries."""
+"""Reads files, device files and libraries of the driver on this node."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ _LINE = re.compile(r"\s*(\S+) \(([^)]*)\) => (\S+)")
 
 
 class Host(Protocol):
-    """Every call may block."""
+    """The port to the node. Every call may block."""
 
     def read(self, path: str) -> str | None:
-        """The text of a small file, None if there is none."""
+        """Returns the text of a small file, None if there is none."""
         ...
 
     def exists(self, path: str) -> bool: ...
 
     def closed_group(self, path: str) -> int | None:
-        """The group that a device file is open to, where it is not open to everybody."""
+        """Returns the group that a device file is open to, where it is not open to everybody."""
         ...
 
     def loader_cache(self) -> Mapping[str, str]:
-        """Library name -> path, of this machine's own kind of programs, as the loader would choose."""
+        """Maps library names of this machine's architecture to paths, as the loader would choose."""
         ...
 
     def resolve(self, path: str) -> str:
-        """The path without symbolic links."""
+        """Returns the path without symbolic links."""
         ...
 
     def program(self, name: str) -> str | None:
-        """The path of a program of the system."""
+        """Returns the path of a program of the system."""
         ...
 
 
 class LinuxHost:
-    """This machine."""
+    """Implements the port on this machine."""
 
     def read(self, path: str) -> str | None:
         try:
@@ -55,10 +55,10 @@ class LinuxHost:
 
     def closed_group(self, path: str) -> int | None:
         try:
-            found = Path(path).stat()
+            status = Path(path).stat()
         except OSError:
             return None
-        return found.st_gid if not found.st_mode & stat.S_IROTH and found.st_mode & stat.S_IRGRP else None
+        return status.st_gid if not status.st_mode & stat.S_IROTH and status.st_mode & stat.S_IRGRP else None
 
     def loader_cache(self) -> Mapping[str, str]:
         command = next((c for c in _LDCONFIG if self.exists(c)), "ldconfig")
@@ -76,11 +76,11 @@ class LinuxHost:
 
 
 def parse_loader_cache(text: str, machine: str) -> dict[str, str]:
-    """The output of ``ldconfig -p``; of two entries of one name the first counts, as for the loader."""
-    wanted = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(machine, "")
-    found: dict[str, str] = {}
+    """Returns the output of ``ldconfig -p``; of two entries of one name the first counts, as for the loader."""
+    architecture = {"x86_64": "x86-64", "aarch64": "AArch64"}.get(machine, "")
+    libraries: dict[str, str] = {}
     for line in text.splitlines():
         match = _LINE.fullmatch(line)
-        if match and wanted in match[2]:
-            found.setdefault(match[1], match[3])
-    return found
+        if match and architecture in match[2]:
+            libraries.setdefault(match[1], match[3])
+    return libraries

@@ -1,4 +1,4 @@
-"""GPUs and MIG instances as the platform's devices and slots."""
+"""Converts GPUs and MIG instances to the platform's devices and slots."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def mig_slot(profile: str) -> SlotName:
 
 
 def displays(instances: Iterable[MigInstance], profiles: Iterable[Profile]) -> list[SlotDisplay]:
-    """Every slot that the node can offer."""
+    """Returns every slot that the node can offer."""
     whole = SlotDisplay(
         slot_name=DEVICE,
         slot_type=SlotType.COUNT,
@@ -102,7 +102,7 @@ def _size(name: str) -> tuple[int, str]:
 
 
 def share_amount(gpu: Gpu, settings: CudaSettings) -> Decimal:
-    """How many shares a GPU is: what is the scarcer of memory and multiprocessors counts (spec 03-06)."""
+    """Returns the number of shares of a GPU: the scarcer of memory and multiprocessors counts (spec 03-06)."""
     memory = Decimal(max(0, gpu.memory_size - settings.reserved_memory)) / settings.unit_mem
     amount = min(memory, Decimal(gpu.processors) / settings.unit_proc) if gpu.processors else memory
     return amount // settings.quantum_size * settings.quantum_size
@@ -132,11 +132,11 @@ def devices(
     links: Mapping[str, tuple[DeviceLink, ...]],
     faults: Mapping[str, str],
 ) -> list[ComputeDevice]:
-    """Each GPU, followed by its instances. ``versions`` are the variant properties of the whole node."""
-    found: list[ComputeDevice] = []
+    """Returns each GPU, followed by its instances. ``versions`` are the variant properties of the whole node."""
+    result: list[ComputeDevice] = []
     for gpu in node.gpus:
         in_mig_mode = gpu.uuid in node.mig_gpus
-        found.append(
+        result.append(
             ComputeDevice(
                 device_name=KEY,
                 device_id=DeviceId(gpu.uuid),
@@ -160,8 +160,8 @@ def devices(
                 slots=gpu_slots(gpu, settings, in_mig_mode=in_mig_mode),
             )
         )
-        found += (_instance(i, versions, faults) for i in node.instances if i.parent.uuid == gpu.uuid)
-    return found
+        result += (_instance(i, versions, faults) for i in node.instances if i.parent.uuid == gpu.uuid)
+    return result
 
 
 def _instance(instance: MigInstance, versions: Mapping[str, str], faults: Mapping[str, str]) -> ComputeDevice:
@@ -239,8 +239,8 @@ def variants(gpu: Gpu, versions: Mapping[str, str], *, can_be_cut: bool) -> tupl
 
 
 def parts_held(
-    held: Mapping[DeviceId, Decimal], slot: SlotName, found: Sequence[ComputeDevice]
+    held: Mapping[DeviceId, Decimal], slot: SlotName, listed: Sequence[ComputeDevice]
 ) -> dict[DeviceId, Decimal]:
-    """Device -> the part of it that an amount of a slot is, 1 being all of it; unknown devices are left out."""
-    amounts = {d.device_id: s.amount for d in found for s in d.slots if s.slot_name == slot}
+    """Maps devices to the held part, 1 being all of the device; unknown devices are left out."""
+    amounts = {d.device_id: s.amount for d in listed for s in d.slots if s.slot_name == slot}
     return {d: quantity / amounts[d] for d, quantity in held.items() if amounts.get(d)}

@@ -1,4 +1,4 @@
-"""NVML itself, through NVIDIA's own binding: the package ``nvidia-ml-py``, module ``pynvml``."""
+"""Implements the port to NVML by NVIDIA's own binding: the package ``nvidia-ml-py``, module ``pynvml``."""
 
 from __future__ import annotations
 
@@ -90,16 +90,16 @@ class NvmlLibrary:
             raise
 
     def _spanning_profile(self, instance: Any) -> int:
-        """The id of the largest profile that fits the instance: the whole of it."""
+        """Returns the id of the largest profile that fits the instance: the whole of it."""
         nvml = self._nvml
-        found: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for profile in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
             with contextlib.suppress(NvmlFailure), _failures(nvml, "nvmlGpuInstanceGetComputeInstanceProfileInfo"):
                 info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, profile, 0)
-                found.setdefault(int(info.sliceCount), int(info.id))
-        if not found:
+                sizes.setdefault(int(info.sliceCount), int(info.id))
+        if not sizes:
             raise NvmlFailure(Code.NOT_SUPPORTED, "nvmlGpuInstanceGetComputeInstanceProfileInfo")
-        return found[max(found)]
+        return sizes[max(sizes)]
 
     def destroy_instance(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
         nvml = self._nvml
@@ -125,8 +125,8 @@ class NvmlLibrary:
         for uuid in uuids:
             with contextlib.suppress(NvmlFailure), _failures(nvml, "nvmlDeviceRegisterEvents"):
                 handle = self._handle(uuid)
-                wanted = nvml.nvmlDeviceGetSupportedEventTypes(handle) & (XID_CRITICAL | DOUBLE_BIT_ECC)
-                nvml.nvmlDeviceRegisterEvents(handle, wanted, chosen)
+                event_types = nvml.nvmlDeviceGetSupportedEventTypes(handle) & (XID_CRITICAL | DOUBLE_BIT_ECC)
+                nvml.nvmlDeviceRegisterEvents(handle, event_types, chosen)
                 registered += 1
         return LibraryEvents(nvml, chosen, registered)
 
@@ -161,7 +161,7 @@ class LibraryEvents:
 
 @contextlib.contextmanager
 def _failures(nvml: ModuleType, function: str) -> Iterator[None]:
-    """The binding's errors as ours."""
+    """Translates the binding's errors to NvmlFailure."""
     try:
         yield
     except nvml.NVMLError as e:
@@ -175,7 +175,7 @@ def _text(value: str | bytes) -> str:
 
 
 def plain(answer: Any) -> Any:
-    """An answer of the binding as a JSON value: structures become objects without their pointers."""
+    """Returns an answer of the binding as a JSON value: structures become objects without their pointers."""
     if answer is None or isinstance(answer, bool | int | float | str):
         return answer
     if isinstance(answer, bytes):

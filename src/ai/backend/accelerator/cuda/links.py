@@ -1,4 +1,4 @@
-"""How GPUs reach each other: NVLink, straight or through a switch, else the nearest common place on the PCI tree."""
+"""Determines how GPUs are linked: NVLink, directly or by a switch, else the nearest common place on the PCI tree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _NvLinks:
 
 
 def read_links(nvml: Nvml, gpus: Sequence[Gpu]) -> dict[str, tuple[DeviceLink, ...]]:
-    """UUID -> links to every other GPU. Bandwidth is of one direction, only known for NVLink.
+    """Maps UUIDs to links to every other GPU. Bandwidth is of one direction, only known for NVLink.
 
     Through a switch any two GPUs have the bandwidth of all links of the one that has fewer.
     """
@@ -60,7 +60,7 @@ def _link(peer: Gpu, kind: LinkKind, speed: float) -> DeviceLink:
 
 
 def _ask(nvml: Nvml, function: str, *arguments: str | int) -> object:
-    """None also where the GPU is lost: links are not where that is told."""
+    """Calls NVML; None also where the GPU is lost, which is reported as its health."""
     try:
         return optional(nvml, function, *arguments)
     except NvmlFailure:
@@ -79,8 +79,8 @@ def _nvlinks(nvml: Nvml, gpu: Gpu, addresses: AbstractSet[str]) -> _NvLinks:
         if state != _ACTIVE:
             continue
         version = _ask(nvml, "nvmlDeviceGetNvLinkVersion", gpu.uuid, number)
-        known = tables.NVLINK_GB_S.get(version, tables.NVLINK_GB_S[5]) if isinstance(version, int) else 0.0
-        speed = known * 1e9 / 2**30
+        nominal = tables.NVLINK_GB_S.get(version, tables.NVLINK_GB_S[5]) if isinstance(version, int) else 0.0
+        speed = nominal * 1e9 / 2**30
         remote = _ask(nvml, "nvmlDeviceGetNvLinkRemoteDeviceType", gpu.uuid, number)
         info = _ask(nvml, "nvmlDeviceGetNvLinkRemotePciInfo", gpu.uuid, number)
         address = pci_address(info) if isinstance(info, dict) else ""

@@ -1,4 +1,4 @@
-"""What GPUs, workloads and processes use."""
+"""Metrics of GPUs, workloads and processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def measurement(
     kind: MetricKind = MetricKind.GAUGE,
     stats: frozenset[str] = _STATS,
 ) -> Measurement:
-    """One value of a metric of the table. A capacity below the value is widened: shares are limited on paper only."""
+    """Returns a measurement of a metric of the table. Raises a capacity below the value to it."""
     metric = METRICS[key]
     return Measurement(
         key=key,
@@ -43,7 +43,7 @@ def measurement(
 
 @dataclass(slots=True)
 class Use:
-    """What processes use of one device: bytes, and percent of its time where it tells, by process id."""
+    """Holds what processes use of a device: bytes, and percent of its time if available, by process id."""
 
     memory: dict[int, int]
     time: dict[int, float] | None
@@ -51,13 +51,13 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """Asks NVML at the Unix time ``at``."""
+    """Reads metrics from NVML at the Unix time ``at``."""
 
     nvml: Nvml
     at: float
 
     def _ask(self, function: str, *arguments: str | int) -> object:
-        """None also where the device is lost: that is told as its health."""
+        """Calls NVML; None also where the device is lost, which is reported as its health."""
         try:
             return optional(self.nvml, function, *arguments)
         except NvmlFailure as e:
@@ -70,7 +70,7 @@ class Meter:
         return float(answer) if isinstance(answer, int | float) else None
 
     def memory(self, uuid: str) -> tuple[float, float] | None:
-        """Used and total bytes."""
+        """Returns used and total bytes."""
         answer = self._ask("nvmlDeviceGetMemoryInfo", uuid)
         return (float(answer["used"]), float(answer["total"])) if isinstance(answer, dict) else None
 
@@ -81,43 +81,43 @@ class Meter:
 
     def gpu(self, gpu: Gpu, last_xid: int) -> list[Measurement]:
         uuid = gpu.uuid
-        found: list[Measurement] = self._both(uuid)
+        measurements: list[Measurement] = self._both(uuid)
         power = self._number("nvmlDeviceGetPowerUsage", uuid)
         if power is not None:
             limit = self._number("nvmlDeviceGetEnforcedPowerLimit", uuid)
-            found.append(measurement("cuda_power", power / 1e3, limit / 1e3 if limit else None, uuid))
+            measurements.append(measurement("cuda_power", power / 1e3, limit / 1e3 if limit else None, uuid))
         temperature = self._number("nvmlDeviceGetTemperature", uuid, _TEMPERATURE)
         if temperature is not None:
-            found.append(measurement("cuda_temperature", temperature, None, uuid))
+            measurements.append(measurement("cuda_temperature", temperature, None, uuid))
         clock = self._number("nvmlDeviceGetClockInfo", uuid, _SM_CLOCK)
         if clock is not None:
-            found.append(measurement("cuda_sm_clock", clock * 1e6, gpu.max_sm_clock, uuid))
+            measurements.append(measurement("cuda_sm_clock", clock * 1e6, gpu.max_sm_clock, uuid))
         energy = self._number("nvmlDeviceGetTotalEnergyConsumption", uuid)
         if energy is not None:
             kind, none = MetricKind.ACCUMULATED, frozenset[str]()
-            found.append(measurement("cuda_energy", energy / 1e3, None, uuid, kind, none))
+            measurements.append(measurement("cuda_energy", energy / 1e3, None, uuid, kind, none))
         errors = self._number("nvmlDeviceGetTotalEccErrors", uuid, UNCORRECTABLE, VOLATILE)
         if errors is not None:
-            found.append(measurement("cuda_ecc_errors", errors, None, uuid, stats=frozenset({"max"})))
-        found.append(measurement("cuda_xid", last_xid, None, uuid, stats=frozenset()))
-        return found
+            measurements.append(measurement("cuda_ecc_errors", errors, None, uuid, stats=frozenset({"max"})))
+        measurements.append(measurement("cuda_xid", last_xid, None, uuid, stats=frozenset()))
+        return measurements
 
     def _both(self, uuid: str) -> list[Measurement]:
-        found: list[Measurement] = []
+        measurements: list[Measurement] = []
         memory, utilization = self.memory(uuid), self.utilization(uuid)
         if memory is not None:
-            found.append(measurement("cuda_mem", memory[0], memory[1], uuid))
+            measurements.append(measurement("cuda_mem", memory[0], memory[1], uuid))
         if utilization is not None:
-            found.append(measurement("cuda_util", utilization[0], 100.0, uuid))
-            found.append(measurement("cuda_mem_util", utilization[1], 100.0, uuid))
-        return found
+            measurements.append(measurement("cuda_util", utilization[0], 100.0, uuid))
+            measurements.append(measurement("cuda_mem_util", utilization[1], 100.0, uuid))
+        return measurements
 
     def node(self, node: Node, last_xids: Mapping[str, int]) -> list[Measurement]:
-        """Of every GPU. One in MIG mode speaks for its instances."""
+        """Returns the measurements of every GPU. One in MIG mode reports its instances."""
         return [m for gpu in node.gpus for m in self.gpu(gpu, last_xids.get(gpu.uuid, 0))]
 
     def use(self, uuid: str) -> Use | None:
-        """What processes use of a GPU or MIG instance; None if NVML does not tell (another user's, no permission)."""
+        """Returns what processes use of a GPU or MIG instance; None if NVML refuses (another user's, no permission)."""
         running = self._ask("nvmlDeviceGetComputeRunningProcesses", uuid)
         if not isinstance(running, list):
             return None
@@ -125,7 +125,7 @@ class Meter:
         return Use(memory=memory, time=self._time(uuid))
 
     def _time(self, uuid: str) -> dict[int, float] | None:
-        """By process, of its latest sample. NVML finds none where nothing ran, and has none of MIG instances."""
+        """Returns the time of each process in its latest sample. NVML has none of MIG instances."""
         try:
             samples = self.nvml.ask("nvmlDeviceGetProcessUtilization", uuid, int((self.at - _SAMPLES_S) * 1e6))
         except NvmlFailure as e:
@@ -136,31 +136,31 @@ class Meter:
         return {int(sample["pid"]): float(sample["smUtil"]) for sample in ordered}
 
     def workload(self, held: Sequence[Held], pids: Iterable[int] | None) -> list[Measurement]:
-        """Memory and time of a workload, each device apart.
+        """Returns memory and time of a workload, each device apart.
 
         By its processes where they are known. A whole device is its holder's alone: then by the device.
         """
-        mine = None if pids is None else frozenset(pids)
-        found: list[Measurement] = []
+        own_pids = None if pids is None else frozenset(pids)
+        measurements: list[Measurement] = []
         for one in held:
-            use = self.use(one.uuid) if mine is not None else None
+            use = self.use(one.uuid) if own_pids is not None else None
             of_device = None if one.is_shared else self.memory(one.uuid)
             rates = None if one.is_shared else self.utilization(one.uuid)
             memory, time = of_device and of_device[0], rates and rates[0]
-            if use is not None and mine is not None:
-                memory = sum(size for pid, size in use.memory.items() if pid in mine)
+            if use is not None and own_pids is not None:
+                memory = sum(size for pid, size in use.memory.items() if pid in own_pids)
                 if use.time is not None:
-                    time = min(100.0, sum(part for pid, part in use.time.items() if pid in mine))
+                    time = min(100.0, sum(part for pid, part in use.time.items() if pid in own_pids))
             if memory is not None:
                 limit = one.memory_limit if one.is_shared else one.device.memory_size
-                found.append(measurement("cuda_mem", memory, float(limit), one.uuid))
+                measurements.append(measurement("cuda_mem", memory, float(limit), one.uuid))
             if time is not None and not isinstance(one.device, MigInstance):
-                found.append(measurement("cuda_util", time, 100.0 * float(one.part), one.uuid))
-        return found
+                measurements.append(measurement("cuda_util", time, 100.0 * float(one.part), one.uuid))
+        return measurements
 
     def processes(self, uuids: Iterable[str], pids: Iterable[int]) -> dict[int, list[Measurement]]:
-        """Memory and time of each process, over all devices."""
-        wanted = frozenset(pids)
+        """Returns memory and time of each process, over all devices."""
+        selected = frozenset(pids)
         memory: dict[int, float] = {}
         time: dict[int, float] = {}
         devices: dict[int, int] = {}
@@ -169,7 +169,7 @@ class Meter:
             if use is None:
                 continue
             times = use.time or {}
-            for pid in wanted & (use.memory.keys() | times.keys()):
+            for pid in selected & (use.memory.keys() | times.keys()):
                 memory[pid] = memory.get(pid, 0.0) + use.memory.get(pid, 0)
                 time[pid] = time.get(pid, 0.0) + times.get(pid, 0.0)
                 devices[pid] = devices.get(pid, 0) + 1

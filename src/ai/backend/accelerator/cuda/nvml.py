@@ -1,4 +1,4 @@
-"""What the plugin needs of NVML, NVIDIA's management library, as a port.
+"""The port to NVML, NVIDIA's management library.
 
 Questions go by the names of NVML's own functions and answers come as JSON values, so that what a machine answered can
 be recorded and played back (``replay``, ``record``). Devices are named by their UUIDs: an adapter turns a UUID that it
@@ -56,8 +56,8 @@ class NvmlFailure(Exception):
     """NVML answered with an error, ``code``; the text is one sentence for people."""
 
     def __init__(self, code: int, function: str = "") -> None:
-        known = Code(code) if code in set(Code) else Code.UNKNOWN
-        super().__init__(SENTENCES.get(known) or f"{function or 'NVML'} failed with error {code} ({known.name})")
+        standard = Code(code) if code in set(Code) else Code.UNKNOWN
+        super().__init__(SENTENCES.get(standard) or f"{function or 'NVML'} failed with error {code} ({standard.name})")
         self.code = code
         self.function = function
 
@@ -81,7 +81,7 @@ class NvmlEvents(Protocol):
     """A set of events to wait for. Used from one thread."""
 
     def wait(self, timeout_ms: int) -> NvmlEvent | None:
-        """The next event, None if there is none in time. Raises NvmlFailure."""
+        """Returns the next event, None if there is none in time. Raises NvmlFailure."""
         ...
 
     def close(self) -> None: ...
@@ -95,28 +95,28 @@ class Nvml(Protocol):
         ...
 
     def close(self) -> None:
-        """Safe if it is not open."""
+        """Closes the library. Safe if it is not open."""
         ...
 
     def ask(self, function: str, *arguments: str | int) -> Any:
-        """One question by the function's name. Structures come as objects, handles as UUIDs. Raises NvmlFailure."""
+        """Calls a function by its name. Structures are returned as objects, handles as UUIDs. Raises NvmlFailure."""
         ...
 
     def create_instance(self, uuid: str, profile: int) -> None:
-        """A GPU instance of this profile id with one compute instance that spans it. Raises NvmlFailure."""
+        """Creates a GPU instance of this profile id with one compute instance that spans it. Raises NvmlFailure."""
         ...
 
     def destroy_instance(self, uuid: str, gpu_instance: int, compute_instance: int) -> None:
-        """A compute instance, and its GPU instance if it was the last one there. Raises NvmlFailure."""
+        """Destroys a compute instance, and its GPU instance if it was the last one there. Raises NvmlFailure."""
         ...
 
     def events(self, uuids: Sequence[str]) -> NvmlEvents:
-        """Critical errors of these GPUs; those that cannot report any are left out. Raises NvmlFailure."""
+        """Subscribes to critical errors of these GPUs; those without any are left out. Raises NvmlFailure."""
         ...
 
 
 def optional(nvml: Nvml, function: str, *arguments: str | int) -> Any:
-    """An answer that a device, driver or user may not have: None then.
+    """Calls a function that a device, driver or user may lack; returns None then.
 
     Raises:
         NvmlFailure: the library or the device is not usable at all.

@@ -1,4 +1,4 @@
-"""Cutting GPUs in MIG mode into instances, and undoing it.
+"""Partitions GPUs in MIG mode into instances, and removes them.
 
 The MIG mode itself is switched by the administrator (``nvidia-smi -i N -mig 1``), which needs the GPU idle and often
 reset. In that mode a GPU offers instances only, so no workload can hold it whole.
@@ -24,7 +24,7 @@ def _gpu(node: Node, device_id: DeviceId) -> Gpu:
 
 
 def profiles(nvml: Nvml, node: Node, device_id: DeviceId) -> Sequence[PartitionProfile]:
-    """What a GPU can be cut into; nothing may be available while it is not in MIG mode. Raises NotFound."""
+    """Lists the MIG profiles of a GPU; none may be available while it is not in MIG mode. Raises NotFound."""
     gpu = _gpu(node, device_id)
     return [
         PartitionProfile(
@@ -46,10 +46,10 @@ def create(nvml: Nvml, node: Node, device_id: DeviceId, profile_name: str) -> De
     gpu = _gpu(node, device_id)
     if gpu.uuid not in node.mig_gpus:
         raise Conflict(f"the MIG mode of {gpu.uuid} is off; switch it on while no program uses the GPU")
-    known = {profile.name: profile for profile in read_profiles(nvml, gpu)}
-    profile = known.get(profile_name)
+    by_name = {profile.name: profile for profile in read_profiles(nvml, gpu)}
+    profile = by_name.get(profile_name)
     if profile is None:
-        raise InvalidInput(f"{gpu.uuid} has no profile {profile_name[:64]!r}; it has {', '.join(known) or 'none'}")
+        raise InvalidInput(f"{gpu.uuid} has no profile {profile_name[:64]!r}; it has {', '.join(by_name) or 'none'}")
     before = {instance.uuid for instance in read_instances(nvml, gpu)}
     try:
         nvml.create_instance(gpu.uuid, profile.number)
@@ -62,7 +62,7 @@ def create(nvml: Nvml, node: Node, device_id: DeviceId, profile_name: str) -> De
 
 
 def destroy(nvml: Nvml, node: Node, partition_id: DeviceId) -> None:
-    """Undo an instance, not its neighbours in one GPU instance. Safe if it is gone. Raises Conflict, Forbidden."""
+    """Removes an instance, not its neighbours in one GPU instance. Safe if it is gone. Raises Conflict, Forbidden."""
     for instance in node.instances:
         if instance.uuid == partition_id:
             if optional(nvml, "nvmlDeviceGetComputeRunningProcesses", instance.uuid):

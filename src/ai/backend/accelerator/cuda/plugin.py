@@ -60,7 +60,7 @@ CHECK_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The node at one moment."""
+    """The state of the node at one moment."""
 
     node: Node
     links: Mapping[str, tuple[DeviceLink, ...]]
@@ -86,7 +86,7 @@ class CudaHook(AbstractLifecycleHook):
 
 
 class CudaPlugin(AbstractComputePlugin):
-    """GPUs whole or in shares, and MIG instances, side by side; see docs/reference/accelerators/cuda.md.
+    """Serves whole GPUs, shares and MIG instances; see docs/reference/accelerators/cuda.md.
 
     NVML may block: every question goes through one thread, one after the other; a wait for events has another.
     """
@@ -126,7 +126,7 @@ class CudaPlugin(AbstractComputePlugin):
             thread.shutdown(wait=False)
 
     async def _do(self, work: Callable[[], R]) -> R:
-        """In NVML's thread. Raises PluginError in place of NvmlFailure."""
+        """Runs a function in NVML's thread. Raises PluginError in place of NvmlFailure."""
         if self._thread is None:
             raise PluginError("the plugin cuda was not started")
         try:
@@ -141,18 +141,18 @@ class CudaPlugin(AbstractComputePlugin):
         self._read()
 
     def _read(self) -> Reading:
-        """Look at the node anew; the library is opened again once if the driver was reloaded."""
+        """Reads the node; opens the library again once if the driver was reloaded."""
         try:
-            return self._look()
+            return self._refresh()
         except NvmlFailure as e:
             if e.code not in LIBRARY_FAILURES:
                 raise
         self._nvml.close()
         self._nvml.open()
         self._reading = replace(self._reading, links={}, versions={})
-        return self._look()
+        return self._refresh()
 
-    def _look(self) -> Reading:
+    def _refresh(self) -> Reading:
         before = self._reading
         node = read_node(self._nvml, self._host, before.node, self._config.device_mask)
         for text in set(node.unreadable) - set(before.node.unreadable):
@@ -169,10 +169,10 @@ class CudaPlugin(AbstractComputePlugin):
     def _versions(self) -> dict[str, str]:
         driver = optional(self._nvml, "nvmlSystemGetDriverVersion")
         cuda = optional(self._nvml, "nvmlSystemGetCudaDriverVersion")
-        found = {"driver_version": str(driver)} if driver else {}
+        versions = {"driver_version": str(driver)} if driver else {}
         if cuda:
-            found["cuda_version"] = f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}"
-        return found
+            versions["cuda_version"] = f"{int(cuda) // 1000}.{int(cuda) % 1000 // 10}"
+        return versions
 
     def _devices(self, reading: Reading) -> list[ComputeDevice]:
         return inventory.devices(
@@ -180,20 +180,20 @@ class CudaPlugin(AbstractComputePlugin):
         )
 
     def _held(self, alloc: DeviceAllocation, reading: Reading) -> list[Held]:
-        """The devices of an allocation that the node has, in the node's order."""
+        """Returns the devices of an allocation that the node has, in the node's order."""
         parts = {
             device_id: (part, slot)
             for slot, held in alloc.slots.items()
             for device_id, part in inventory.parts_held(held, slot, self._devices(reading)).items()
         }
-        found: list[Held] = []
+        result: list[Held] = []
         for device in reading.node.devices:
             part, slot = parts.get(DeviceId(device.uuid), (Decimal(0), SlotName("")))
             if part:
                 shared = slot == inventory.SHARES
                 memory = device.memory_size - (self._config.reserved_memory if shared else 0)
-                found.append(Held(device=device, part=part, memory=max(0, memory), is_shared=shared))
-        return found
+                result.append(Held(device=device, part=part, memory=max(0, memory), is_shared=shared))
+        return result
 
     # ---- devices and slots
 
@@ -241,7 +241,7 @@ class CudaPlugin(AbstractComputePlugin):
         return CudaHook(workload, device_alloc, context, self)
 
     async def config_of(self, alloc: DeviceAllocation) -> WorkloadConfig:
-        """What a workload needs for its devices. Raises CreationDeferred if one of them cannot be used now."""
+        """Returns the configuration of a workload. Raises CreationDeferred if a device cannot be used now."""
 
         def ask() -> WorkloadConfig:
             reading = self._read()
@@ -287,12 +287,12 @@ class CudaPlugin(AbstractComputePlugin):
         meter = Meter(self._nvml, ctx.at)
 
         def ask() -> Mapping[KernelId, Sequence[Measurement]]:
-            found: dict[KernelId, Sequence[Measurement]] = {}
+            by_kernel: dict[KernelId, Sequence[Measurement]] = {}
             for kernel in kernels:
                 held = self._held(ctx.allocations.get(kernel, DeviceAllocation()), self._reading)
                 if held:
-                    found[kernel] = meter.workload(held, ctx.pids.get(kernel))
-            return found
+                    by_kernel[kernel] = meter.workload(held, ctx.pids.get(kernel))
+            return by_kernel
 
         return await self._do(ask)
 
@@ -309,7 +309,7 @@ class CudaPlugin(AbstractComputePlugin):
     async def watch_health(self) -> AsyncIterator[DeviceHealthChange]:
         """Critical errors as NVML tells them, and every ten seconds what the devices say of themselves; first, which
         devices are not healthy."""
-        told: dict[DeviceId, ComputeDevice] = {}
+        reported: dict[DeviceId, ComputeDevice] = {}
         gpus = self._reading.node.gpus
         chosen = await self._do(lambda: self._nvml.events([gpu.uuid for gpu in gpus]))
         waiting = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nvml-events")
@@ -322,10 +322,10 @@ class CudaPlugin(AbstractComputePlugin):
                     event = await loop.run_in_executor(waiting, chosen.wait, EVENT_WAIT_MS)
                 except NvmlFailure as e:
                     event, failure = None, e
-                heard = "" if event is None else await self._do(partial(self._latch.hear, event))
-                if heard or failure or loop.time() >= due:
+                reason = "" if event is None else await self._do(partial(self._latch.on_event, event))
+                if reason or failure or loop.time() >= due:
                     due = loop.time() + CHECK_S
-                    for change in changes(told, await self.list_devices()):
+                    for change in changes(reported, await self.list_devices()):
                         yield change
                 if failure is not None:
                     raise PluginError(f"NVML tells no events any more: {failure}") from failure
@@ -354,13 +354,13 @@ class CudaPlugin(AbstractComputePlugin):
             raise Forbidden("MIG instances are not managed here; set plugins.cuda.manage-partitions to change that")
 
 
-def changes(told: dict[DeviceId, ComputeDevice], now: Sequence[ComputeDevice]) -> list[DeviceHealthChange]:
-    """The devices whose health is not what was told before; ``told`` is brought up to date."""
-    found = [
+def changes(reported: dict[DeviceId, ComputeDevice], now: Sequence[ComputeDevice]) -> list[DeviceHealthChange]:
+    """Returns the devices whose health differs from ``reported``, which is updated."""
+    result = [
         DeviceHealthChange(device_id=d.device_id, health=d.health, reason=d.health_reason)
         for d in now
-        if (told[d.device_id].health if d.device_id in told else DeviceHealth.HEALTHY) is not d.health
+        if (reported[d.device_id].health if d.device_id in reported else DeviceHealth.HEALTHY) is not d.health
     ]
-    told.clear()
-    told.update({d.device_id: d for d in now})
-    return found
+    reported.clear()
+    reported.update({d.device_id: d for d in now})
+    return result

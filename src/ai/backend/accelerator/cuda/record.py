@@ -72,7 +72,7 @@ def _whole(device: ComputeDevice) -> list[DeviceAllocation]:
 
 
 def _forget_times(recording: Recording) -> None:
-    """Samples since a moment are asked for by time: whoever plays it back asks at another."""
+    """Removes the time from queries of samples, since a replay queries at another."""
     function = "nvmlDeviceGetProcessUtilization"
     for key in [key for key in recording.answers if key.startswith(function)]:
         answer = recording.answers.pop(key)

@@ -1,4 +1,4 @@
-"""Recorded answers of NVML and of the node, written down and played back.
+"""Records and replays answers of NVML and of the node.
 
 A recording is JSON::
 
@@ -37,7 +37,7 @@ def question(function: str, *arguments: str | int) -> str:
 
 @dataclass(slots=True)
 class Recording:
-    """See the module."""
+    """Answers calls of NVML from a recording."""
 
     origin: dict[str, str] = field(default_factory=dict)
     answers: dict[str, Any] = field(default_factory=dict)
@@ -156,7 +156,7 @@ class ReplayHost:
 
 
 class RecordingNvml:
-    """Passes questions on to another NVML and keeps the answers."""
+    """Forwards calls to another NVML and records the answers."""
 
     def __init__(self, inner: Nvml, recording: Recording) -> None:
         self._inner = inner
@@ -177,7 +177,7 @@ class RecordingNvml:
 
 
 class RecordingHost:
-    """Passes questions on to another host and keeps the answers."""
+    """Forwards calls to another host and records the answers."""
 
     def __init__(self, inner: Host, recording: Recording) -> None:
         self._inner = inner
@@ -202,11 +202,11 @@ class RecordingHost:
         return group
 
     def loader_cache(self) -> Mapping[str, str]:
-        found = self._inner.loader_cache()
+        cache = self._inner.loader_cache()
         self._recording.libraries.update(
-            {n: self._inner.resolve(p) for n, p in found.items() if "nv" in n or "cuda" in n}
+            {n: self._inner.resolve(p) for n, p in cache.items() if "nv" in n or "cuda" in n}
         )
-        return found
+        return cache
 
     def resolve(self, path: str) -> str:
         return self._inner.resolve(path)

@@ -12,7 +12,7 @@ from ai.backend.plugin.settings import PluginSettings, Quantity, Size
 
 
 class CudaSettings(PluginSettings):
-    """See docs/reference/accelerators/cuda.md."""
+    """The settings that docs/reference/accelerators/cuda.md describes."""
 
     allocation_mode: Literal["discrete", "fractional", "either"] = Field(
         default="discrete",

@@ -1,4 +1,4 @@
-"""What NVML does not say, as data: architectures, precisions, memory, link speeds, Xids, names of metrics.
+"""Data that NVML lacks: architectures, precisions, memory, link speeds, Xids, names of metrics.
 
 Sources: CUDA C++ Programming Guide, "Compute Capabilities" (cores per multiprocessor, precisions); NVIDIA's data sheets
 and architecture white papers (memory, NVLink); NVIDIA "Xid Errors", r580, with the Xid catalog and "GPU Memory Error
@@ -91,7 +91,7 @@ NVLINK_GB_S: Mapping[int, float] = {1: 20, 2: 25, 3: 25, 4: 25, 5: 50}
 
 
 class Blame(StrEnum):
-    """Whose fault an Xid is."""
+    """The cause of an Xid: the application or the hardware."""
 
     APPLICATION = "application"
     """The program's, or it can simply be started again: the device goes on."""

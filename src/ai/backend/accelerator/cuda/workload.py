@@ -1,4 +1,4 @@
-"""What a workload gets of its devices: device files or CDI names, environment, lines of ``resource.txt``, libraries.
+"""Builds the configuration of a workload: device files or CDI names, environment, ``resource.txt``, libraries.
 
 Source: peer facts 2.4 to 2.6; NVIDIA container toolkit, "Support for Container Device Interface"; CUDA C++ Programming
 Guide, "CUDA Environment Variables"; NVIDIA Multi-Process Service, "Environment Variables".
@@ -49,7 +49,7 @@ def gpu_of(device: Gpu | MigInstance) -> Gpu:
 
 
 def device_nodes(host: Host, device: Gpu | MigInstance) -> list[str]:
-    """The device files of a GPU or MIG instance itself; empty if the driver does not say which they are."""
+    """Returns the device files of a GPU or MIG instance itself; empty if the driver does not say which they are."""
     gpu = gpu_of(device)
     if gpu.minor is None:
         return []
@@ -77,7 +77,7 @@ def common_nodes(host: Host) -> list[str]:
 
 
 def libraries(host: Host) -> dict[str, str]:
-    """Name -> path without symbolic links, of the driver's libraries that are installed."""
+    """Maps names of the driver's installed libraries to paths without symbolic links."""
     cache = host.loader_cache()
     return {name: host.resolve(cache[name]) for name in DRIVER_LIBRARIES if name in cache}
 
@@ -87,7 +87,7 @@ def programs(host: Host) -> list[str]:
 
 
 def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> WorkloadConfig:
-    """What is wanted for these devices, in this order.
+    """Returns the configuration for these devices, in this order.
 
     The node of a device also names it in CDI: a runtime that knows CDI uses the name, another the file.
 
@@ -109,8 +109,8 @@ def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> Wor
         mappings[node] = DeviceMapping(source=node)
     mounts: tuple[Mount, ...] = ()
     environ = environment(held)
-    if mount_libraries and (found := libraries(host)):
-        mounts = tuple(Mount(source=path, target=f"{LIBRARY_DIR}/{name}") for name, path in found.items())
+    if mount_libraries and (driver_libraries := libraries(host)):
+        mounts = tuple(Mount(source=path, target=f"{LIBRARY_DIR}/{name}") for name, path in driver_libraries.items())
         environ["LD_LIBRARY_PATH"] = LIBRARY_DIR
     groups = {group for node in mappings if (group := host.closed_group(node))}  # root's group is for nobody
     return WorkloadConfig(
@@ -123,7 +123,7 @@ def config_of(host: Host, held: Sequence[Held], *, mount_libraries: bool) -> Wor
 
 
 def environment(held: Sequence[Held]) -> dict[str, str]:
-    """Devices by UUID, so that no program depends on an order; limits for CUDA's Multi-Process Service if it runs."""
+    """Returns variables: devices by UUID, independent of order; limits for CUDA's Multi-Process Service if it runs."""
     uuids = ",".join(one.uuid for one in held)
     environ = {
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -141,7 +141,7 @@ def environment(held: Sequence[Held]) -> dict[str, str]:
 
 
 def resource_data(held: Sequence[Held]) -> dict[str, str]:
-    """Lines of ``resource.txt`` for a library inside that knows the platform (peer facts 2.4)."""
+    """Returns lines of ``resource.txt`` for a library inside that knows the platform (peer facts 2.4)."""
     shared = any(one.is_shared for one in held)
     lines = {
         "CUDA_GLOBAL_DEVICE_IDS": _numbered(one.uuid for one in held),
@@ -159,15 +159,15 @@ def _numbered(values: Iterable[object]) -> str:
 
 
 def cdi_spec(host: Host, devices: Sequence[Gpu | MigInstance]) -> Mapping[str, object]:
-    """A CDI specification of these devices with the driver's libraries and programs."""
+    """Returns a CDI specification of these devices with the driver's libraries and programs."""
     shown = [(device.uuid, nodes) for device in devices if (nodes := device_nodes(host, device))]
     options = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-    found = libraries(host)
-    folders = sorted({os.path.dirname(path) for path in found.values()})  # noqa: PTH120  # text of the specification
+    driver_libraries = libraries(host)
+    folders = sorted({os.path.dirname(path) for path in driver_libraries.values()})  # noqa: PTH120  # text of the specification
     mounts = [
         {"hostPath": path, "containerPath": target, "options": options}
         for path, target in [
-            *((path, f"{os.path.dirname(path)}/{name}") for name, path in found.items()),  # noqa: PTH120  # as above
+            *((path, f"{os.path.dirname(path)}/{name}") for name, path in driver_libraries.items()),  # noqa: PTH120  # as above
             *((path, path) for path in programs(host)),
         ]
     ]

@@ -1,4 +1,4 @@
-"""What Linux says about main memory."""
+"""Reads the state of main memory from Linux."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIMITS = ("fs/cgroup/memory.max", "fs/cgroup/memory/memory.limit_in_bytes")
 
 @dataclass(frozen=True, slots=True)
 class MemoryUse:
-    """In bytes."""
+    """The usage of memory in bytes."""
 
     total: int
     available: int
@@ -28,7 +28,7 @@ class MemoryHost:
         self._proc = proc
 
     def use(self) -> MemoryUse:
-        """Of the node, as far as this process may use it.
+        """Returns the usage of the node, as far as this process may use it.
 
         Raises:
             OSError, KeyError: /proc/meminfo cannot be read or is not as expected.
@@ -41,18 +41,18 @@ class MemoryHost:
         )
 
     def nodes(self) -> dict[int, int]:
-        """NUMA node -> its memory in bytes; empty where the kernel has no NUMA support."""
+        """Maps NUMA nodes to their bytes; empty where the kernel has no NUMA support."""
         base = self._sys / "devices/system/node"
         if not base.is_dir():
             return {}
-        found: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for folder in base.iterdir():
             match = _NODE.fullmatch(folder.name)
             if match is not None and (folder / "meminfo").exists():
                 total = _fields(folder / "meminfo").get("MemTotal", 0)
                 if total:
-                    found[int(match[1])] = total
-        return dict(sorted(found.items()))
+                    sizes[int(match[1])] = total
+        return dict(sorted(sizes.items()))
 
     def _limit(self) -> int | None:
         for name in _LIMITS:

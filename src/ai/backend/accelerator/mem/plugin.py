@@ -63,7 +63,7 @@ class MemoryHook(AbstractLifecycleHook):
 
 
 class MemoryPlugin(AbstractComputePlugin):
-    """Main memory of the node."""
+    """Serves the main memory of the node."""
 
     key: ClassVar[DeviceName] = DeviceName("mem")
     version: ClassVar[str] = "1"
@@ -84,12 +84,12 @@ class MemoryPlugin(AbstractComputePlugin):
             return [self._device("root", usable - self._config.reserved_mem, only)]
         # A container's limit does not say on which node it counts; every node gives up the same part.
         scale = min(1.0, usable / sum(nodes.values()))
-        left = self._config.reserved_mem
+        remaining = self._config.reserved_mem
         devices = []
         for node, size in nodes.items():
             offered = int(size * scale)
-            reserved = min(left, offered)
-            left -= reserved
+            reserved = min(remaining, offered)
+            remaining -= reserved
             devices.append(self._device(f"node{node}", offered - reserved, node))
         return devices
 

@@ -1,4 +1,4 @@
-"""What can be switched while the plugin runs: failed devices and faults, from the declaration and a control file."""
+"""Applies failed devices and faults from the declaration and a control file while the plugin runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from ai.backend.accelerator.mock.declaration import Control, Declaration, read_table
-from ai.backend.accelerator.mock.faults import FaultBook
+from ai.backend.accelerator.mock.faults import FaultSchedule
 from ai.backend.common.errors import BackendError, InvalidInput
 
 log = logging.getLogger(__name__)
@@ -14,14 +14,14 @@ ALL = "*"
 
 
 class ControlPanel:
-    """The declaration's failures and faults, together with those of the control file.
+    """Combines the declaration's failures and faults with those of the control file.
 
     The file is read again when it changes; it need not exist. One that cannot be used while the plugin runs changes
     nothing and is told in the log and in ``problem``.
     """
 
     def __init__(
-        self, declaration: Declaration, path: Path | None, faults: FaultBook, *, source: Path | None = None
+        self, declaration: Declaration, path: Path | None, faults: FaultSchedule, *, source: Path | None = None
     ) -> None:
         self._declaration = declaration
         self._source = source
@@ -34,7 +34,7 @@ class ControlPanel:
 
     def load(self) -> None:
         """Raises InvalidInput or PluginError: the declaration or the file has something wrong; nothing is changed."""
-        self._stamp = self._look()
+        self._stamp = self._read_stamp()
         control = read_table(self._path, Control) if self._path is not None and self._stamp is not None else Control()
         for where, table in ((self._source, self._declaration), (self._path, control)):
             strangers = [name for name in table.unhealthy if name != ALL and name.partition("/")[0] not in self._known]
@@ -50,7 +50,7 @@ class ControlPanel:
 
     def refresh(self) -> None:
         """Read the file if it has changed."""
-        if self._look() == self._stamp:
+        if self._read_stamp() == self._stamp:
             return
         try:
             self.load()
@@ -59,15 +59,15 @@ class ControlPanel:
             log.error("the control file of the mock accelerator is not used: %s", e.message)
 
     def failure(self, *device_ids: str) -> str | None:
-        """Why one of these counts as failed; None if none does."""
+        """Returns why one of these counts as failed; None if none does."""
         for name in (*device_ids, ALL):
             if name in self._unhealthy:
                 return self._unhealthy[name] or "switched to unhealthy"
         return None
 
-    def _look(self) -> tuple[int, ...] | None:
+    def _read_stamp(self) -> tuple[int, ...] | None:
         try:
-            found = self._path.stat() if self._path is not None else None
+            version = self._path.stat() if self._path is not None else None
         except OSError:
-            found = None
-        return (found.st_mtime_ns, found.st_size, found.st_ino) if found is not None else None
+            version = None
+        return (version.st_mtime_ns, version.st_size, version.st_ino) if version is not None else None

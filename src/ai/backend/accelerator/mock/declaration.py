@@ -1,4 +1,4 @@
-"""``mock-accelerator.toml``: which devices to pretend (spec 03-06, "Configuring the mock-accelerator plugin").
+"""Reads ``mock-accelerator.toml``, the devices to simulate (spec 03-06, "Configuring the mock-accelerator plugin").
 
 The fields of the spec, and what real devices have besides: links, variants, partitions, scripted metrics, faults. A
 commented example is ``docs/examples/mock-accelerator.toml``.
@@ -39,7 +39,7 @@ class Partition(_Table):
 
 
 class MockDevice(_Table):
-    """One declared device, or ``count`` equal ones."""
+    """Declares a device, or ``count`` equal ones."""
 
     mother_uuid: str = Field(min_length=1, max_length=100, description="Unique and stable id of the device.")
     model_name: str = Field(description="Model to report.")
@@ -96,7 +96,7 @@ class MockDevice(_Table):
         return value
 
     def expanded(self) -> list[MockDevice]:
-        """``count`` devices, each with an id and a node of its own."""
+        """Returns ``count`` devices, each with an id and a node of its own."""
         nodes = self.numa_node if isinstance(self.numa_node, tuple) else (self.numa_node,)
         return [
             self.model_copy(
@@ -138,7 +138,7 @@ class NumberFormat(_Table):
 
 
 class SlotFormat(_Table):
-    """How user interfaces print one subtype of the slot."""
+    """The format in which user interfaces print one subtype of the slot."""
 
     human_readable_name: str = ""
     description: str = ""
@@ -148,7 +148,7 @@ class SlotFormat(_Table):
 
 
 class Control(_Table):
-    """What can be switched while the plugin runs: ``mock-control.toml`` beside the declaration."""
+    """Holds the values that can change while the plugin runs: ``mock-control.toml`` beside the declaration."""
 
     unhealthy: dict[str, str] = Field(
         default_factory=dict, description="Device id, or * for all -> why it counts as failed."
@@ -157,7 +157,7 @@ class Control(_Table):
 
 
 class Declaration(Control):
-    """The whole file."""
+    """Holds the whole file."""
 
     slot_name: str = Field(default="mock", description="First part of the slot names.")
     device_plugin_name: str = Field(default="MockDevice", description="CUDADevice or MockDevice.")
@@ -200,12 +200,12 @@ class Declaration(Control):
         return self
 
     def expanded(self) -> list[MockDevice]:
-        """Every single device in order."""
+        """Returns every single device in order."""
         return [device for declared in self.devices for device in declared.expanded()]
 
 
 def default_declaration(devices: int = 4) -> Declaration:
-    """What is pretended where nothing is declared: devices of 8 subprocessors and 2 GiB."""
+    """Returns the declaration used if there is none: devices of 8 subprocessors and 2 GiB."""
     made = (
         MockDevice(mother_uuid=f"00000000-0000-0000-0000-{n:012}", model_name="Mock Device", numa_node=0)
         for n in range(devices)
@@ -214,7 +214,7 @@ def default_declaration(devices: int = 4) -> Declaration:
 
 
 def find_declaration(path: Path | None) -> Path | None:
-    """The file named, or the first of the search path; None if there is none there."""
+    """Returns the file named, or the first of the search path; None if there is none there."""
     if path is not None:
         return path
     candidates = (folder.expanduser() / FILE_NAME for folder in SEARCH_PATH)
@@ -233,5 +233,5 @@ def read_table(path: Path, model: type[M]) -> M:
         return model.model_validate(data)
     except ValidationError as e:
         wrong = {key or "file": what for key, what in problems_of(e).items()}
-        told = "; ".join(f"{key}: {what}" for key, what in wrong.items())
-        raise InvalidInput(f"{path}: {told}", data=wrong) from None
+        problems = "; ".join(f"{key}: {what}" for key, what in wrong.items())
+        raise InvalidInput(f"{path}: {problems}", data=wrong) from None

@@ -103,7 +103,7 @@ NEEDS_ISOLATION = frozenset({"block", "exit"})
 
 
 class Fault(BaseModel):
-    """One line of ``[[faults]]``."""
+    """An entry of ``[[faults]]``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -127,8 +127,8 @@ class Fault(BaseModel):
         return self
 
 
-class FaultBook:
-    """The faults in force, each with its count. ``isolated``: the plugin has a process of its own."""
+class FaultSchedule:
+    """Holds the faults in force, each with its count. ``isolated``: the plugin has a process of its own."""
 
     def __init__(self, *, isolated: bool) -> None:
         self._isolated = isolated
@@ -136,7 +136,7 @@ class FaultBook:
         self._counts: list[int] = []
 
     def objection(self, faults: Sequence[Fault]) -> str | None:
-        """What of these would hurt the agent."""
+        """Describes the first fault that would harm the agent; None if there is none."""
         hurtful = [f.behaviour for f in faults if f.behaviour in NEEDS_ISOLATION and not self._isolated]
         if not hurtful:
             return None
@@ -146,11 +146,11 @@ class FaultBook:
         )
 
     def set(self, faults: Sequence[Fault]) -> None:
-        """Replace all; counting starts anew."""
+        """Replaces all faults and resets their counts."""
         self._faults, self._counts = list(faults), [0] * len(faults)
 
     def pick(self, call: str, devices: Collection[str] = ()) -> Fault | None:
-        """The fault that this call shows, counting it."""
+        """Returns the fault of this call and counts it."""
         for n, fault in enumerate(self._faults):
             if fault.call != call or (fault.device is not None and fault.device not in devices):
                 continue
@@ -173,7 +173,7 @@ class FaultBook:
 
 
 async def act(fault: Fault) -> None:
-    """Do what is no lie. Returns only for ``slow`` and ``block``.
+    """Carries out a fault that is not a wrong answer. Returns only for ``slow`` and ``block``.
 
     Raises:
         CreationDenied, CreationDeferred, TerminationDeferred, RuntimeError: as the fault says.

@@ -1,4 +1,4 @@
-"""The simulated hardware: what real devices remember by themselves, also while no agent runs."""
+"""Simulates the state that real devices keep by themselves, also while no agent runs."""
 
 from __future__ import annotations
 

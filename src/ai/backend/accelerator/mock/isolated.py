@@ -1,4 +1,4 @@
-"""The mock accelerator in a process of its own, where it may block and die: allow this instead of the package."""
+"""Runs the mock accelerator in a process of its own, where it may block and die: allow it instead of the package."""
 
 from __future__ import annotations
 

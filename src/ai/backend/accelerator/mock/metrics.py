@@ -46,7 +46,7 @@ class Script(BaseModel):
         return self
 
     def at(self, at: float) -> float:
-        """The value at a Unix time."""
+        """Returns the value at a Unix time."""
         phase = at / self.period % 1.0
         match self.kind:
             case "ramp":
@@ -69,15 +69,15 @@ def load(at: float, rank: int, devices: int) -> float:
 
 
 def readings(at_load: float, memory: float, scripts: Mapping[Any, Script], at: float) -> dict[str, float]:
-    """What one device shows: by its scripts, else by its load."""
-    found = {
+    """Returns the readings of a device: from its scripts, else from its load."""
+    result = {
         "mem": at_load * memory * 0.9,
         "util": at_load * 100.0,
         "power": 30.0 + at_load * 220.0,
         "temperature": 35.0 + at_load * 45.0,
     }
-    found |= {name: script.at(at) for name, script in scripts.items()}
-    return {**found, "mem": min(found["mem"], memory), "util": min(found["util"], 100.0)}
+    result |= {name: script.at(at) for name, script in scripts.items()}
+    return {**result, "mem": min(result["mem"], memory), "util": min(result["util"], 100.0)}
 
 
 def of_device(

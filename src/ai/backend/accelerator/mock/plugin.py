@@ -14,7 +14,7 @@ from ai.backend.accelerator.mock.declaration import Declaration, SlotFormat
 from ai.backend.accelerator.mock.faults import act
 from ai.backend.accelerator.mock.powers import SimulatedPowers
 from ai.backend.accelerator.mock.settings import MockSettings
-from ai.backend.accelerator.mock.state import MockBoard
+from ai.backend.accelerator.mock.state import MockState
 from ai.backend.common.devices import (
     AllocMapSpec,
     ComputeDevice,
@@ -97,7 +97,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
     def __init__(self, settings: BaseModel | None = None, *, declaration: Declaration | None = None) -> None:
         super().__init__(settings)
         config = settings if isinstance(settings, MockSettings) else MockSettings()
-        self.board = MockBoard(config, declaration, isolated=self.capabilities.blocking)
+        self.board = MockState(config, declaration, isolated=self.capabilities.blocking)
 
     async def init(self) -> None:
         """Raises InvalidInput or PluginError for a bad declaration, naming file and key."""
@@ -113,7 +113,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     @property
     def declaration(self) -> Declaration:
-        """What is pretended; the default before :meth:`init`."""
+        """Returns the declaration in force; the default before :meth:`init`."""
         return self.board.declaration
 
     @property
@@ -137,8 +137,8 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
     def _display(self, subtype: str) -> SlotDisplay:
         formats = self.declaration.formats
         short = subtype.removeprefix("device:")
-        given = formats.get(subtype) or formats.get(short) or (formats.get("*-mig") if short != subtype else None)
-        shown = given or SlotFormat()
+        declared = formats.get(subtype) or formats.get(short) or (formats.get("*-mig") if short != subtype else None)
+        shown = declared or SlotFormat()
         is_share = subtype == "shares"
         return SlotDisplay(
             slot_name=self.board.slot_name(subtype),
@@ -148,7 +148,7 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
             display_unit=shown.display_unit or ("Share" if is_share else "Device"),
             display_icon=shown.display_icon or "npu1",
             number_binary=shown.number_format.binary,
-            number_round_length=shown.number_format.round_length if given else 2 * is_share,
+            number_round_length=shown.number_format.round_length if declared else 2 * is_share,
         )
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
@@ -193,14 +193,14 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     def hold(self, kernel_id: KernelId, device_alloc: DeviceAllocation) -> None:
         """Note what a kernel holds from now on, instead of what it held."""
-        used, kernel, wanted = self.board.hardware.in_use, str(kernel_id), device_alloc.device_ids()
-        now = {d: sorted({*used.get(d, ()), kernel}) for d in wanted}
-        now |= {DeviceId(d): [k for k in kernels if k != kernel] for d, kernels in used.items() if d not in wanted}
+        used, kernel, device_ids = self.board.hardware.in_use, str(kernel_id), device_alloc.device_ids()
+        now = {d: sorted({*used.get(d, ()), kernel}) for d in device_ids}
+        now |= {DeviceId(d): [k for k in kernels if k != kernel] for d, kernels in used.items() if d not in device_ids}
         self.board.hardware.in_use = {d: kernels for d, kernels in now.items() if kernels}
         self.board.save()
 
     def config_of(self, device_alloc: DeviceAllocation) -> WorkloadConfig:
-        """What a workload with these devices sees."""
+        """Returns the configuration of a workload with these devices."""
         ids = sorted(device_alloc.device_ids(), key=self.board.rank)
         if not ids:
             return WorkloadConfig()
@@ -212,14 +212,14 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
 
     def _held(self, device_alloc: DeviceAllocation) -> list[tuple[ComputeDevice, Decimal]]:
         """Devices of an allocation in order, with the part of each that is held, 1 being the whole device."""
-        known = {d.device_id: d for d in self.board.present()}
+        present = {d.device_id: d for d in self.board.present()}
         return sorted(
             (
-                (known[device_id], quantity / slot.amount)
+                (present[device_id], quantity / slot.amount)
                 for name, per_device in device_alloc.slots.items()
                 for device_id, quantity in per_device.items()
-                if device_id in known
-                for slot in known[device_id].slots
+                if device_id in present
+                for slot in present[device_id].slots
                 if slot.slot_name == name and slot.amount
             ),
             key=lambda item: self.board.rank(item[0].device_id),
@@ -277,13 +277,13 @@ class MockPlugin(SimulatedPowers, AbstractComputePlugin):
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
         async def gathered() -> dict[KernelId, Sequence[Measurement]]:
-            found: dict[KernelId, Sequence[Measurement]] = {}
+            by_kernel: dict[KernelId, Sequence[Measurement]] = {}
             for kernel_id in kernels:
                 held = self._held(ctx.allocations.get(kernel_id, DeviceAllocation()))
                 parts = [(self._shown(d, ctx.at), float(d.memory_size), part) for d, part in held]
                 if parts:
-                    found[kernel_id] = metrics.of_parts(self.declaration.slot_name, parts)
-            return found
+                    by_kernel[kernel_id] = metrics.of_parts(self.declaration.slot_name, parts)
+            return by_kernel
 
         return await self.board.faulted("gather_workload_metrics", gathered)
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from ai.backend.accelerator.mock.declaration import MockDevice
 from ai.backend.accelerator.mock.faults import act
-from ai.backend.accelerator.mock.state import MockBoard, slice_of
+from ai.backend.accelerator.mock.state import MockState, slice_of
 from ai.backend.common.devices import DeviceHealth
 from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.ids import DeviceId
@@ -24,7 +24,7 @@ STRANGER = DeviceId("no-such-device")
 class SimulatedPowers:
     """Partitionable, Programmable, PowerControllable, Attachable, HealthWatching, CdiProvider."""
 
-    board: MockBoard
+    board: MockState
 
     def _device(self, device_id: str) -> MockDevice:
         device = self.board.devices.get(device_id)
@@ -41,7 +41,7 @@ class SimulatedPowers:
             raise Conflict(f"the device {device_id} is in use")
 
     async def _change(self, call: str, device_id: str, change: Callable[[MockDevice], R]) -> R:
-        """Do something to a device and keep what has become of it."""
+        """Changes a device and records its new state."""
 
         async def make() -> R:
             result = change(self._device(device_id))
@@ -70,9 +70,9 @@ class SimulatedPowers:
         """How many more of a profile fit: by their number, and by the memory that others have taken."""
         sizes = {p.name: p for p in device.partitions}
         made = [name for parent, name in self.board.hardware.partitions.values() if parent == device.mother_uuid]
-        left = device.memory_size - sum(sizes[name].memory_size for name in made if name in sizes)
-        wanted = sizes[profile]
-        return max(0, min(wanted.max - made.count(profile), left // wanted.memory_size))
+        remaining = device.memory_size - sum(sizes[name].memory_size for name in made if name in sizes)
+        size = sizes[profile]
+        return max(0, min(size.max - made.count(profile), remaining // size.memory_size))
 
     async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
         def create(device: MockDevice) -> DeviceId:
@@ -176,15 +176,15 @@ class SimulatedPowers:
                 yield DeviceHealthChange(device_id=STRANGER, health=DeviceHealth.UNHEALTHY, reason=fault.message)
             else:
                 await act(fault)
-        known = {d.device_id: (d.health, d.health_reason) for d in self.board.present()}
+        reported = {d.device_id: (d.health, d.health_reason) for d in self.board.present()}
         while True:
             await asyncio.sleep(WATCH_S)
             self.board.panel.refresh()
             now = {d.device_id: (d.health, d.health_reason) for d in self.board.present()}
             for device_id, (health, reason) in now.items():
-                if known.get(device_id) != (health, reason):
+                if reported.get(device_id) != (health, reason):
                     yield DeviceHealthChange(device_id=device_id, health=health, reason=reason)
-            known = now
+            reported = now
 
     # ---- CdiProvider
 

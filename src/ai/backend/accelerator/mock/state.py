@@ -1,4 +1,4 @@
-"""What is pretended, put together: the declaration, the settings, the simulated hardware and what is switched."""
+"""Combines the declaration, the settings, the simulated hardware and the control file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ai.backend.accelerator.mock.declaration import (
     find_declaration,
     read_table,
 )
-from ai.backend.accelerator.mock.faults import FaultBook
+from ai.backend.accelerator.mock.faults import FaultSchedule
 from ai.backend.accelerator.mock.hardware import Hardware
 from ai.backend.accelerator.mock.settings import MockSettings
 from ai.backend.accelerator.mock.topology import links_of
@@ -46,13 +46,13 @@ def slice_of(memory_size: int) -> str:
     return f"device:{max(1, memory_size >> 30)}g-mig"
 
 
-class MockBoard:
+class MockState:
     """All devices as they are now. Before :meth:`open` those of the default declaration."""
 
     def __init__(self, settings: MockSettings, declaration: Declaration | None, *, isolated: bool) -> None:
         self.settings = settings
         self._given = declaration
-        self.faults = FaultBook(isolated=isolated)
+        self.faults = FaultSchedule(isolated=isolated)
         self._set(declaration or default_declaration(settings.default_devices))
         self.hardware = Hardware()
 
@@ -93,12 +93,12 @@ class MockBoard:
         return SlotName(f"{self.declaration.slot_name}.{subtype}")
 
     def subtypes(self) -> tuple[str, ...]:
-        """Every subtype that can be offered under any settings."""
-        found = dict.fromkeys(("device", "shares"))
+        """Returns every subtype that can be offered under any settings."""
+        names = dict.fromkeys(("device", "shares"))
         for device in self.declaration.expanded():
-            found |= dict.fromkeys(self._offered(device))
-            found |= dict.fromkeys(slice_of(p.memory_size) for p in device.partitions)
-        return tuple(found)
+            names |= dict.fromkeys(self._offered(device))
+            names |= dict.fromkeys(slice_of(p.memory_size) for p in device.partitions)
+        return tuple(names)
 
     def is_fractional(self) -> bool:
         return self.settings.allocation_mode == "fractional" or any("shares" in d.offers for d in self.devices.values())
@@ -129,8 +129,8 @@ class MockBoard:
     # ---- devices
 
     def present(self) -> list[ComputeDevice]:
-        """Every device and partition that is here."""
-        found = []
+        """Returns every device and partition that is here."""
+        devices = []
         for n, device in enumerate(self.devices.values()):
             if not device.is_attached and device.mother_uuid not in self.hardware.attached:
                 continue
@@ -138,9 +138,9 @@ class MockBoard:
             parts = self._parts(whole, device)
             if parts:
                 whole = replace(whole, slots=tuple(replace(s, amount=Decimal(0)) for s in whole.slots))
-            found += [whole, *parts]
-        here = {d.device_id for d in found}
-        return [replace(d, links=tuple(link for link in d.links if link.peer in here)) for d in found]
+            devices += [whole, *parts]
+        present_ids = {d.device_id for d in devices}
+        return [replace(d, links=tuple(link for link in d.links if link.peer in present_ids)) for d in devices]
 
     def _health(self, device: MockDevice, *names: str) -> tuple[DeviceHealth, str]:
         reason = self.panel.failure(*names, device.mother_uuid)

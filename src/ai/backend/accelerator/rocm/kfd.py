@@ -30,7 +30,7 @@ class IoLink:
 
 @dataclass(frozen=True, slots=True)
 class KfdGpu:
-    """One GPU node.
+    """Describes a GPU node.
 
     Attributes:
         rank: position among the GPU nodes; the number that ROCr gives it.
@@ -55,12 +55,12 @@ class KfdGpu:
 
 def properties(tree: Tree, path: str) -> dict[str, int]:
     """Raises Missing or Unreadable; a line that is not ``name number`` is skipped."""
-    found = {}
+    result = {}
     for line in tree.read(path).splitlines():
         name, _, value = line.strip().partition(" ")
         if value.isdecimal() and len(value) <= 20:
-            found[name] = int(value)
-    return found
+            result[name] = int(value)
+    return result
 
 
 def gfx_name(version: int) -> str:
@@ -76,29 +76,29 @@ def gpus(tree: Tree) -> Iterator[KfdGpu]:
         if not name.isdecimal():
             continue
         gpu_id = tree.value(f"{path}/gpu_id")
-        said = _properties_or_nothing(tree, f"{path}/properties")
-        if gpu_id or (gpu_id is None and said.get("simd_count")):
-            if said:
-                yield _gpu(tree, path, said, rank, int(gpu_id or 0))
+        values = _properties_or_nothing(tree, f"{path}/properties")
+        if gpu_id or (gpu_id is None and values.get("simd_count")):
+            if values:
+                yield _gpu(tree, path, values, rank, int(gpu_id or 0))
             rank += 1
 
 
-def _gpu(tree: Tree, path: str, said: Mapping[str, int], rank: int, gpu_id: int) -> KfdGpu:
-    location = said.get("location_id", 0)
+def _gpu(tree: Tree, path: str, values: Mapping[str, int], rank: int, gpu_id: int) -> KfdGpu:
+    location = values.get("location_id", 0)
     banks = [_properties_or_nothing(tree, bank) for bank in tree.glob(f"{path}/mem_banks/*/properties")]
     links = [_properties_or_nothing(tree, link) for link in tree.glob(f"{path}/io_links/*/properties")]
     return KfdGpu(
         node=int(path.rpartition("/")[2]),
         rank=rank,
         gpu_id=gpu_id,
-        address=f"{said.get('domain', 0):04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}",
-        unique_id=said.get("unique_id", 0),
-        minor=said.get("drm_render_minor", 0),
-        gfx=gfx_name(said.get("gfx_target_version", 0)),
-        units=said.get("simd_count", 0) // max(1, said.get("simd_per_cu", 1)),
-        xcc=said.get("num_xcc", 1),
+        address=f"{values.get('domain', 0):04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}",
+        unique_id=values.get("unique_id", 0),
+        minor=values.get("drm_render_minor", 0),
+        gfx=gfx_name(values.get("gfx_target_version", 0)),
+        units=values.get("simd_count", 0) // max(1, values.get("simd_per_cu", 1)),
+        xcc=values.get("num_xcc", 1),
         memory=sum(bank.get("size_in_bytes", 0) for bank in banks if bank.get("heap_type") in _LOCAL_MEMORY),
-        device=said.get("device_id", 0),
+        device=values.get("device_id", 0),
         links=tuple(
             IoLink(link["node_to"], link.get("type", 0), link.get("max_bandwidth", 0))
             for link in links
@@ -117,9 +117,9 @@ def _properties_or_nothing(tree: Tree, path: str) -> dict[str, int]:
 def process_memory(tree: Tree, pid: int) -> Mapping[int, int]:
     """gpu_id -> bytes of its memory that a process uses; empty where it uses no GPU."""
     base = f"{PROCESSES}/{pid}"
-    found = {}
+    by_gpu = {}
     for name in tree.names(base):
         gpu_id = name.removeprefix("vram_")
         if gpu_id != name and gpu_id.isdecimal() and (used := tree.value(f"{base}/{name}")) is not None and used >= 0:
-            found[int(gpu_id)] = int(used)
-    return found
+            by_gpu[int(gpu_id)] = int(used)
+    return by_gpu

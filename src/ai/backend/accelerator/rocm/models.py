@@ -1,4 +1,4 @@
-"""What sysfs does not say of AMD's GPUs, by instruction set and PCI id.
+"""Properties of AMD's GPUs that sysfs lacks, by instruction set and PCI id.
 
 Source: AMD's data sheets and the ROCm documentation ("Accelerator and GPU hardware specifications", "Precision
 support"). Not checked on the hardware.

@@ -22,7 +22,7 @@ from ai.backend.plugin.accelerator import (
     Workload,
     WorkloadConfig,
 )
-from ai.backend.plugin.sysfs.base import Found, TreePlugin, TreeSettings
+from ai.backend.plugin.sysfs.base import ScannedDevice, TreePlugin, TreeSettings
 from ai.backend.plugin.sysfs.measures import GAUGE_STATS, Raw
 from ai.backend.plugin.sysfs.pci import pci_at
 
@@ -71,7 +71,7 @@ class RocmPlugin(TreePlugin):
             return None
         return match[0] if match is not None else None
 
-    def scan(self) -> Sequence[Found]:
+    def scan(self) -> Sequence[ScannedDevice]:
         limit = self._config.max_uncorrectable_errors
         return scan(self.tree, max_uncorrectable=limit, rocm_version=self._rocm_version())
 
@@ -92,14 +92,14 @@ class RocmPlugin(TreePlugin):
 
     # ---- workloads
 
-    def config(self, held: Sequence[Found], workload: Workload) -> WorkloadConfig:
+    def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
         """By unique id where every GPU is whole and has one; else by number.
 
         A container sees only the nodes of its GPUs, and ROCr counts what it can open: the numbers begin anew there.
         """
-        ids = [found.device.device_id for found in held]
+        ids = [scanned.device.device_id for scanned in held]
         named = all(i.startswith("GPU-") for i in ids) and all(f.fields["partitions"] == "1" for f in held)
-        ranks = range(len(held)) if workload.type == "container" else [found.fields["rank"] for found in held]
+        ranks = range(len(held)) if workload.type == "container" else [scanned.fields["rank"] for scanned in held]
         return WorkloadConfig(
             env_vars={
                 "ROCR_VISIBLE_DEVICES": ",".join(ids if named else map(str, ranks)),
@@ -110,18 +110,18 @@ class RocmPlugin(TreePlugin):
 
     # ---- metrics
 
-    def measure(self, found: Sequence[Found]) -> Sequence[Raw]:
+    def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         """The sensors are the GPU's: of a GPU in partitions only the first one shows them."""
         raw: list[Raw] = []
         seen: set[str] = set()
-        for one in found:
+        for one in scanned:
             if one.fields["pci"] not in seen:
                 seen.add(one.fields["pci"])
                 raw += self._of_gpu(one)
         return raw
 
-    def _of_gpu(self, found: Found) -> Sequence[Raw]:
-        pci = pci_at(self.tree, found.fields["pci"])
+    def _of_gpu(self, scanned: ScannedDevice) -> Sequence[Raw]:
+        pci = pci_at(self.tree, scanned.fields["pci"])
         if pci is None:
             return ()
         hwmon = next(iter(self.tree.glob(f"{pci.path}/hwmon/hwmon*")), f"{pci.path}/hwmon")
@@ -140,7 +140,7 @@ class RocmPlugin(TreePlugin):
         return [
             Raw(
                 key=f"rocm_{key}",
-                device_id=found.device.device_id,
+                device_id=scanned.device.device_id,
                 value=value * scale,
                 unit=unit,
                 capacity=capacity * scale if capacity is not None else None,
@@ -163,17 +163,17 @@ class RocmPlugin(TreePlugin):
 
     async def get_node_info(self) -> NodeInfo:
         def work() -> NodeInfo:
-            found = list(gpus(self.tree))
+            listed = list(gpus(self.tree))
             modes = {
                 f"compute_partition.{address}": mode
-                for address in dict.fromkeys(gpu.address for gpu in found)
+                for address in dict.fromkeys(gpu.address for gpu in listed)
                 if (pci := pci_at(self.tree, address)) is not None
                 and (mode := self.tree.text(f"{pci.path}/current_compute_partition")) is not None
             }
             return NodeInfo(
                 driver_version=self.tree.text("/sys/module/amdgpu/version"),
                 runtime_version=self._rocm_version(),
-                extra={**modes, "gfx": ", ".join(dict.fromkeys(gpu.gfx for gpu in found))},
+                extra={**modes, "gfx": ", ".join(dict.fromkeys(gpu.gfx for gpu in listed))},
             )
 
         return await self.reading(work)

@@ -21,7 +21,7 @@ from ai.backend.common.devices import (
 )
 from ai.backend.common.ids import DeviceId, DeviceName
 from ai.backend.plugin.accelerator import DeviceMapping
-from ai.backend.plugin.sysfs.base import Found, whole
+from ai.backend.plugin.sysfs.base import ScannedDevice, whole
 from ai.backend.plugin.sysfs.pci import PciDevice, links_of, pci_at
 from ai.backend.plugin.sysfs.tree import Missing, Tree, Unreadable
 
@@ -33,17 +33,17 @@ _MODES: Mapping[str, int] = {"SPX": 1, "DPX": 2, "TPX": 3, "QPX": 4}
 _MB = 1_000_000 / 2**30
 
 
-def device_ids(found: Sequence[KfdGpu]) -> dict[int, DeviceId]:
+def device_ids(listed: Sequence[KfdGpu]) -> dict[int, DeviceId]:
     """Node -> ``GPU-<unique id>`` as ROCr names it; the partitions of one GPU count on, ``GPU-<unique id>.1``.
 
     A GPU without a unique id, or with that of another one, is named by its PCI address.
     """
     owners: dict[int, set[str]] = {}
-    for gpu in found:
+    for gpu in listed:
         owners.setdefault(gpu.unique_id, set()).add(gpu.address)
     ids: dict[int, DeviceId] = {}
     count: dict[str, int] = {}
-    for gpu in found:
+    for gpu in listed:
         alone = gpu.unique_id and len(owners[gpu.unique_id]) == 1
         base = f"GPU-{gpu.unique_id:016x}" if alone else gpu.address
         part = count[base] = count.get(base, -1) + 1
@@ -51,25 +51,25 @@ def device_ids(found: Sequence[KfdGpu]) -> dict[int, DeviceId]:
     return ids
 
 
-def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> list[Found]:
+def scan(tree: Tree, *, max_uncorrectable: int, rocm_version: str | None) -> list[ScannedDevice]:
     """Every GPU, or every partition where a GPU is cut into several.
 
     Args:
         max_uncorrectable: the highest number of uncorrectable memory errors of a healthy GPU.
         rocm_version: of the node, for the variant properties.
     """
-    found = list(gpus(tree))
-    ids = device_ids(found)
-    functions = {gpu.address: pci_at(tree, gpu.address) for gpu in found}
-    places = {ids[gpu.node]: pci for gpu in found if (pci := functions[gpu.address]) is not None}
-    parts = {address: sum(1 for gpu in found if gpu.address == address) for address in functions}
+    listed = list(gpus(tree))
+    ids = device_ids(listed)
+    functions = {gpu.address: pci_at(tree, gpu.address) for gpu in listed}
+    places = {ids[gpu.node]: pci for gpu in listed if (pci := functions[gpu.address]) is not None}
+    parts = {address: sum(1 for gpu in listed if gpu.address == address) for address in functions}
     devices = []
-    for gpu in found:
+    for gpu in listed:
         pci = functions[gpu.address]
         nodes = [DeviceMapping(source="/dev/kfd"), DeviceMapping(source=f"/dev/dri/renderD{gpu.minor}")]
         faults = list(_faults(tree, pci, nodes, max_uncorrectable))
         devices.append(
-            Found(
+            ScannedDevice(
                 device=_device(tree, gpu, pci, ids, places, faults, rocm_version),
                 nodes=tuple(nodes),
                 fields={

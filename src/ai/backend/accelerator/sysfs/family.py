@@ -55,14 +55,14 @@ def _regex(pattern: str) -> str:
 
 def placeholders(template: str) -> set[str]:
     """Names in braces. Raises ValueError if the template is malformed."""
-    found = set()
+    names = set()
     for _, name, spec, conversion in string.Formatter().parse(template):
         if name is None:
             continue
         if spec or conversion or re.fullmatch(r"[a-z][a-z0-9_]*", name) is None:
             raise ValueError(f"{{{name}}} is not a placeholder; write {{index}} or a name of [values]")
-        found.add(name)
-    return found
+        names.add(name)
+    return names
 
 
 def _template(template: str) -> str:
@@ -118,10 +118,12 @@ class Find(Table):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        key, given = {"class": ("class", self.class_name), "pci": ("vendor", self.vendor), "dev": ("glob", self.glob)}[
-            self.by
-        ]
-        if not given:
+        key, criterion = {
+            "class": ("class", self.class_name),
+            "pci": ("vendor", self.vendor),
+            "dev": ("glob", self.glob),
+        }[self.by]
+        if not criterion:
             raise ValueError(f'by = "{self.by}" needs the key {key}')
         if self.glob:
             _device_path(self.glob)
@@ -129,7 +131,7 @@ class Find(Table):
 
 
 class Condition(Table):
-    """What an attribute must say; upper and lower case are the same."""
+    """Compares an attribute with expected values, without regard to case."""
 
     value: Reading
     is_one_of: tuple[str, ...] = Field(default=(), description="Good values.")
@@ -144,12 +146,12 @@ class Condition(Table):
         return self
 
     def fault(self, text: str) -> str | None:
-        """What is wrong with a value, None if nothing is."""
-        said = text.lower()
+        """Describes why a value breaks the condition; None if it does not."""
+        folded = text.lower()
         if self.is_one_of:
-            return None if said in {v.lower() for v in self.is_one_of} else f"is {text[:60]!r}"
+            return None if folded in {v.lower() for v in self.is_one_of} else f"is {text[:60]!r}"
         if self.is_none_of:
-            return f"is {text[:60]!r}" if said in {v.lower() for v in self.is_none_of} else None
+            return f"is {text[:60]!r}" if folded in {v.lower() for v in self.is_none_of} else None
         try:
             return None if self.at_most is None or float(text) <= self.at_most else f"is {text[:60]}"
         except ValueError:
@@ -258,7 +260,7 @@ class Family(Table):
 
     @model_validator(mode="after")
     def _known_placeholders(self) -> Self:
-        known = FIELDS | self.values.keys()
+        defined = FIELDS | self.values.keys()
         if shadowed := FIELDS & self.values.keys():
             raise ValueError(f"values.{min(shadowed)} has the name of a placeholder that every device has")
         texts: dict[str, str | None] = {f"env.{k}": v for k, v in self.env.items() if isinstance(v, str)}
@@ -267,8 +269,8 @@ class Family(Table):
         texts |= {f"mounts.{n}.source": bind.source for n, bind in enumerate(self.mounts)}
         texts |= {f"mounts.{n}.target": bind.target for n, bind in enumerate(self.mounts)}
         for where, text in texts.items():
-            if unknown := placeholders(text or "") - known:
-                raise ValueError(f"{where} names {{{min(unknown)}}}; known are {', '.join(sorted(known))}")
+            if unknown := placeholders(text or "") - defined:
+                raise ValueError(f"{where} names {{{min(unknown)}}}; known are {', '.join(sorted(defined))}")
         keys = [metric.key for metric in self.metrics]
         if len(keys) != len(set(keys)):
             raise ValueError("two metrics have one key")
@@ -284,7 +286,7 @@ class Family(Table):
         return re.sub(r"\W", "_", self.key)
 
     def model_of(self, pci_device: str) -> Model | None:
-        """The model of a PCI device id, None if it is not of this family."""
+        """Returns the model of a PCI device id, None if it is not of this family."""
         return next((m for m in self.models if not m.pci_devices or pci_device.lower() in m.pci_devices), None)
 
 
@@ -315,9 +317,9 @@ def load_family(path: Path) -> Family:
 
 
 def packaged_names() -> list[str]:
-    """The keys of the families that come with the package."""
-    found = resources.files("ai.backend.accelerator.sysfs").joinpath("data").iterdir()
-    return sorted(f.name.removesuffix(".toml") for f in found if f.name.endswith(".toml"))
+    """Returns the keys of the families that come with the package."""
+    files = resources.files("ai.backend.accelerator.sysfs").joinpath("data").iterdir()
+    return sorted(f.name.removesuffix(".toml") for f in files if f.name.endswith(".toml"))
 
 
 def packaged_family(key: str) -> Family:

@@ -15,7 +15,7 @@ from ai.backend.common.devices import SlotDisplay, VariantFeature, VariantMatchM
 from ai.backend.common.ids import DeviceName, SlotName
 from ai.backend.common.states import SlotType
 from ai.backend.plugin.accelerator import Mount, NodeInfo, Workload, WorkloadConfig
-from ai.backend.plugin.sysfs.base import Found, TreePlugin, TreeSettings
+from ai.backend.plugin.sysfs.base import ScannedDevice, TreePlugin, TreeSettings
 from ai.backend.plugin.sysfs.measures import Raw
 from ai.backend.plugin.sysfs.pci import pci_at
 from ai.backend.plugin.sysfs.tree import Missing, Unreadable, parse_number
@@ -58,27 +58,27 @@ class SysfsPlugin(TreePlugin):
         """Raises PluginError or InvalidInput for a data file that cannot be used."""
         if not self._paths:
             return
-        given = await self.reading(lambda: [load_family(path.expanduser()) for path in self._paths])
-        keys = [family.key for family in given]
+        families = await self.reading(lambda: [load_family(path.expanduser()) for path in self._paths])
+        keys = [family.key for family in families]
         for path, key in zip(self._paths, keys, strict=True):
             if self.packaged is not None and key != self.packaged.key:
                 raise FamilyError(f"{path}: key: the plugin {self.key} takes no other key than {self.key}, not {key}")
             if keys.count(key) > 1:
                 raise FamilyError(f"{path}: key: two files describe {key}")
-        self.families = tuple(given)
+        self.families = tuple(families)
 
-    def _family(self, found: Found) -> Family:
-        slot = found.device.slots[0].slot_name
+    def _family(self, scanned: ScannedDevice) -> Family:
+        slot = scanned.device.slots[0].slot_name
         return next(family for family in self.families if family.slot == slot)
 
     # ---- devices and slots
 
-    def scan(self) -> Sequence[Found]:
-        found: list[Found] = []
+    def scan(self) -> Sequence[ScannedDevice]:
+        result: list[ScannedDevice] = []
         for family in self.families:
             devices = scan_family(self.tree, family, self._serials.setdefault(family.key, {}))
-            found += (_of_plugin(device, self.key) for device in devices)
-        return found
+            result += (_of_plugin(device, self.key) for device in devices)
+        return result
 
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
         return [
@@ -99,14 +99,14 @@ class SysfsPlugin(TreePlugin):
 
     # ---- workloads
 
-    def config(self, held: Sequence[Found], workload: Workload) -> WorkloadConfig:
+    def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
         env: dict[str, str] = {}
         data: dict[str, str] = {}
         mounts: dict[str, Mount] = {}
         for family in self.families:
-            mine = [found for found in held if self._family(found) is family]
-            fields = [{**found.fields, "rank": str(rank)} for rank, found in enumerate(mine)]
-            if not mine:
+            members = [scanned for scanned in held if self._family(scanned) is family]
+            fields = [{**scanned.fields, "rank": str(rank)} for rank, scanned in enumerate(members)]
+            if not members:
                 continue
             env |= _environment(family, fields)
             data[f"{family.prefix.upper()}_GLOBAL_DEVICE_IDS"] = ",".join(f"{f['rank']}:{f['id']}" for f in fields)
@@ -120,14 +120,14 @@ class SysfsPlugin(TreePlugin):
 
     # ---- metrics
 
-    def measure(self, found: Sequence[Found]) -> Sequence[Raw]:
+    def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
         raw: list[Raw | None] = []
-        for one in found:
+        for one in scanned:
             entry = Entry(one.fields["path"], "", "", pci_at(self.tree, one.device.hw_location))
             raw += (self._raw(one, entry, metric) for metric in self._family(one).metrics)
         return [one for one in raw if one is not None]
 
-    def _raw(self, found: Found, entry: Entry, metric: Metric) -> Raw | None:
+    def _raw(self, scanned: ScannedDevice, entry: Entry, metric: Metric) -> Raw | None:
         value = self._number(entry, metric.value)
         if value is None:
             return None
@@ -137,8 +137,8 @@ class SysfsPlugin(TreePlugin):
         if metric.capacity is None and metric.unit == "percent":
             capacity = 100.0
         return Raw(
-            key=f"{self._family(found).prefix}_{metric.key}",
-            device_id=found.device.device_id,
+            key=f"{self._family(scanned).prefix}_{metric.key}",
+            device_id=scanned.device.device_id,
             value=value * metric.scale,
             unit=metric.unit,
             capacity=capacity,
@@ -154,18 +154,18 @@ class SysfsPlugin(TreePlugin):
 
     async def get_node_info(self) -> NodeInfo:
         versions = await self.reading(lambda: {f.key: driver_version(self.tree, f) for f in self.families})
-        known = {key: version for key, version in versions.items() if version is not None}
-        only = next(iter(known.values())) if len(self.families) == 1 and known else None
-        return NodeInfo(driver_version=only, extra={} if only else {f"{k}_driver": v for k, v in known.items()})
+        available = {key: version for key, version in versions.items() if version is not None}
+        only = next(iter(available.values())) if len(self.families) == 1 and available else None
+        return NodeInfo(driver_version=only, extra={} if only else {f"{k}_driver": v for k, v in available.items()})
 
 
-def _of_plugin(found: Found, key: str) -> Found:
-    """The device under the name of the plugin that lists it."""
-    return dataclasses.replace(found, device=dataclasses.replace(found.device, device_name=DeviceName(key)))
+def _of_plugin(scanned: ScannedDevice, key: str) -> ScannedDevice:
+    """Returns the device under the name of the plugin that lists it."""
+    return dataclasses.replace(scanned, device=dataclasses.replace(scanned.device, device_name=DeviceName(key)))
 
 
 def _joined(template: str, fields: Sequence[Mapping[str, str]]) -> str | None:
-    """The template of each device with commas between, once where it is the same for all.
+    """Returns the template of each device with commas between, once where it is the same for all.
 
     None where a device lacks something: a list without it would hide the device from its user.
     """
@@ -184,7 +184,7 @@ def _environment(family: Family, fields: Sequence[Mapping[str, str]]) -> dict[st
 
 
 def plugin_class(family: Family) -> type[SysfsPlugin]:
-    """The plugin of one family."""
+    """Returns the plugin of one family."""
     name = "".join(part.capitalize() for part in family.prefix.split("_")) + "Plugin"
     facts = {"key": DeviceName(family.key), "key_is_slot_prefix": True, "packaged": family, "__doc__": family.name}
     return type(name, (SysfsPlugin,), facts)

@@ -19,10 +19,10 @@ their tests read were written by hand. What is a guess is listed for each. If yo
 
 
 def families_page() -> str:
-    found = [packaged_family(key) for key in packaged_names()]
-    rows = [f"| [`{f.key}`](#{f.key}) | `{f.slot}` | {f.name} | {_variables(f)} |" for f in found]
+    families = [packaged_family(key) for key in packaged_names()]
+    rows = [f"| [`{f.key}`](#{f.key}) | `{f.slot}` | {f.name} | {_variables(f)} |" for f in families]
     table = "| plugin | slot | devices | variables of a workload |\n|---|---|---|---|\n" + "\n".join(rows)
-    return "\n".join([HEAD, table, "", *(line for family in found for line in _section(family))])
+    return "\n".join([HEAD, table, "", *(line for family in families for line in _section(family))])
 
 
 def _variables(family: Family) -> str:

@@ -18,7 +18,7 @@ from ai.backend.common.devices import (
 )
 from ai.backend.common.ids import DeviceId, DeviceName
 from ai.backend.plugin.accelerator import DeviceMapping
-from ai.backend.plugin.sysfs.base import Found, distinct, whole
+from ai.backend.plugin.sysfs.base import ScannedDevice, distinct, whole
 from ai.backend.plugin.sysfs.pci import BUS, PciDevice, links_of, pci_at, pci_device
 from ai.backend.plugin.sysfs.tree import Missing, Tree, Unreadable, parse_number
 
@@ -49,34 +49,34 @@ class Entry:
             base, path = self.pci.path, path.removeprefix("pci:")
         else:
             base = self.path
-        found = tree.glob(f"{base}/{path}") if "*" in path else [f"{base}/{path}"]
-        if not found:
+        paths = tree.glob(f"{base}/{path}") if "*" in path else [f"{base}/{path}"]
+        if not paths:
             raise Missing(f"{base}/{path}")
         if value.name_of is not None:
-            if (target := tree.resolve(found[0])) is None:
-                raise Missing(found[0])
+            if (target := tree.resolve(paths[0])) is None:
+                raise Missing(paths[0])
             text = target.rpartition("/")[2]
         else:
-            text = tree.read(found[0])
+            text = tree.read(paths[0])
         if value.pattern is None:
             return text
         if (match := re.search(value.pattern, text)) is None:
-            raise Unreadable(f"{found[0]} is not as expected: {text[:40]!r}")
+            raise Unreadable(f"{paths[0]} is not as expected: {text[:40]!r}")
         return str(match[1]).strip()
 
 
 def entries(tree: Tree, family: Family) -> Iterator[Entry]:
-    """Every place that a device of the family may be at, in natural order."""
+    """Yields every place that a device of the family may be at, in natural order."""
     find = family.find
     if find.by == "pci":
         functions = [pci_at(tree, address) for address in sorted(tree.names(BUS))]  # hexadecimal
-        found = [Entry(f.path, f.address, "", f) for f in functions if f is not None and f.vendor == find.vendor]
+        matches = [Entry(f.path, f.address, "", f) for f in functions if f is not None and f.vendor == find.vendor]
     else:
         paths = tree.glob(find.glob if find.by == "dev" else f"/sys/class/{find.class_name}/*")
         names = [(path, path.rpartition("/")[2]) for path in paths]
         matched = [(path, name, m) for path, name in names if (m := re.fullmatch(find.name, name)) is not None]
-        found = [Entry(path, name, m[1], pci_device(tree, f"{path}/device")) for path, name, m in matched]
-    for entry in found:
+        matches = [Entry(path, name, m[1], pci_device(tree, f"{path}/device")) for path, name, m in matched]
+    for entry in matches:
         if entry.pci is None and find.pci_address is not None:
             try:
                 entry.pci = pci_at(tree, entry.read(tree, find.pci_address))
@@ -87,31 +87,31 @@ def entries(tree: Tree, family: Family) -> Iterator[Entry]:
         yield entry
 
 
-def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -> list[Found]:
-    """The devices of one family.
+def scan_family(tree: Tree, family: Family, serials: MutableMapping[str, str]) -> list[ScannedDevice]:
+    """Returns the devices of one family.
 
     Args:
         serials: place -> serial number as read last; kept by the caller, so that a serial that cannot be read for a
             while does not change the id of its device.
     """
-    found: list[tuple[Entry, Model]] = []
+    members: list[tuple[Entry, Model]] = []
     for entry in entries(tree, family):
         if (model := family.model_of(entry.pci.device if entry.pci is not None else "")) is None:
             continue
         if not _belongs(tree, family, entry):
             continue
-        entry.index = _index(tree, family, entry) or str(len(found))
-        found.append((entry, model))
-    for place in serials.keys() - {entry.place for entry, _ in found}:
+        entry.index = _index(tree, family, entry) or str(len(members))
+        members.append((entry, model))
+    for place in serials.keys() - {entry.place for entry, _ in members}:
         del serials[place]
-    claimed = [(entry.place, _serial(tree, family, entry, serials)) for entry, _ in found]
+    claimed = [(entry.place, _serial(tree, family, entry, serials)) for entry, _ in members]
     ids = distinct(claimed)
-    places = {DeviceId(ids[entry.place]): entry.pci for entry, _ in found if entry.pci is not None}
-    return [_found(tree, family, entry, model, ids[entry.place], places) for entry, model in found]
+    places = {DeviceId(ids[entry.place]): entry.pci for entry, _ in members if entry.pci is not None}
+    return [_found(tree, family, entry, model, ids[entry.place], places) for entry, model in members]
 
 
 def _belongs(tree: Tree, family: Family, entry: Entry) -> bool:
-    """Whether it is of the family. What cannot be read may be: a device must not vanish because it is ill."""
+    """Returns True if the entry is of the family. An unreadable entry may be: a faulty device must not vanish."""
     for condition in family.only_if:
         try:
             if condition.fault(entry.read(tree, condition.value)) is not None:
@@ -148,14 +148,14 @@ def _serial(tree: Tree, family: Family, entry: Entry, serials: MutableMapping[st
         if serial:
             entry.faults.append(f"its serial number is garbage: {serial[:40]!r}")
         return serials.get(entry.place, entry.place)
-    known = serials.setdefault(entry.place, serial)
-    if known != serial:
-        entry.faults.append(f"its serial number changed from {known} to {serial}; restart the agent if it was replaced")
-    return known
+    first = serials.setdefault(entry.place, serial)
+    if first != serial:
+        entry.faults.append(f"its serial number changed from {first} to {serial}; restart the agent if it was replaced")
+    return first
 
 
 def _fields(tree: Tree, family: Family, entry: Entry, model: Model, device_id: str) -> dict[str, str]:
-    """What templates are filled from; a missing value is left out, a garbled one makes the device unhealthy."""
+    """Returns the values for templates; a missing one is left out, a garbled one makes the device unhealthy."""
     fields = {"index": entry.index, "name": entry.name, "id": device_id, "model": model.name}
     if entry.pci is not None:
         fields["pci"] = entry.pci.address
@@ -178,7 +178,7 @@ def _fields(tree: Tree, family: Family, entry: Entry, model: Model, device_id: s
 
 
 def fill(template: str, fields: Mapping[str, str]) -> str | None:
-    """The template with its placeholders replaced, None where one of them is not known of this device."""
+    """Returns the template with its placeholders replaced, None where one of them is not known of this device."""
     parts = []
     for text, name, _, _ in string.Formatter().parse(template):
         parts.append(text)
@@ -190,17 +190,17 @@ def fill(template: str, fields: Mapping[str, str]) -> str | None:
 
 
 def _nodes(tree: Tree, family: Family, entry: Entry, fields: Mapping[str, str]) -> tuple[DeviceMapping, ...]:
-    """Those that are there. A device of a family with nodes of their own needs at least one of its own."""
+    """Lists the existing device nodes. A device of a family with nodes of their own needs at least one of its own."""
     nodes: list[DeviceMapping] = []
     own: list[bool] = []
     for node in family.devices:
         path = fill(node.path, fields)
-        here = (tree.glob(path) if "*" in path else [path] * tree.exists(path)) if path is not None else []
-        if not here and not node.optional:
+        paths = (tree.glob(path) if "*" in path else [path] * tree.exists(path)) if path is not None else []
+        if not paths and not node.optional:
             entry.faults.append(f"there is no device node {path or node.path}")
-        nodes += (DeviceMapping(source=p, permissions=node.permissions) for p in here)
+        nodes += (DeviceMapping(source=p, permissions=node.permissions) for p in paths)
         if path != node.path:
-            own.append(bool(here))
+            own.append(bool(paths))
     if own and not any(own):
         entry.faults.append("it has no device node of its own")
     return tuple(nodes)
@@ -219,7 +219,7 @@ def _fault(tree: Tree, entry: Entry, condition: Condition) -> str | None:
 
 def _found(
     tree: Tree, family: Family, entry: Entry, model: Model, device_id: str, places: Mapping[DeviceId, PciDevice]
-) -> Found:
+) -> ScannedDevice:
     fields = _fields(tree, family, entry, model, device_id)
     nodes = _nodes(tree, family, entry, fields)
     faults = [*entry.faults, *(f for c in family.healthy_if if (f := _fault(tree, entry, c)) is not None)]
@@ -245,7 +245,7 @@ def _found(
         links=links_of(DeviceId(device_id), places),
         variant_properties=tuple(_variants(tree, family, model, memory)),
     )
-    return Found(device=device, nodes=nodes, fields=fields | {"path": entry.path})
+    return ScannedDevice(device=device, nodes=nodes, fields=fields | {"path": entry.path})
 
 
 def _memory(tree: Tree, family: Family, entry: Entry, model: Model) -> int:

@@ -1,1 +1,1 @@
-"""Accelerator."""
+"""Commands on accelerator plugins and devices of this node."""

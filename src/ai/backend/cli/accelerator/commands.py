@@ -114,7 +114,7 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A value of TOML, or the text itself."""
+    """Returns a value of TOML, or the text itself."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -122,12 +122,12 @@ def _value(text: str) -> Any:
 
 
 def _document(plugin: str, report: Report) -> dict[str, Any]:
-    said = report.said
+    description = report.said
     return {
         "plugin": plugin,
-        "key": said.key if said else None,
-        "version": said.version if said else None,
-        "verified_on": said.verified_on if said else None,
+        "key": description.key if description else None,
+        "version": description.version if description else None,
+        "verified_on": description.verified_on if description else None,
         "passed": report.is_good,
         "checks": [{"check": o.check, "result": o.result.value, "reason": o.reason} for o in report.outcomes],
     }
@@ -136,10 +136,14 @@ def _document(plugin: str, report: Report) -> dict[str, Any]:
 def _summary(plugin: str, report: Report) -> str:
     from ai.backend.plugin.testing.accelerator.checks import Result
 
-    said = report.said
+    description = report.said
     counts = [f"{number} {result}" for result in Result if (number := report.count(result))]
-    name = f"{said.key} {said.version}" if said else plugin
-    verified = f"verified on {said.verified_on}" if said and said.verified_on else "unverified on hardware"
+    name = f"{description.key} {description.version}" if description else plugin
+    verified = (
+        f"verified on {description.verified_on}"
+        if description and description.verified_on
+        else "unverified on hardware"
+    )
     return cell(f"{name}: {', '.join(counts)}; {verified}")
 
 

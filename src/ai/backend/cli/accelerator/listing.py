@@ -105,7 +105,9 @@ def accelerator_list(config: Path | None) -> None:
     else:
         screen.table([_row(plugin, displays) for plugin in surveyed], PLUGIN_COLUMNS)
         if not all(plugin.is_allowed for plugin in surveyed):
-            screen.note("Plugins that are not allowed are used once agent.toml names them in `allow-compute-plugins`.")
+            screen.inform(
+                "Plugins that are not allowed are used once agent.toml names them in `allow-compute-plugins`."
+            )
 
 
 def _plugin_document(plugin: PluginInspection) -> dict[str, Any]:
@@ -146,9 +148,9 @@ def accelerator_show(name: str | None, tree: bool, config: Path | None) -> None:
     for plugin in surveyed:
         if name is not None:
             package = plugin.package or plugin.reference
-            screen.note(cell(f"{plugin.name} {plugin.version} of {package}, {_verified(plugin)}"))
+            screen.inform(cell(f"{plugin.name} {plugin.version} of {package}, {_verified(plugin)}"))
         if plugin.reason and (name is not None or plugin.is_allowed):
-            screen.note(cell(f"{plugin.name}: {plugin.reason}"))
+            screen.inform(cell(f"{plugin.name}: {plugin.reason}"))
     if not devices:
         screen.say("no devices were found")
     elif tree:

@@ -1,1 +1,1 @@
-"""Own password, key, config."""
+"""Commands on the user's own password, keys and configuration."""

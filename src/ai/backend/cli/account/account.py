@@ -50,9 +50,9 @@ def update_password_no_auth(domain: str, email: str, current_password: str, new_
     call(screen, work, needs_keys=False)
 
 
-def _asked(what: str, given: str) -> str:
-    if given != "-":  # a mark and no password
-        return given
+def _asked(what: str, value: str) -> str:
+    if value != "-":  # a mark and no password
+        return value
     return str(click.prompt(what, hide_input=True, confirmation_prompt=what.startswith("New"), err=True))
 
 

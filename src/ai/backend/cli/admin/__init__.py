@@ -1,1 +1,1 @@
-"""Admin."""
+"""Commands of administrators."""

@@ -1,9 +1,8 @@
-"""The groups below the root: session, admin, keypair, resource."""
+"""The groups of `backend.ai admin`, and `backend.ai resource`."""
 
 from __future__ import annotations
 
 from ai.backend.cli.framework.lazy import Entry, LazyGroup
-from ai.backend.cli.session.group import _LIST, SESSION_COMMANDS
 
 _ADMIN = "ai.backend.cli.admin.cluster:"
 _AGENTS = "ai.backend.cli.admin.agents:"
@@ -15,7 +14,6 @@ _USAGE = "ai.backend.cli.admin.usage:"
 _QUOTA = "ai.backend.cli.vfolder.quotas:"
 _RESOURCE_GROUPS = "ai.backend.cli.admin.resource_groups:resource_group"
 
-
 admin = LazyGroup(
     "admin",
     help="What administrators see and change.",
@@ -24,7 +22,7 @@ admin = LazyGroup(
             "ai.backend.cli.admin.group:admin_agent", "Agents: their resources, and which limits they enforce."
         ),
         "keypair": Entry("ai.backend.cli.admin.group:admin_keypair", "Keypairs."),
-        "session": Entry("ai.backend.cli.admin.group:admin_session", "Sessions of all users."),
+        "session": Entry("ai.backend.cli.session.group:admin_session", "Sessions of all users."),
         "image": Entry("ai.backend.cli.image.admin:admin_image", "Images of container registries."),
         "artifact": Entry("ai.backend.cli.artifact.admin:admin_artifact", "Where artifacts come from."),
         "manager": Entry("ai.backend.cli.admin.group:admin_manager", "The manager."),
@@ -71,9 +69,6 @@ admin_keypair = LazyGroup(
         "delete": Entry(_PEOPLE + "keypair_delete", "Remove a keypair."),
     },
 )
-admin_session = LazyGroup(
-    "session", help="Sessions of all users.", entries={"list": _LIST, "info": SESSION_COMMANDS["info"]}
-)
 admin_manager = LazyGroup(
     "manager",
     help="The manager.",
@@ -103,14 +98,6 @@ admin_etcd = LazyGroup(
         "get": Entry("ai.backend.cli.admin.config:get", "Show a key, or all below it."),
         "set": Entry("ai.backend.cli.admin.config:set_", "Set a key, or several with a JSON object."),
         "delete": Entry("ai.backend.cli.admin.config:delete", "Remove a key, or all below it."),
-    },
-)
-keypair = LazyGroup(
-    "keypair",
-    help="Your own keypair.",
-    entries={
-        "info": Entry(_ADMIN + "keypair_info", "Show your own keypair."),
-        "ssh-key": Entry("ai.backend.cli.account.account:ssh_key", "The SSH key that opens your sessions."),
     },
 )
 resource = LazyGroup(

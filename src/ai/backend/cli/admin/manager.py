@@ -37,8 +37,8 @@ def freeze(wait: bool, force_kill: bool) -> None:
     async def work(api: AsyncSession) -> None:
         import asyncio
 
-        while wait and (left := int((await api.Manager.status())["active_sessions"])):
-            screen.note(f"{left} sessions are left")
+        while wait and (remaining := int((await api.Manager.status())["active_sessions"])):
+            screen.inform(f"{remaining} sessions are left")
             await asyncio.sleep(_POLL_S)  # the server tells of no end of all sessions
         await api.Manager.freeze(force_kill=force_kill)
 
@@ -160,7 +160,7 @@ def server_logs_list(mark_read: bool, page_size: int, page_number: int) -> None:
         elif page["logs"]:
             screen.say("\n\n".join(map(_describe_error, page["logs"])))
         else:
-            screen.note("no errors were reported")
+            screen.inform("no errors were reported")
 
     call(screen, work)
 

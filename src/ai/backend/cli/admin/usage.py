@@ -103,7 +103,7 @@ def _show(screen: Screen, usages: list[dict[str, Any]]) -> None:
         screen.json(usages)
         return
     if not usages:
-        screen.note("nothing was used")
+        screen.inform("nothing was used")
     for usage in usages:
         hours = {slot: float(seconds) / 3600 for slot, seconds in usage["g_slot_seconds"].items() if slot != "mem"}
         screen.facts(

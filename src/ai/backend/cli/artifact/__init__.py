@@ -1,1 +1,1 @@
-"""Artifact."""
+"""Commands on artifacts and their registries."""

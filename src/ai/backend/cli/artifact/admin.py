@@ -182,7 +182,7 @@ async def _wait(api: AsyncSession, screen: Screen, ids: list[str], *, with_notes
             if with_notes and note and note != printed.get(name) and revision["status"] in ("PULLING", "PULLED"):
                 printed[name] = note
                 bar.close()
-                screen.note(f"{name}: {note}")
+                screen.inform(f"{name}: {note}")
             progress = revision["progress"] or {"current": 0, "total": revision["size"] or 0}
             bar.update(name, progress["current"], progress["total"])
 

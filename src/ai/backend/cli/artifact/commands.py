@@ -52,9 +52,9 @@ def list_(**query: Any) -> None:
             screen.table(rows, COLUMNS)
         shown = len(page["items"])
         if not shown:
-            screen.note("there are no such artifacts")
+            screen.inform("there are no such artifacts")
         elif query["offset"] + shown < page["total_count"]:
-            screen.note(f"{shown} of {page['total_count']} artifacts; go on with --offset {query['offset'] + shown}")
+            screen.inform(f"{shown} of {page['total_count']} artifacts; go on with --offset {query['offset'] + shown}")
 
     call(screen, work)
 

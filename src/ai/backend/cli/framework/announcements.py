@@ -71,7 +71,7 @@ def is_visible(screen: Screen) -> bool:
 
 
 @contextlib.asynccontextmanager
-async def announcing(api: AsyncSession) -> AsyncIterator[None]:
+async def with_announcements(api: AsyncSession) -> AsyncIterator[None]:
     """Fetch the announcement while a command works, and show it at the end. A failure of it never fails the command."""
     from ai.backend.client.exceptions import BackendError
 

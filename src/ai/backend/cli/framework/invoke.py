@@ -72,7 +72,7 @@ def call(
     """Run ``work`` with an open session and exit: with its result, or with ``failure`` where it fails."""
     import asyncio
 
-    from ai.backend.cli.framework.announcements import announcing, is_visible
+    from ai.backend.cli.framework.announcements import is_visible, with_announcements
     from ai.backend.client.config import get_config
     from ai.backend.client.exceptions import BackendError
     from ai.backend.client.session import AsyncSession
@@ -84,7 +84,7 @@ def call(
         async with AsyncSession(config=config) as api:
             if config.is_anonymous or not needs_keys or not is_visible(screen):
                 return await work(api)
-            async with announcing(api):
+            async with with_announcements(api):
                 return await work(api)
 
     try:
@@ -97,7 +97,7 @@ def call(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     except KeyboardInterrupt:
-        screen.note("interrupted")
+        screen.inform("interrupted")
         code = 130
     sys.stdout.flush()
     sys.exit(code)

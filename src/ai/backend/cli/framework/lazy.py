@@ -18,22 +18,21 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 class Entry:
     """A command that is not imported yet: ``target`` is ``module:attribute``, ``help`` its one line in listings.
 
-    ``room`` names a part of the platform that need not be installed.
+    ``component`` names a part of the platform that need not be installed.
     """
 
     target: str
     help: str
-    room: str | None = None
+    component: str | None = None
 
     def load(self) -> click.Command:
         module_name, _, attribute = self.target.partition(":")
         try:
             command = getattr(importlib.import_module(module_name), attribute)
         except ImportError as error:
-            what = self.room or module_name
-            raise click.ClickException(f"the {what} cannot be loaded: {error}") from error
+            raise click.ClickException(f"the {self.component or module_name} cannot be loaded: {error}") from error
         except AttributeError as error:
-            raise click.ClickException(f"the {self.room or module_name} has no command {attribute!r}") from error
+            raise click.ClickException(f"the {self.component or module_name} has no command {attribute!r}") from error
         if not isinstance(command, click.Command):
             raise click.ClickException(f"{self.target} is not a command")
         return command
@@ -124,5 +123,5 @@ class ListCommand(Leaf):
 
 
 def screen_of(ctx: click.Context | None = None) -> Screen:
-    """The screen of this invocation."""
+    """Returns the screen of this invocation."""
     return (ctx or click.get_current_context()).ensure_object(Screen)

@@ -1,4 +1,4 @@
-"""What the commands of administrators share: options, and how objects are listed, shown, added and changed."""
+"""Options of administrators' commands, and commands that list, show, add and change objects."""
 
 from __future__ import annotations
 

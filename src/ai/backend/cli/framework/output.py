@@ -59,7 +59,7 @@ class Screen:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether notes are discarded, so that nobody need prepare them."""
+        """True if progress is discarded, so that it need not be prepared."""
         return self.is_json
 
     @property
@@ -75,7 +75,7 @@ class Screen:
         if not self.is_json:
             print(harmless(text))
 
-    def note(self, text: str) -> None:
+    def inform(self, text: str) -> None:
         """Print progress, which is no part of the result, to stderr, for people only."""
         if not self.is_json:
             print(harmless(text), file=sys.stderr, flush=True)
@@ -127,5 +127,5 @@ class MutedScreen(Screen):
     def is_quiet(self) -> bool:
         return True
 
-    def note(self, text: str) -> None:
+    def inform(self, text: str) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Params of framework."""
+"""Parsers of option values."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def print_rows(
     elif rows:
         screen.table([describe(dict(row)) for row in rows] if describe else rows, columns)
     else:
-        screen.note(empty)
+        screen.inform(empty)
 
 
 def _describe_step(step: Progress) -> str:
@@ -72,6 +72,6 @@ async def follow_task(
         if on_step is not None:
             on_step(step)
         elif (text := describe(step)) != printed:
-            screen.note(text)
+            screen.inform(text)
             printed = text
     return ""

@@ -1,4 +1,4 @@
-"""One line from the user, without a thread: a waiting prompt can be cancelled by Ctrl-C like anything else."""
+"""Reads a line from the user without a thread, so that Ctrl-C cancels a waiting prompt."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _pending = bytearray()
 
 @contextlib.contextmanager
 def _hidden(fd: int) -> Iterator[None]:
-    """Echo off, if this is a terminal."""
+    """Turns echo off, if this is a terminal."""
     try:
         before = termios.tcgetattr(fd)
     except termios.error:
@@ -50,7 +50,7 @@ async def _readable(fd: int) -> None:
 
 
 async def read_line(*, is_password: bool = False, fd: int | None = None) -> str:
-    """The next line of standard input without its end; empty when the input has ended."""
+    """Returns the next line of standard input without its end; empty when the input has ended."""
     source = sys.stdin.fileno() if fd is None else fd
     with _hidden(source) if is_password else contextlib.nullcontext():
         while b"\n" not in _pending:

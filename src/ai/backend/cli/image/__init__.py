@@ -1,1 +1,1 @@
-"""Image."""
+"""Commands on images."""

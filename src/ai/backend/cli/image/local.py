@@ -66,7 +66,7 @@ def import_(source: Path, name: str, data_dir: Path | None, images: Path | None)
         _fail(error)
     if screen.is_json:
         screen.json(made)
-    screen.note("agents that run have it within a second or two")
+    screen.inform("agents that run have it within a second or two")
 
 
 @click.command("list", cls=ListCommand)

@@ -1,1 +1,1 @@
-"""Run."""
+"""The command that runs code in a session."""

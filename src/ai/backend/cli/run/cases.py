@@ -12,7 +12,7 @@ from ai.backend.cli.session.options import Creation
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One combination of range values, with the texts that it makes."""
+    """A combination of range values, with the texts filled from it."""
 
     values: Mapping[str, str]
     env: Mapping[str, str]
@@ -26,7 +26,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the user asked for."""
+    """The sessions and runs that the user requested."""
 
     image: str
     code: str | None

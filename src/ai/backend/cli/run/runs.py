@@ -77,7 +77,7 @@ async def run_plan(api: AsyncSession, screen: Screen, plan: Plan, early: EarlyCr
         documents = [one.document() for one in outcomes]
         screen.json(documents[0] if len(documents) == 1 else documents)
     elif len(outcomes) > 1:
-        notes.note(f"{len(outcomes) - len(failed)} of {len(outcomes)} cases succeeded")
+        notes.inform(f"{len(outcomes) - len(failed)} of {len(outcomes)} cases succeeded")
     return failed[0].exit_code if failed else 0
 
 
@@ -100,7 +100,7 @@ def _interruptible(runs: list[CaseRun]) -> Iterator[None]:
 
 
 class CaseRun:
-    """One case, from the creation of its session to its end."""
+    """Runs one case, from the creation of its session to its end."""
 
     def __init__(self, api: AsyncSession, screen: Screen, plan: Plan, case: Case, *, number: int = 1) -> None:
         self._api = api
@@ -159,7 +159,7 @@ class CaseRun:
         self._interrupts += 1
         session = self._outcome.session
         if self._interrupts == 1 and self._is_executing and session is not None:
-            self._screen.note(f"{self._label}interrupting (once more to leave at once)")
+            self._screen.inform(f"{self._label}interrupting (once more to leave at once)")
             self._interrupting = asyncio.ensure_future(self._pass_interrupt(session))
         elif self._task is not None:
             self._task.cancel()
@@ -178,7 +178,7 @@ class CaseRun:
         plan, outcome = self._plan, self._outcome
         creation = replace(plan.creation, env=self._case.env, name=self._name)
         if self._is_one_of_many:
-            self._screen.note(f"{self._label}creating session {self._name}")
+            self._screen.inform(f"{self._label}creating session {self._name}")
         if plan.enqueue_only:
             session = await self._api.ComputeSession.get_or_create(plan.image, **creation.options(enqueue_only=True))
             outcome.session, outcome.status, outcome.exit_code = session, "enqueued", 0
@@ -190,7 +190,7 @@ class CaseRun:
         await print_start(session, self._screen, label=self._label)
         if plan.files:
             await session.upload(plan.files, plan.basedir)
-            self._screen.note(f"{self._label}  uploaded    {', '.join(plan.files)}")
+            self._screen.inform(f"{self._label}  uploaded    {', '.join(plan.files)}")
         await self._execute(session)
 
     async def _execute(self, session: AsyncComputeSession) -> None:
@@ -216,7 +216,7 @@ class CaseRun:
             options = result.get("options") or {}
             await stream.send_text(await read_line(is_password=bool(options.get("is_password"))))
         elif status == "build-finished" and result.get("exitCode"):
-            self._screen.note(f"{self._label}the build failed with exit code {result['exitCode']}")
+            self._screen.inform(f"{self._label}the build failed with exit code {result['exitCode']}")
         elif status in {"finished", "exec-timeout"}:
             self._is_executing = False
             self._finish(str(status), result)
@@ -232,7 +232,7 @@ class CaseRun:
         for kind, count in (options.get("dropped") or {}).items():
             self._renderer.finish()
             what = f"characters of {kind}" if kind in {"stdout", "stderr"} else f"pieces of {kind}"
-            self._screen.note(f"\n{self._label}[{count} {what} were dropped: more than one call may print]")
+            self._screen.inform(f"\n{self._label}[{count} {what} were dropped: more than one call may print]")
         if status == "exec-timeout":
             outcome.exit_code = TIMED_OUT
             self._fail("the platform ended the run because it took too long")
@@ -242,11 +242,11 @@ class CaseRun:
     def _print_end(self) -> None:
         outcome = self._outcome
         for file in outcome.files:
-            self._screen.note(f"{self._label}  output file {file.get('name')}")
+            self._screen.inform(f"{self._label}  output file {file.get('name')}")
         if self._is_one_of_many:
-            self._screen.note(f"{self._label}{outcome.status}, exit code {outcome.exit_code}")
+            self._screen.inform(f"{self._label}{outcome.status}, exit code {outcome.exit_code}")
         if outcome.stats is not None:
-            self._screen.note(f"{self._label}  used        {describe_stats(outcome.stats)}")
+            self._screen.inform(f"{self._label}  used        {describe_stats(outcome.stats)}")
 
     async def _clean_up(self) -> None:
         """End the session with --rm, also one whose creation was interrupted."""

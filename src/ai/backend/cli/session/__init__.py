@@ -1,1 +1,1 @@
-"""Session and its shortcuts."""
+"""Commands on sessions."""

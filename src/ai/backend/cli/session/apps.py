@@ -95,7 +95,7 @@ def app(
     if bad := next((text for text in envs if "=" not in text), None):
         raise click.UsageError(f"--env {bad!r} is not NAME=VALUE")
     try:
-        given = arguments_of(arguments)
+        app_arguments = arguments_of(arguments)
     except ValueError as e:
         raise click.UsageError(f"--arg cannot be read: {e}") from None
 
@@ -110,7 +110,7 @@ def app(
             bind,
             port=port,
             envs=dict(text.split("=", 1) for text in envs),
-            arguments=given,
+            arguments=app_arguments,
             report=lambda error: screen.error(str(error)),
         ) as local:
             address = f"{f'[{local.host}]' if ':' in local.host else local.host}:{local.port}"
@@ -159,7 +159,7 @@ def apps(session: str, names: tuple[str, ...], list_names: bool, owner: str | No
             for one in services:
                 screen.say(str(one["name"]))
         elif not services:
-            screen.note(f"{session} has no services")
+            screen.inform(f"{session} has no services")
         else:
             screen.table([_row(one) for one in services], COLUMNS)
         return 0

@@ -130,7 +130,7 @@ def logs(session: str, kernel: str | None, owner: str | None) -> None:
         elif text:
             click.echo(text, nl=not text.endswith("\n"))
         else:
-            screen.note(f"{session} has printed nothing since it was started")
+            screen.inform(f"{session} has printed nothing since it was started")
 
     call(screen, work)
 

@@ -80,6 +80,6 @@ def ls(session: str, path: str, owner: str | None) -> None:
         if rows:
             screen.table(rows, columns)
         else:
-            screen.note(f"{path} is empty")
+            screen.inform(f"{path} is empty")
 
     call(screen, work)

@@ -1,25 +1,16 @@
-"""Group of session."""
+"""The groups of `backend.ai session` and `backend.ai admin session`, and the shortcuts below the root."""
 
 from __future__ import annotations
 
 from ai.backend.cli.framework.lazy import Entry, LazyGroup
 
-_LIST = Entry("ai.backend.cli.session.ps:session_list", "List sessions.")
 _SESSION = "ai.backend.cli.session.commands:"
-
-
 _APPS = "ai.backend.cli.session.apps:"
-
-
 _SSH = "ai.backend.cli.session.ssh:"
-
-
 _FILES = "ai.backend.cli.session.files:"
-
-
 _WATCH = "ai.backend.cli.session.watch:"
 
-
+_LIST = Entry("ai.backend.cli.session.ps:session_list", "List sessions.")
 SESSION_COMMANDS = {
     "run": Entry("ai.backend.cli.run.command:run", "Run code in a session: one call from code to output."),
     "start": Entry("ai.backend.cli.session.start:start", "Start a session and leave it running."),
@@ -45,11 +36,13 @@ SESSION_COMMANDS = {
     "scp": Entry(_SSH + "scp", "Copy files to or from a session by OpenSSH."),
     "sftp": Entry(_SSH + "sftp", "Browse the files of a session by OpenSSH."),
 }
-_TOP = {name: entry for name, entry in SESSION_COMMANDS.items() if name not in {"ps", "start", "rm"}}
-
+_SAME_NAMES = {name: entry for name, entry in SESSION_COMMANDS.items() if name not in {"ps", "start", "rm"}}
 
 session = LazyGroup(
     "session",
     help="Compute sessions, under the names of the published command tree.",
-    entries={"create": SESSION_COMMANDS["start"], "list": _LIST, "destroy": SESSION_COMMANDS["rm"], **_TOP},
+    entries={"create": SESSION_COMMANDS["start"], "list": _LIST, "destroy": SESSION_COMMANDS["rm"], **_SAME_NAMES},
+)
+admin_session = LazyGroup(
+    "session", help="Sessions of all users.", entries={"list": _LIST, "info": SESSION_COMMANDS["info"]}
 )

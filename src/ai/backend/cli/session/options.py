@@ -27,24 +27,24 @@ def parse_mount(text: str) -> tuple[str, str, str]:
         folder, _, rest = text.removeprefix(scheme).partition(":")
         folder = folder and scheme + folder
         target, _, permission = rest.partition(":")
-        given = {"source": folder, "target": target, "perm": permission}
+        parts = {"source": folder, "target": target, "perm": permission}
     else:
-        given = dict(part.strip().partition("=")[::2] for part in text.split(","))
-        if given.pop("type", "bind") != "bind" or set(given) - {"source", "target", "perm"}:
+        parts = dict(part.strip().partition("=")[::2] for part in text.split(","))
+        if parts.pop("type", "bind") != "bind" or set(parts) - {"source", "target", "perm"}:
             raise click.BadParameter(f"{text!r} is not source=FOLDER[,target=PATH][,perm=ro|rw]")
-    if not given.get("source") or given.get("perm", "") not in ("", "ro", "rw", "wd"):
+    if not parts.get("source") or parts.get("perm", "") not in ("", "ro", "rw", "wd"):
         raise click.BadParameter(f"{text!r} is not FOLDER[:PATH[:ro|rw]]")
-    return given["source"], given.get("target", ""), given.get("perm", "")
+    return parts["source"], parts.get("target", ""), parts.get("perm", "")
 
 
 def random_name() -> str:
-    """A name for a session whose user did not care."""
+    """Returns a random name for a session."""
     return f"cli-{secrets.token_hex(5)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Creation:
-    """What the user wants to have created; :meth:`options` says it in the words of the SDK."""
+    """The requested session; :meth:`options` returns the arguments of the SDK."""
 
     name: str | None = None
     tag: str | None = None

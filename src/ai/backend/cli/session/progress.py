@@ -85,7 +85,7 @@ async def create_running(
     if session.status in LIVE:
         return session
     deadline = started + max_wait if max_wait else None
-    screen.note(f"{label}session {session.name} ({session.id}) is queued")
+    screen.inform(f"{label}session {session.name} ({session.id}) is queued")
     await _wait(session, screen, deadline, label)
     return session
 
@@ -102,7 +102,7 @@ async def _wait(session: AsyncComputeSession, screen: Screen, deadline: float | 
             raise NotStarted(f"the session {session.name} is {status}: {reason(detail) or 'no reason is known'}")
         text = f"{status}{': ' + why if (why := reason(detail)) else ''}"
         if text != printed:
-            screen.note(f"{label}  {text}")
+            screen.inform(f"{label}  {text}")
             printed = text
         if deadline is not None and time.monotonic() >= deadline:
             raise NotStarted(
@@ -189,15 +189,15 @@ async def print_start(session: AsyncComputeSession, screen: Screen, *, label: st
         return  # the session may have ended meanwhile; the next call reports it
     session.status = str(detail.get("status") or session.status)
     verb = "started" if session.created else "was running already"
-    screen.note(f"{label}session {session.name} ({session.id}) {verb}")
+    screen.inform(f"{label}session {session.name} ({session.id}) {verb}")
     if session.created and (text := describe_history(decoded(detail.get("status_history")) or {})):
-        screen.note(f"{label}  life cycle  {text}")
+        screen.inform(f"{label}  life cycle  {text}")
     if agents := detail.get("agent_ids"):
-        screen.note(f"{label}  agent       {', '.join(agents)}")
+        screen.inform(f"{label}  agent       {', '.join(agents)}")
     if slots := decoded(detail.get("occupying_slots")):
-        screen.note(f"{label}  resources   {describe_slots(slots)}")
+        screen.inform(f"{label}  resources   {describe_slots(slots)}")
     if devices := describe_devices(detail.get("containers") or ()):
-        screen.note(f"{label}  devices     {devices}")
+        screen.inform(f"{label}  devices     {devices}")
 
 
 def describe_stats(stats: Mapping[str, Any]) -> str:

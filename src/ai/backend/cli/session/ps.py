@@ -205,7 +205,7 @@ def _list(name: str) -> click.Command:
                 rows = [{**item, **described_slots(item, displays)} for item in items]
                 screen.table(rows, columns_of(fields, is_wide=screen.is_wide))
                 if total > offset + len(items):
-                    screen.note(f"{total - offset - len(items)} more: use --all")
+                    screen.inform(f"{total - offset - len(items)} more: use --all")
 
         call(screen, work)
 

@@ -92,14 +92,14 @@ _VALUED = frozenset("BbcDEeFIiJLlmOopQRSWw")
 
 
 def _leading_options(arguments: Sequence[str]) -> list[str]:
-    """The options of ssh that come before a command."""
-    found: list[str] = []
+    """Returns the options of ssh that come before a command."""
+    options: list[str] = []
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] != "-":
-        found.append(rest.pop(0))
-        if len(found[-1]) == 2 and found[-1][1] in _VALUED and rest:
-            found.append(rest.pop(0))
-    return found
+        options.append(rest.pop(0))
+        if len(options[-1]) == 2 and options[-1][1] in _VALUED and rest:
+            options.append(rest.pop(0))
+    return options
 
 
 def inside(path: str, session: str) -> str:
@@ -111,8 +111,8 @@ def inside(path: str, session: str) -> str:
 
 def _run(program: str, session: str, owner: str | None, port: int, line: Callable[[int], list[str]]) -> None:
     screen = screen_of()
-    found = shutil.which(program)
-    if found is None:
+    executable = shutil.which(program)
+    if executable is None:
         raise click.ClickException(f"there is no {program} on this computer: install OpenSSH's client")
 
     async def work(api: AsyncSession) -> int:
@@ -122,7 +122,7 @@ def _run(program: str, session: str, owner: str | None, port: int, line: Callabl
             key.chmod(0o600)
             async with handle.forward_app("sshd", (_HOST, port), report=lambda error: screen.error(str(error))) as end:
                 options = [part for option in _OPTIONS for part in ("-o", option)]
-                return await _attend(found, "-i", str(key), *options, *line(end.port))
+                return await _attend(executable, "-i", str(key), *options, *line(end.port))
 
     call(screen, work, failure=FAILURE)
 
@@ -132,7 +132,7 @@ class NoServer(click.ClickException):
 
 
 async def _key_of(session: AsyncComputeSession, folder: Path) -> Path:
-    """The session's own key, for its user.
+    """Returns the session's own key, for its user.
 
     Raises:
         NoServer: the session has none for SSH.

@@ -71,7 +71,7 @@ def start(image: str, enqueue_only: bool, quiet: bool, max_wait: int, **given: A
             services = ", ".join(str(one.get("name")) for one in session.service_ports)
             if services:
                 screen.say(f"services: {services}")
-            notes.note(f"next: backend.ai info {session.name} | backend.ai rm {session.name}")
+            notes.inform(f"next: backend.ai info {session.name} | backend.ai rm {session.name}")
         return 0
 
     call(screen, work)

@@ -77,7 +77,7 @@ def watch(session: str, max_wait: float, owner: str | None) -> None:
                 detail = await handle.detail(("status", "result", "containers { role exit_code }")) or {}
                 if detail.get("status") != last:
                     last = str(detail.get("status"))
-                    screen.note(last)
+                    screen.inform(last)
                 if last in FINAL:
                     code, result = _exit_code(detail), detail.get("result")
                     document = {"session": session, "status": last, "result": result, "exit_code": code}

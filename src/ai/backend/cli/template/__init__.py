@@ -1,1 +1,1 @@
-"""Sesstpl, dotfile."""
+"""Commands on session templates and dotfiles."""

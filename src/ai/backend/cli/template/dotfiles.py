@@ -1,4 +1,4 @@
-"""Dotfiles of template."""
+"""`backend.ai dotfile`."""
 
 from __future__ import annotations
 

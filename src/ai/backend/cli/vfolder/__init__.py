@@ -1,1 +1,1 @@
-"""Vfolder, quota."""
+"""Commands on virtual folders, storage hosts and quotas."""

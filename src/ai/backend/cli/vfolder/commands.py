@@ -101,7 +101,7 @@ def list_hosts() -> None:
         for host in hosts["allowed"]:
             screen.say(f"{host} (default)" if host == hosts["default"] else host)
         if not hosts["allowed"]:
-            screen.note("no storage host is open to you")
+            screen.inform("no storage host is open to you")
 
     call(screen, work)
 

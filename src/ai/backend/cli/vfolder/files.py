@@ -68,7 +68,7 @@ def mkdir(name: str, paths: tuple[str, ...], parents: bool, exist_ok: bool) -> N
         for made in results["success"]:
             screen.say(f"made {made['item']}")
         for failed in results["failed"]:
-            screen.note(f"cannot make {failed['item']}: {failed['msg']}")
+            screen.inform(f"cannot make {failed['item']}: {failed['msg']}")
         return 1 if results["failed"] else 0
 
     call(screen, work)

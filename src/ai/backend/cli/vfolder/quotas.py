@@ -57,7 +57,7 @@ async def _scope_id(api: AsyncSession, scope: str) -> str:
 
 
 async def _usage(api: AsyncSession, host: str, scope: str, name: str) -> dict[str, Any]:
-    """One row; ``name`` is the scope as people write it."""
+    """Returns a row of the list; ``name`` is the scope as people write it."""
     usage = await api.QuotaScope.get(host, scope)
     limit = usage["hard_limit_bytes"]
     return {

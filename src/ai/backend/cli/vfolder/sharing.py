@@ -31,7 +31,7 @@ def invite(name: str, emails: tuple[str, ...], perm: str) -> None:
     async def work(api: AsyncSession) -> None:
         invited = await (await open_folder(api, name)).invite(perm, emails)
         if not invited:
-            screen.note("all of them were invited before")
+            screen.inform("all of them were invited before")
         print_result(screen, {"invited": invited}, "\n".join(f"invited {email}" for email in invited))
 
     call(screen, work)

@@ -1,1 +1,1 @@
-"""The calls of the API as asyncio classes, one module an area. The blocking faces of them are in `client.session`."""
+"""The calls of the API, one module an area, as asyncio classes with a blocking class beside each."""

@@ -14,7 +14,7 @@ from ai.backend.client.wire import Call, new_token
 
 @dataclass(frozen=True, slots=True)
 class PaginatedResult:
-    """One page of a list. ``total_count`` counts all items that match, on every page."""
+    """A page of a list. ``total_count`` counts all items that match, on every page."""
 
     total_count: int
     items: list[dict[str, Any]] = field(default_factory=list)
@@ -22,7 +22,7 @@ class PaginatedResult:
 
 
 class Paging(TypedDict, total=False):
-    """Which part of a list. ``filter`` and ``order`` are in the mini-language of the wire contract 3.1."""
+    """Selects a part of a list. ``filter`` and ``order`` are in the mini-language of the wire contract 3.1."""
 
     page_offset: int
     page_size: int
@@ -37,7 +37,7 @@ class AsyncAdmin:
         self._transport = transport
 
     async def query(self, query: str, variables: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The ``data`` of a GraphQL query.
+        """Returns the ``data`` of a GraphQL query.
 
         Raises:
             BackendAPIError: the server refused it, or answered with GraphQL errors (code ``graphql-error``).
@@ -63,20 +63,20 @@ class AsyncAdmin:
         arguments: Mapping[str, tuple[str, Any]],
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """One page of a paginated root field, the first 20 items if nothing is said; ``arguments`` maps a name to its
+        """Returns a page of a paginated root field, by default the first 20 items; ``arguments`` maps a name to its
         type and value (None: left out)."""
-        wanted = {
+        all_arguments = {
             **arguments,
             "filter": ("String", paging.get("filter")),
             "order": ("String", paging.get("order")),
             "limit": ("Int!", paging.get("page_size", 20)),
             "offset": ("Int!", paging.get("page_offset", 0)),
         }
-        given = {name: pair for name, pair in wanted.items() if pair[1] is not None}
-        declared = ", ".join(f"${name}: {kind}" for name, (kind, _) in given.items())
-        passed = ", ".join(f"{name}: ${name}" for name in given)
+        present = {name: pair for name, pair in all_arguments.items() if pair[1] is not None}
+        declared = ", ".join(f"${name}: {kind}" for name, (kind, _) in present.items())
+        passed = ", ".join(f"{name}: ${name}" for name in present)
         query = f"query({declared}) {{ {root}({passed}) {{ items {{ {' '.join(fields)} }} total_count }} }}"
-        page = (await self.query(query, {name: value for name, (_, value) in given.items()})).get(root) or {}
+        page = (await self.query(query, {name: value for name, (_, value) in present.items()})).get(root) or {}
         return PaginatedResult(int(page.get("total_count", 0)), list(page.get("items") or []), tuple(fields))
 
 

@@ -1,4 +1,4 @@
-"""Agent of func."""
+"""Agents and their watchers (client wire contract 3)."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ class AsyncAgent(ResourceClient):
         return await admin.fetch_page("agent_list", fields, arguments, **paging)
 
     async def detail(self, agent_id: str, *, fields: Sequence[str] = AGENT_FIELDS) -> dict[str, Any] | None:
-        """One agent, or None."""
+        """Returns an agent, or None."""
         query = f"query($agent_id: String!) {{ agent(agent_id: $agent_id) {{ {' '.join(fields)} }} }}"
-        found = (await AsyncAdmin(self._transport).query(query, {"agent_id": agent_id})).get("agent")
-        return dict(found) if found else None
+        agent = (await AsyncAdmin(self._transport).query(query, {"agent_id": agent_id})).get("agent")
+        return dict(agent) if agent else None
 
     async def update(self, agent_id: str, /, **props: Any) -> None:
-        """``schedulable``: whether it takes sessions; ``scaling_group``: its resource group. For superadmins."""
+        """Change ``schedulable`` (it takes sessions) or ``scaling_group`` (its resource group); for superadmins."""
         await Mutations(self._transport).mutate(
             "modify_agent", {"id": ("String!", agent_id)}, "ModifyAgentInput", props
         )
 
     async def device_options(self, agent_id: str, device_name: str) -> dict[str, Any]:
-        """What a superadmin can do with the devices of a plugin: ``actions``, ``profiles``, ``images``, ..."""
+        """Returns the operations of a plugin's devices for superadmins: ``actions``, ``profiles``, ``images``, ..."""
         return await self._get(_operations(agent_id, device_name))
 
     async def operate_device(
         self, agent_id: str, device_name: str, action: str, device_id: str, argument: str = ""
     ) -> str:
-        """Do one of these actions to a device that nobody uses; the id of the device, or of what was made of it."""
+        """Apply an action to a device that is not in use; returns the id of the device, or of the resulting one."""
         body = {"action": action, "device_id": device_id, "argument": argument}
         call = Call(method="POST", path=_operations(agent_id, device_name), json=body)
         return str((await self._transport.request(call)).object()["device_id"])
@@ -87,17 +87,17 @@ class Agent(Facade[AsyncAgent]):
 
 
 class AsyncAgentWatcher(ResourceClient):
-    """Whoever starts and stops an agent, for superadmins."""
+    """Starts and stops an agent by its watcher, for superadmins."""
 
     async def get_status(self, agent_id: str) -> dict[str, Any]:
-        """``agent-status``, as systemd says it."""
+        """Returns ``agent-status``, as systemd says it."""
         return await self._get("/resource/watcher", agent_id=agent_id)
 
     async def agent_start(self, agent_id: str) -> dict[str, Any]:
         return await self._act("start", agent_id)
 
     async def agent_stop(self, agent_id: str) -> dict[str, Any]:
-        """Its sessions go on."""
+        """Stop the agent; its sessions go on."""
         return await self._act("stop", agent_id)
 
     async def agent_restart(self, agent_id: str) -> dict[str, Any]:

@@ -39,8 +39,8 @@ def _change(method: str, path: str, body: Mapping[str, Any] | None = None) -> Ca
 
 
 def _read(path: str, /, **params: Any) -> Call:
-    told = {name: str(value) for name, value in params.items() if value is not None}
-    return Call(method="GET", path=path, params=told or None, repeatable=True)
+    query = {name: str(value) for name, value in params.items() if value is not None}
+    return Call(method="GET", path=path, params=query or None, repeatable=True)
 
 
 def _ask(path: str, body: Mapping[str, Any]) -> Call:
@@ -81,12 +81,12 @@ class AsyncArtifacts:
         limit: int = 20,
         offset: int = 0,
     ) -> dict[str, Any]:
-        """A page of ``items``, by name, and the ``total_count``; most users see what is available only."""
+        """Returns a page of ``items``, by name, and the ``total_count``; most users see what is available only."""
         query = {"artifact_type": artifact_type, "registry": registry, "status": status, "search": search}
         return await self._do(_read("/artifacts", **query, limit=limit, offset=offset))
 
     async def iterate(self, /, **wanted: Any) -> AsyncIterator[dict[str, Any]]:
-        """Every artifact, page by page; takes what :meth:`list` takes."""
+        """Yields every artifact, page by page; takes what :meth:`list` takes."""
         offset = 0
         while True:
             page = await self.list(**wanted, limit=_PAGE, offset=offset)
@@ -97,17 +97,17 @@ class AsyncArtifacts:
                 return
 
     async def info(self, artifact: str) -> dict[str, Any]:
-        """One artifact, by name or id, with its revisions and its README."""
+        """Returns an artifact, by name or id, with its revisions and its README."""
         return await self._do(_read(f"/artifacts/{segment(artifact)}"))
 
     async def delete(self, artifact: str) -> None:
-        """Forget it until the next scan; refused while files of it are here."""
+        """Forget an artifact until the next scan; refused while its files are stored."""
         await self._do(_change("DELETE", f"/artifacts/{segment(artifact)}"))
 
     # ---- revisions ----
 
     async def revision(self, ref: str) -> dict[str, Any]:
-        """One revision, with the ``progress`` of its import."""
+        """Returns a revision, with the ``progress`` of its import."""
         return await self._do(_read(f"/artifacts/revisions/{segment(ref)}"))
 
     async def import_revisions(self, refs: Sequence[str], *, delegate: bool = False) -> Sequence[dict[str, Any]]:
@@ -120,27 +120,27 @@ class AsyncArtifacts:
         return await self._revisions("/artifacts/cancel", {"revisions": [*refs]})
 
     async def cleanup(self, refs: Sequence[str]) -> Sequence[dict[str, Any]]:
-        """Remove the files and keep what is known; refused while a session mounts one."""
+        """Remove the files and keep the records; refused while a session mounts one."""
         return await self._revisions("/artifacts/cleanup", {"revisions": [*refs]})
 
     async def wait(self, refs: Sequence[str], *, progress: Step | None = None) -> Sequence[dict[str, Any]]:
-        """Until imports are over; a manager that is restarted meanwhile is waited for.
+        """Wait until imports are over, also through a restart of the manager.
 
         Raises:
             BackendClientError: one of them did not become available; the message has the reasons.
         """
-        found = await in_parallel((self._wait(ref, progress) for ref in refs), _WATCHED)
-        failed = [r for r in found if r["status"] != "AVAILABLE"]
+        revisions = await in_parallel((self._wait(ref, progress) for ref in refs), _WATCHED)
+        failed = [r for r in revisions if r["status"] != "AVAILABLE"]
         if failed:
             reasons = [f"{r['artifact']}@{r['version']}: {r['status_info'] or r['status']}" for r in failed]
             raise BackendClientError("; ".join(reasons))
-        return found
+        return revisions
 
     async def _wait(self, ref: str, progress: Step | None) -> dict[str, Any]:
         pause, silent_since = _FIRST_POLL_S, None
         while True:
             try:
-                found = await self.revision(ref)
+                revision = await self.revision(ref)
             except EndpointUnreachable:
                 silent_since = silent_since or time.monotonic()
                 if time.monotonic() - silent_since > _PATIENCE_S:
@@ -149,9 +149,9 @@ class AsyncArtifacts:
                 continue
             silent_since = None
             if progress is not None:
-                progress(found)
-            if found["status"] not in _ON_ITS_WAY:
-                return found
+                progress(revision)
+            if revision["status"] not in _ON_ITS_WAY:
+                return revision
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _LAST_POLL_S)
 
@@ -174,12 +174,12 @@ class AsyncArtifacts:
         Args:
             registry: a local one.
         """
-        found, _ = await asyncio.to_thread(collect, files, basedir, True)
-        local = dict(found)
-        told = await asyncio.to_thread(lambda: [_announced(path, file) for path, file in found])
+        collected, _ = await asyncio.to_thread(collect, files, basedir, True)
+        local = dict(collected)
+        announced = await asyncio.to_thread(lambda: [_announced(path, file) for path, file in collected])
         body = {"registry": registry, "artifact_type": artifact_type, "name": name, "version": version}
-        answer = await self._do(_ask("/artifacts/upload", {**body, "description": description, "files": told}))
-        sizes = {file["path"]: file["size"] for file in told}
+        answer = await self._do(_ask("/artifacts/upload", {**body, "description": description, "files": announced}))
+        sizes = {file["path"]: file["size"] for file in announced}
         transfers = self._transfers()
         await in_parallel(
             (
@@ -193,7 +193,7 @@ class AsyncArtifacts:
     # ---- files ----
 
     async def files(self, ref: str) -> Sequence[dict[str, Any]]:
-        """``path``, ``size`` and ``sha256`` of every file of an available revision."""
+        """Returns ``path``, ``size`` and ``sha256`` of every file of an available revision."""
         return list((await self._do(_read(f"/artifacts/revisions/{segment(ref)}/files")))["files"])
 
     async def presign(self, ref: str, paths: Sequence[str] = ()) -> Sequence[dict[str, Any]]:
@@ -202,7 +202,7 @@ class AsyncArtifacts:
         return list(answer["files"])
 
     async def ticket(self, ref: str) -> str:
-        """A URL by which another installation can fetch the revision."""
+        """Returns a URL by which another installation can fetch the revision."""
         return str((await self._do(_ask(f"/artifacts/revisions/{segment(ref)}/ticket", {})))["ticket"])
 
     async def download(
@@ -214,14 +214,14 @@ class AsyncArtifacts:
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> Sequence[Path]:
-        """Fetch files of an available revision (no paths: all) into ``basedir``; what was written.
+        """Fetch files of an available revision (no paths: all) into ``basedir``; returns the written paths.
 
         Raises:
             BackendClientError: a file came, but it is not what the archive has.
         """
         base = Path(basedir or ".")
-        known = {file["path"]: file for file in await self.files(ref)}
-        missing = [path for path in paths if path not in known]
+        by_path = {file["path"]: file for file in await self.files(ref)}
+        missing = [path for path in paths if path not in by_path]
         if missing:
             raise BackendClientError(f"{ref} has no file {missing[0]}")
         transfers = self._transfers()
@@ -234,16 +234,16 @@ class AsyncArtifacts:
             target = inside(base, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             await transfers.download(path, target, ticket, progress=progress)
-            if await asyncio.to_thread(_digest, target) != known[path]["sha256"]:
+            if await asyncio.to_thread(_digest, target) != by_path[path]["sha256"]:
                 raise BackendClientError(f"{target} is not what the archive has: fetch it again")
             return target
 
-        return await in_parallel((one(path) for path in paths or known), parallel)
+        return await in_parallel((one(path) for path in paths or by_path), parallel)
 
     # ---- registries ----
 
     async def registries(self) -> Sequence[dict[str, Any]]:
-        """Where artifacts come from; for superadmins and monitors, as all of the following."""
+        """Lists the registries; for superadmins and monitors, as all of the following."""
         return list((await self._transport.request(_read("/artifact-registries"))).json())
 
     async def registry(self, name: str) -> dict[str, Any]:
@@ -273,12 +273,12 @@ class AsyncArtifacts:
         credentials: Mapping[str, str] | None = None,
         storages: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        """Change what is not None."""
+        """Change the values that are not None."""
         body = _given(url=url, credentials=credentials, storages=storages)
         return await self._do(_change("PATCH", f"/artifact-registries/{segment(name)}", body))
 
     async def remove_registry(self, name: str) -> None:
-        """With all that was found in it; refused while files of it are here."""
+        """Remove a registry with its artifacts; refused while files of them are stored."""
         await self._do(_change("DELETE", f"/artifact-registries/{segment(name)}"))
 
     async def scan(
@@ -293,7 +293,7 @@ class AsyncArtifacts:
         closely: bool = True,
         delegate_to: str | None = None,
     ) -> str:
-        """Look what a registry has; the id of the background task.
+        """Scan a registry; returns the id of the background task.
 
         Args:
             names: only these artifacts.
@@ -307,7 +307,7 @@ class AsyncArtifacts:
         return str(answer["bgtask_id"])
 
     async def storages(self) -> Sequence[dict[str, Any]]:
-        """Storages that a stage of an import can use."""
+        """Lists the storages that a stage of an import can use."""
         return list((await self._transport.request(_read("/artifact-storages"))).json())
 
 

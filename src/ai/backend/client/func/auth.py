@@ -1,4 +1,4 @@
-"""Auth of func."""
+"""Passwords, keypairs and SSH keys of the caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class AsyncAuth(ResourceClient):
     """Credentials."""
 
     async def authorize(self, user_id: str, password: str) -> dict[str, Any]:
-        """The keypair of a user, by e-mail address and password: ``access_key``, ``secret_key``, ``role``."""
+        """Returns the keypair of a user, by e-mail address and password: ``access_key``, ``secret_key``, ``role``."""
         body = {"type": "keypair", "domain": self._transport.config.domain, "username": user_id, "password": password}
         call = Call(method="POST", path="/auth/authorize", json=body, signed=False)
         return dict((await self._transport.request(call)).object().get("data", {}))
@@ -31,20 +31,20 @@ class AsyncAuth(ResourceClient):
         await self._transport.request(call)
 
     async def ssh_public_key(self) -> str:
-        """The key that opens the sessions of the caller's keypair; empty for none."""
+        """Returns the key that opens the sessions of the caller's keypair; empty if there is none."""
         return str((await self._get("/auth/ssh-keypair")).get("ssh_public_key") or "")
 
     async def generate_ssh_keypair(self) -> dict[str, str]:
-        """A new key in its place: ``ssh_public_key`` and, this once, ``ssh_private_key``."""
+        """Replace the SSH key; returns ``ssh_public_key`` and, this once, ``ssh_private_key``."""
         return await self._send("PATCH", "/auth/ssh-keypair", {})
 
     async def upload_ssh_keypair(self, public_key: str, private_key: str = "") -> str:
-        """Let a key of one's own open sessions; the private half is only compared. The public key as it is kept."""
+        """Let an existing key open sessions; the private half is only compared. Returns the public key as stored."""
         body = {"pubkey": public_key, "privkey": private_key}
         return str((await self._send("POST", "/auth/ssh-keypair", body))["ssh_public_key"])
 
     async def check(self) -> dict[str, Any]:
-        """Whether the configured keypair is accepted: the caller's own keypair."""
+        """Verifies the configured keypair and returns it."""
         return await AsyncKeyPair(self._transport).info()
 
 

@@ -1,4 +1,4 @@
-"""What the areas of the API over REST share."""
+"""Base classes of the areas of the API over REST."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ResourceClient:
         return (await self._transport.request(call)).object()
 
     async def _read(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Whatever it answers to a GET, with parameters in a body, as the published client sends them."""
+        """Returns the answer to a GET, with parameters in a body, as the published client sends them."""
         call = Call(method="GET", path=path, json=body, repeatable=True)
         return (await self._transport.request(call)).json()
 
@@ -59,7 +59,7 @@ class Mutations:
         *,
         result: str = "",
     ) -> dict[str, Any]:
-        """The whole answer.
+        """Runs a mutation and returns its whole answer.
 
         Args:
             field: of the root type.
@@ -71,17 +71,17 @@ class Mutations:
         Raises:
             BackendAPIError: with the server's sentence where it answers ``ok: false``.
         """
-        given = dict(arguments)
+        values = dict(arguments)
         if kind is not None:
             told = {
                 k: json.dumps(v) if k in _STRUCTURED and v is not None and not isinstance(v, str) else v
                 for k, v in (props or {}).items()
             }
-            given["props"] = (f"{kind}!", told)
-        types = ", ".join(f"${name}: {type_}" for name, (type_, _) in given.items())
-        passed = ", ".join(f"{name}: ${name}" for name in given)
+            values["props"] = (f"{kind}!", told)
+        types = ", ".join(f"${name}: {type_}" for name, (type_, _) in values.items())
+        passed = ", ".join(f"{name}: ${name}" for name in values)
         query = f"mutation({types}) {{ {field}({passed}) {{ ok msg {result} }} }}"
-        answer = dict((await self._admin.query(query, {name: value for name, (_, value) in given.items()}))[field])
+        answer = dict((await self._admin.query(query, {name: value for name, (_, value) in values.items()}))[field])
         if not answer["ok"]:
             problem = {"type": "https://api.backend.ai/probs/refused", "title": answer["msg"], "msg": answer["msg"]}
             raise BackendAPIError(400, "Refused", problem)

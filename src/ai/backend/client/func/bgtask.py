@@ -14,7 +14,7 @@ from ai.backend.client.transport import Transport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Where a task is. ``total`` is zero where the server does not know it."""
+    """The progress of a task. ``total`` is zero where the server does not know it."""
 
     state: str
     current: float
@@ -27,14 +27,14 @@ class Progress:
 
 
 class AsyncBackgroundTask:
-    """One task, by the id that the call which started it gave."""
+    """Follows a background task by the id that the call which started it returned."""
 
     def __init__(self, transport: Transport, task_id: UUID | str) -> None:
         self._transport = transport
         self.task_id = UUID(str(task_id))
 
     async def progress(self) -> AsyncIterator[Progress]:
-        """Every step up to the last one, whose ``state`` is ``done``, ``failed`` or ``cancelled``."""
+        """Yields every step up to the last one, whose ``state`` is ``done``, ``failed`` or ``cancelled``."""
         family = ""
         async for event in follow(self._transport, "/events/background-task", {"task_id": str(self.task_id)}):
             prefix, _, state = event.name.rpartition("_")
@@ -51,7 +51,7 @@ class AsyncBackgroundTask:
             )
 
     async def wait(self) -> Progress:
-        """The last step.
+        """Waits for the end of the task and returns the last step.
 
         Raises:
             BackendClientError: the task failed or was cancelled.

@@ -98,7 +98,7 @@ def _creation_body(config: APIConfig, image: str, name: str, options: CreateOpti
 
 
 def creation_call(config: APIConfig, image: str, **options: Unpack[CreateOptions]) -> Call:
-    """The call that creates a session; its token makes it the same creation however often it is sent."""
+    """Returns the call that creates a session; its token makes it the same creation however often it is sent."""
     name = options.get("name") or options.get("client_token") or f"pysdk-{uuid.uuid4().hex[:12]}"
     body = _creation_body(config, image, name, options)
     return Call(method="POST", path="/session", json=body, repeatable=True, token=new_token())

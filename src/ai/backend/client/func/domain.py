@@ -1,4 +1,4 @@
-"""Domains, groups and policies as superadmins change them over GraphQL (client wire contract 3.2).
+"""Domains as superadmins change them over GraphQL (client wire contract 3.2).
 
 ``props`` are the fields of the mutation's input; those that are left out stay as they are. ``allowed_vfolder_hosts``
 maps a storage host to the names of what may be done there.
@@ -23,7 +23,7 @@ class AsyncDomain(Mutations):
         return list((await self._admin.query(f"{{ domains {{ {' '.join(fields)} }} }}"))["domains"])
 
     async def detail(self, name: str | None = None, fields: Sequence[str] = DOMAIN_FIELDS) -> dict[str, Any]:
-        """The caller's own without a name."""
+        """Returns a domain, the caller's own without a name."""
         query = f"query($name: String) {{ domain(name: $name) {{ {' '.join(fields)} }} }}"
         return dict((await self._admin.query(query, {"name": name}))["domain"])
 
@@ -32,7 +32,7 @@ class AsyncDomain(Mutations):
         await self.mutate("delete_domain", {"name": ("String!", name)})
 
     async def purge(self, name: str) -> None:
-        """For good; it must have neither users nor groups."""
+        """Remove a domain for good; it must have neither users nor groups."""
         await self.mutate("purge_domain", {"name": ("String!", name)})
 
     async def create(self, name: str, /, **props: Any) -> None:

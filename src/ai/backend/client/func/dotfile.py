@@ -1,4 +1,4 @@
-"""Dotfile of func."""
+"""Dotfiles of users, groups and domains (client wire contract 2.7)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class AsyncDotfile:
     async def create(
         self, path: str, data: str, permission: str = "644", *, group: str | None = None, domain: str | None = None
     ) -> None:
-        """Keep a new dotfile; it is in sessions that start from now on."""
+        """Store a new dotfile; it is in sessions that start from now on."""
         await self._ask("POST", group, domain, {"path": path, "data": data, "permission": permission})
 
     async def update(
         self, path: str, data: str, permission: str = "644", *, group: str | None = None, domain: str | None = None
     ) -> None:
-        """Replace one."""
+        """Replace a dotfile."""
         await self._ask("PATCH", group, domain, {"path": path, "data": data, "permission": permission})
 
     async def get(self, path: str, *, group: str | None = None, domain: str | None = None) -> dict[str, str]:
-        """``path``, ``data`` and ``permission``."""
+        """Returns ``path``, ``data`` and ``permission``."""
         return dict(await self._ask("GET", group, domain, {"path": path}))
 
     async def paginated_list(self, *, group: str | None = None, domain: str | None = None) -> list[dict[str, str]]:
-        """All of them."""
+        """Returns all dotfiles."""
         return list(await self._ask("GET", group, domain, {}))
 
     async def delete(self, path: str, *, group: str | None = None, domain: str | None = None) -> None:
@@ -41,13 +41,13 @@ class AsyncDotfile:
     async def _ask(self, method: str, group: str | None, domain: str | None, fields: dict[str, str]) -> Any:
         scope = "group" if group is not None else "domain" if domain is not None else "user"
         whose = {name: value for name, value in (("group", group), ("domain", domain)) if value is not None}
-        given = {**fields, **whose}
+        parameters = {**fields, **whose}
         has_body = method in ("POST", "PATCH")
         call = Call(
             method=method,
             path=f"/{scope}-config/dotfiles",
-            json=given if has_body else None,
-            params=None if has_body else given,
+            json=parameters if has_body else None,
+            params=None if has_body else parameters,
             repeatable=not has_body,
         )
         return (await self._transport.request(call)).json()

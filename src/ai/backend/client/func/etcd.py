@@ -1,4 +1,4 @@
-"""Etcd of func."""
+"""The shared configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class AsyncEtcdConfig(ResourceClient):
     """The shared configuration, for superadmins; in the embedded cluster no etcd is behind it."""
 
     async def get(self, key: str, *, prefix: bool = False) -> Any:
-        """A value, None if there is none, or with ``prefix`` nested objects of all that is below the key."""
+        """Returns a value, None if there is none, or with ``prefix`` nested objects of all that is below the key."""
         return (await self._ask("get", {"key": key, "prefix": prefix})).get("result")
 
     async def set(self, key: str, value: Any) -> None:

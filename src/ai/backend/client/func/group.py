@@ -1,4 +1,4 @@
-"""Group of func."""
+"""Groups, also called projects (client wire contract 3.2)."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ class AsyncGroup(Mutations):
         return list((await self._admin.query(query, {"domain": domain_name}))["groups"])
 
     async def detail(self, gid: UUID | str, fields: Sequence[str] = GROUP_FIELDS) -> dict[str, Any] | None:
-        """None where there is none of that id for the caller."""
+        """Returns a group; None if the caller sees no such group."""
         query = f"query($gid: UUID!) {{ group(id: $gid) {{ {' '.join(fields)} }} }}"
-        found = (await self._admin.query(query, {"gid": str(gid)}))["group"]
-        return dict(found) if found is not None else None
+        group = (await self._admin.query(query, {"gid": str(gid)}))["group"]
+        return dict(group) if group is not None else None
 
     async def from_name(
         self, name: str, *, domain_name: str | None = None, fields: Sequence[str] = GROUP_FIELDS
     ) -> Sequence[dict[str, Any]]:
-        """Those of that name, in one domain or in all that the caller sees."""
+        """Lists the groups of that name, in one domain or in all that the caller sees."""
         types, arguments = "$name: String!, $domain: String", "name: $name, domain_name: $domain"
         query = f"query({types}) {{ groups_by_name({arguments}) {{ {' '.join(fields)} }} }}"
-        found = (await self._admin.query(query, {"name": name, "domain": domain_name}))["groups_by_name"]
-        return tuple(found)
+        groups = (await self._admin.query(query, {"name": name, "domain": domain_name}))["groups_by_name"]
+        return tuple(groups)
 
     async def delete(self, gid: UUID | str) -> None:
         """Make it inactive."""
         await self.mutate("delete_group", {"gid": ("UUID!", str(gid))})
 
     async def purge(self, gid: UUID | str) -> None:
-        """For good, with its folders; no session of it may live."""
+        """Remove a group for good, with its folders; no session of it may live."""
         await self.mutate("purge_group", {"gid": ("UUID!", str(gid))})
 
     async def add_users(self, gid: UUID | str, user_uuids: Iterable[UUID | str]) -> None:
@@ -52,10 +52,10 @@ class AsyncGroup(Mutations):
         await self.update(gid, user_update_mode="remove", user_uuids=[str(user) for user in user_uuids])
 
     async def create(self, domain_name: str, name: str, /, **props: Any) -> dict[str, Any]:
-        """Its ``id`` and ``name``. ``type`` may be ``MODEL_STORE``."""
+        """Create a group and return its ``id`` and ``name``. ``type`` may be ``MODEL_STORE``."""
         props = {"domain_name": domain_name, **props}
-        named, wanted = {"name": ("String!", name)}, "group { id name domain_name }"
-        return dict((await self.mutate("create_group", named, "GroupInput", props, result=wanted))["group"])
+        named, selection = {"name": ("String!", name)}, "group { id name domain_name }"
+        return dict((await self.mutate("create_group", named, "GroupInput", props, result=selection))["group"])
 
     async def update(self, gid: UUID | str, /, **props: Any) -> None:
         """``user_update_mode`` (``add`` or ``remove``) goes with ``user_uuids``."""

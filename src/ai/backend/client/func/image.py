@@ -21,21 +21,21 @@ class AsyncImage(Mutations):
     async def list(
         self, *, operation: bool = False, installed: bool | None = None, fields: Sequence[str] = IMAGE_FIELDS
     ) -> list[dict[str, Any]]:
-        """Those that the caller may use."""
+        """Lists the images that the caller may use."""
         query = (
             "query($is_operation: Boolean, $is_installed: Boolean) {"
             f" images(is_operation: $is_operation, is_installed: $is_installed) {{ {' '.join(fields)} }} }}"
         )
-        found = await self._admin.query(query, {"is_operation": operation, "is_installed": installed})
-        return list(found["images"])
+        reply = await self._admin.query(query, {"is_operation": operation, "is_installed": installed})
+        return list(reply["images"])
 
     async def rescan_images(self, registry: str | None = None) -> UUID:
-        """Scan a registry, or all; the id of the background task."""
-        told = await self.mutate("rescan_images", {"registry": ("String", registry)}, result="task_id")
-        return UUID(told["task_id"])
+        """Scan a registry, or all; returns the id of the background task."""
+        reply = await self.mutate("rescan_images", {"registry": ("String", registry)}, result="task_id")
+        return UUID(reply["task_id"])
 
     async def preload(self, reference: str, target_agents: str) -> UUID:
-        """Fetch an image on agents, such as ``*,!i-gpu-*`` or ``group:default``; the id of the background task."""
+        """Fetch an image on agents, such as ``*,!i-gpu-*`` or ``group:default``; returns the id of the task."""
         return await self._spread("preload_image", reference, target_agents)
 
     async def unload(self, reference: str, target_agents: str) -> UUID:
@@ -54,16 +54,16 @@ class AsyncImage(Mutations):
         await self.mutate("dealias_image", {"alias": ("String!", alias)})
 
     async def forget_image(self, reference: str, arch: str | None = None) -> None:
-        """Let a registry's image be unknown until the next scan; users may, with those made of their sessions."""
+        """Remove a registry's image until the next scan; users may, with those made of their sessions."""
         await self.mutate("forget_image", {"reference": ("String!", reference), "architecture": ("String", arch)})
 
     async def clear_images(self, registry: str) -> None:
         await self.mutate("clear_images", {"registry": ("String!", registry)})
 
     async def list_registries(self) -> Sequence[Mapping[str, Any]]:
-        """Without their passwords."""
-        found = await self._admin.query(f"{{ container_registries {{ {' '.join(REGISTRY_FIELDS)} }} }}")
-        return [{"name": one["hostname"], **one["config"]} for one in found["container_registries"]]
+        """Lists the registries without their passwords."""
+        reply = await self._admin.query(f"{{ container_registries {{ {' '.join(REGISTRY_FIELDS)} }} }}")
+        return [{"name": one["hostname"], **one["config"]} for one in reply["container_registries"]]
 
 
 class Image(Facade[AsyncImage]):

@@ -1,4 +1,4 @@
-"""Keypair of func."""
+"""Keypairs over GraphQL (client wire contract 3)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AsyncKeyPair(Mutations):
     """Keypairs. ``props``: is_active, is_admin, resource_policy, rate_limit (requests in 15 minutes; 0: any number)."""
 
     async def create(self, user_id: str, /, **props: Any) -> dict[str, Any]:
-        """A further keypair of the user of an e-mail address: ``access_key`` and, this once, ``secret_key``."""
+        """Creates a keypair for the user of an e-mail address: ``access_key`` and, this once, ``secret_key``."""
         answer = await self.mutate(
             "create_keypair",
             {"user_id": ("String!", user_id)},
@@ -47,13 +47,13 @@ class AsyncKeyPair(Mutations):
         await self.update(access_key, is_active=False)
 
     async def delete(self, access_key: str) -> None:
-        """For good; not the main keypair of its user."""
+        """Remove a keypair for good; not the main keypair of its user."""
         await self.mutate("delete_keypair", {"access_key": ("String!", access_key)})
 
     async def info(self, *, fields: Sequence[str] = KEYPAIR_FIELDS) -> dict[str, Any]:
-        """The caller's own keypair."""
-        found = await self._admin.query(f"query {{ keypair {{ {' '.join(fields)} }} }}")
-        return dict(found.get("keypair") or {})
+        """Returns the caller's own keypair."""
+        reply = await self._admin.query(f"query {{ keypair {{ {' '.join(fields)} }} }}")
+        return dict(reply.get("keypair") or {})
 
     async def paginated_list(
         self,

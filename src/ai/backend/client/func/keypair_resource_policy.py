@@ -1,4 +1,4 @@
-"""Keypair resource policy of func."""
+"""Resource policies of keypairs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AsyncKeypairResourcePolicy(Mutations):
         return list((await self._admin.query(f"{{ {root} {{ {' '.join(fields)} }} }}"))[root])
 
     async def detail(self, name: str | None = None, fields: Sequence[str] = POLICY_FIELDS) -> dict[str, Any]:
-        """The caller's own without a name."""
+        """Returns a policy, the caller's own without a name."""
         root = "keypair_resource_policy"
         query = f"query($name: String) {{ {root}(name: $name) {{ {' '.join(fields)} }} }}"
         return dict((await self._admin.query(query, {"name": name}))[root])

@@ -1,4 +1,4 @@
-"""Manager of func."""
+"""The status of the manager, its announcement and its scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class AsyncManager(ResourceClient):
     """The manager daemon."""
 
     async def status(self) -> dict[str, Any]:
-        """``status`` (running or frozen) and ``active_sessions``."""
+        """Returns ``status`` (running or frozen) and ``active_sessions``."""
         return await self._get("/manager/status")
 
     async def freeze(self, *, force_kill: bool = False) -> None:
@@ -26,7 +26,7 @@ class AsyncManager(ResourceClient):
         return await self._get("/manager/announcement")
 
     async def update_announcement(self, enabled: bool = True, message: str | None = None) -> None:
-        """Tell everybody something in Markdown, or nothing any more. For superadmins, as all changes here."""
+        """Set or remove the announcement, in Markdown. For superadmins, as all changes here."""
         await self._send("POST", "/manager/announcement", {"enabled": enabled, "message": message}, repeatable=True)
 
     async def scheduler_op(self, op: Literal["include-agents", "exclude-agents"], args: Sequence[str]) -> None:

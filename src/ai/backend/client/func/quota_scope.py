@@ -1,4 +1,4 @@
-"""Quota scope of func."""
+"""Usage and limits of quota scopes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class AsyncQuotaScope:
         volume itself, ``soft`` by the storage proxy where it adds bytes."""
         query = f"""query({_TYPES}) {{ quota_scope({_SCOPE}) {{
             details {{ usage_bytes usage_count hard_limit_bytes enforcement }} }} }}"""
-        found = await self._admin.query(query, {"host": host, "scope": scope})
-        return dict(found["quota_scope"]["details"])
+        reply = await self._admin.query(query, {"host": host, "scope": scope})
+        return dict(reply["quota_scope"]["details"])
 
     async def set(self, host: str, scope: str, hard_limit_bytes: int) -> None:
-        """Give it a limit of its own; for superadmins."""
+        """Set the scope's own limit; for superadmins."""
         query = f"""mutation({_TYPES}, $props: QuotaScopeInput!) {{
             set_quota_scope({_SCOPE}, props: $props) {{ quota_scope {{ quota_scope_id }} }} }}"""
         await self._admin.query(query, {"host": host, "scope": scope, "props": {"hard_limit_bytes": hard_limit_bytes}})
 
     async def unset(self, host: str, scope: str) -> None:
-        """Back to what the policy of its owner says; for superadmins."""
+        """Restore the limit of the owner's policy; for superadmins."""
         query = f"mutation({_TYPES}) {{ unset_quota_scope({_SCOPE}) {{ quota_scope {{ quota_scope_id }} }} }}"
         await self._admin.query(query, {"host": host, "scope": scope})
 

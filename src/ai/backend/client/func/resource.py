@@ -1,4 +1,4 @@
-"""Resource of func."""
+"""Resource slots, registries and usage of the cluster."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class AsyncResource(ResourceClient):
     """Resource slots and presets."""
 
     async def list_slots(self) -> dict[str, str]:
-        """Every known slot and how its quantity reads: ``count``, ``bytes`` or ``unique``."""
+        """Returns every known slot and how its quantity reads: ``count``, ``bytes`` or ``unique``."""
         return await self._get("/config/resource-slots")
 
     async def slot_details(self) -> dict[str, dict[str, Any]]:
-        """Every known slot with what its plugin says about showing it: names, unit, number format."""
+        """Returns every known slot with what its plugin says about showing it: names, unit, number format."""
         return await self._get("/config/resource-slots/details")
 
     async def variant_properties(self, scaling_group: str | None = None) -> list[dict[str, Any]]:
-        """What ``variant_requirements`` may ask for, with how many ``devices`` of each resource group are so."""
+        """Lists the values for ``variant_requirements``, with the number of such ``devices`` in each resource group."""
         params = {"scaling_group": scaling_group} if scaling_group else {}
         return list((await self._get("/resource/variant-properties", **params)).get("variant_properties", ()))
 
@@ -39,28 +39,28 @@ class AsyncResource(ResourceClient):
         return await self._get("/config/docker-registries")
 
     async def get_vfolder_types(self) -> list[str]:
-        """Who may own virtual folders: ``user``, ``group``."""
+        """Lists the kinds of owners of virtual folders: ``user``, ``group``."""
         return list(await self._read("/config/vfolder-types"))
 
     async def recalculate_usage(self) -> dict[str, Any]:
-        """Count again what kernels hold; ``drift`` names agents whose records differ, and should be empty."""
+        """Recount what kernels hold; ``drift`` names agents whose records differ, and should be empty."""
         return await self._send("POST", "/resource/recalculate-usage", {}, repeatable=True)
 
     async def usage_per_month(self, month: str, group_ids: Sequence[str] = ()) -> list[dict[str, Any]]:
-        """What each group used in a month (``YYYYMM``, UTC); all that the caller sees without ids."""
+        """Returns the usage of each group in a month (``YYYYMM``, UTC); of all visible groups without ids."""
         return list(await self._read("/resource/usage/month", {"month": month, "group_ids": list(group_ids)}))
 
     async def usage_per_period(self, group_id: str, start_date: str, end_date: str) -> dict[str, Any]:
-        """What a group used from one day (``YYYYMMDD``, UTC) to another, both included; empty for nothing."""
+        """Returns the usage of a group between two days (``YYYYMMDD``, UTC), both included; empty for none."""
         body = {"group_id": group_id, "start_date": start_date, "end_date": end_date}
         return dict(await self._read("/resource/usage/period", body))
 
     async def user_monthly_stats(self) -> list[dict[str, Any]]:
-        """What of the caller's was running in each quarter of an hour of the last 30 days."""
+        """Returns the caller's usage in each quarter of an hour of the last 30 days."""
         return list(await self._read("/resource/stats/user/month"))
 
     async def admin_monthly_stats(self) -> list[dict[str, Any]]:
-        """The same of everybody's, for administrators."""
+        """Returns the usage of all users in each quarter of an hour, for administrators."""
         return list(await self._read("/resource/stats/admin/month"))
 
 

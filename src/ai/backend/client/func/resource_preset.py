@@ -1,4 +1,4 @@
-"""Resource preset of func."""
+"""Resource presets."""
 
 from __future__ import annotations
 

@@ -29,19 +29,19 @@ class AsyncScalingGroup(Mutations):
         self._transport = transport
 
     async def list_available(self, group: str) -> list[dict[str, Any]]:
-        """Those that sessions of this group (project) may use: their names."""
+        """Lists the names of the resource groups that sessions of this group (project) may use."""
         call = Call(method="GET", path="/scaling-groups", params={"group": group}, repeatable=True)
         return list((await self._transport.request(call)).object()["scaling_groups"])
 
     async def list(self, fields: Sequence[str] = RESOURCE_GROUP_FIELDS) -> list[dict[str, Any]]:
-        found = await self._admin.query(f"{{ scaling_groups {{ {' '.join(fields)} }} }}")
-        return list(found["scaling_groups"])
+        reply = await self._admin.query(f"{{ scaling_groups {{ {' '.join(fields)} }} }}")
+        return list(reply["scaling_groups"])
 
     async def detail(self, name: str, fields: Sequence[str] = RESOURCE_GROUP_FIELDS) -> dict[str, Any] | None:
-        """None where there is none of that name."""
+        """Returns a resource group, or None."""
         query = f"query($name: String) {{ scaling_group(name: $name) {{ {' '.join(fields)} }} }}"
-        found = (await self._admin.query(query, {"name": name}))["scaling_group"]
-        return dict(found) if found is not None else None
+        resource_group = (await self._admin.query(query, {"name": name}))["scaling_group"]
+        return dict(resource_group) if resource_group is not None else None
 
     async def create(self, name: str, /, **props: Any) -> None:
         props = {"driver": "static", "scheduler": "fifo", **props}
@@ -63,16 +63,16 @@ class AsyncScalingGroup(Mutations):
         await self._link("disassociate_all_scaling_groups_with_domain", None, domain=("String!", domain))
 
     async def associate_group(self, scaling_group: str, group_id: UUID | str) -> None:
-        given = ("UUID!", str(group_id))
-        await self._link("associate_scaling_group_with_user_group", scaling_group, user_group=given)
+        group = ("UUID!", str(group_id))
+        await self._link("associate_scaling_group_with_user_group", scaling_group, user_group=group)
 
     async def dissociate_group(self, scaling_group: str, group_id: UUID | str) -> None:
-        given = ("String!", str(group_id))
-        await self._link("disassociate_scaling_group_with_user_group", scaling_group, user_group=given)
+        group = ("String!", str(group_id))
+        await self._link("disassociate_scaling_group_with_user_group", scaling_group, user_group=group)
 
     async def dissociate_all_group(self, group_id: UUID | str) -> None:
-        given = ("UUID!", str(group_id))
-        await self._link("disassociate_all_scaling_groups_with_group", None, user_group=given)
+        group = ("UUID!", str(group_id))
+        await self._link("disassociate_all_scaling_groups_with_group", None, user_group=group)
 
     async def associate_keypair(self, scaling_group: str, access_key: str) -> None:
         await self._link("associate_scaling_group_with_keypair", scaling_group, access_key=("String!", access_key))

@@ -1,4 +1,4 @@
-"""Server log of func."""
+"""Errors that clients reported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class AsyncServerLog(ResourceClient):
     """Errors that clients reported."""
 
     async def list(self, mark_read: bool = False, page_size: int = 20, page_no: int = 1) -> dict[str, Any]:
-        """``logs``, newest first, and their ``count``; administrators see those of their domain."""
+        """Returns ``logs``, newest first, and their ``count``; administrators see those of their domain."""
         params = {"mark_read": str(mark_read), "page_size": str(page_size), "page_no": str(page_no)}
         return await self._get("/logs/error", **params)
 

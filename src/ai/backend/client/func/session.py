@@ -41,7 +41,7 @@ _MODES = {"continued": "continue"}
 
 
 class AsyncComputeSession:
-    """A handle of one session, by name or id. Making one asks the server nothing.
+    """A handle of a session, by name or id. Constructing it sends no request.
 
     Attributes:
         name: the name or id that calls use.
@@ -81,18 +81,18 @@ class AsyncComputeSession:
         )
 
     async def get_info(self) -> dict[str, Any]:
-        """What the server knows about the session."""
+        """Returns the details of the session."""
         return (await self._transport.request(self._read())).object()
 
     async def get_logs(self, kernel: str | None = None) -> str:
-        """The console log of the session's main kernel, or of that with the host name or id ``kernel``."""
+        """Returns the console log of the session's main kernel, or of that with the host name or id ``kernel``."""
         query = {"kernel": kernel} if kernel is not None else {}
         answer = (await self._transport.request(self._read("/logs", **query))).object()
         result = answer.get("result")
         return str(result.get("logs") or "") if isinstance(result, dict) else ""
 
     async def processes(self) -> list[dict[str, Any]]:
-        """The busiest processes now: ``kernel``, ``pid``, ``command`` and ``metrics`` by name."""
+        """Returns the busiest processes now: ``kernel``, ``pid``, ``command`` and ``metrics`` by name."""
         answer = (await self._transport.request(self._read("/processes"))).object()
         return [dict(row) for row in answer.get("result") or []]
 
@@ -104,20 +104,20 @@ class AsyncComputeSession:
     get_status_history = status_history
 
     async def detail(self, fields: Sequence[str] = LIST_FIELDS) -> dict[str, Any] | None:
-        """The session's GraphQL object with these fields, or None."""
+        """Returns the session's GraphQL object with these fields, or None."""
         session_id = self.id or await self.resolve_id()
         query = f"query($id: UUID!) {{ compute_session(id: $id) {{ {' '.join(fields)} }} }}"
-        found = (await AsyncAdmin(self._transport).query(query, {"id": str(session_id)})).get("compute_session")
-        return dict(found) if found else None
+        session = (await AsyncAdmin(self._transport).query(query, {"id": str(session_id)})).get("compute_session")
+        return dict(session) if session else None
 
     async def resolve_id(self) -> UUID:
-        """The session's id, asked for by name if need be."""
+        """Returns the session's id, which is requested by name if it is not known."""
         if self.id is None:
             info = await self.get_info()
-            found = _as_uuid(str(info.get("id") or info.get("sessionId") or info.get("session_id") or ""))
-            if found is None:
+            own_id = _as_uuid(str(info.get("id") or info.get("sessionId") or info.get("session_id") or ""))
+            if own_id is None:
                 raise UnusableReply("the server does not tell the id of the session")
-            self.id = found
+            self.id = own_id
         return self.id
 
     async def destroy(self, *, forced: bool = False, recursive: bool = False) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class AsyncComputeSession:
         mode: str = "query",
         opts: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
-        """One step of a run: the Execution Result Object.
+        """Executes one step of a run and returns the Execution Result Object.
 
         Call it again with its ``runId`` until ``status`` is ``finished``: with mode ``continue`` (or its alias
         ``continued``) and no code, or with mode ``input`` and the user's answer after ``waiting-input``.
@@ -209,10 +209,10 @@ class AsyncComputeSession:
             params=self._owner(),
             repeatable=True,
         )
-        found = (await self._transport.request(call)).json()
-        if not isinstance(found, list):
+        apps = (await self._transport.request(call)).json()
+        if not isinstance(apps, list):
             raise UnusableReply("the server does not list the services of the session")
-        return [dict(one) for one in found]
+        return [dict(one) for one in apps]
 
     list_apps = stream_app_info
 
@@ -245,7 +245,7 @@ class AsyncComputeSession:
         arguments: Mapping[str, ArgumentValue] | None = None,
         report: Report = lambda _: None,
     ) -> AbstractAsyncContextManager[LocalPort]:
-        """A local port, while the block lasts, that leads to a service of the session.
+        """Opens a local port, while the block lasts, that leads to a service of the session.
 
         ``report`` is told of each connection that failed. Raises BackendClientError if ``bind`` is taken.
         """
@@ -253,7 +253,7 @@ class AsyncComputeSession:
         return local.listening(*bind)
 
     async def events(self, scope: str = "*", *, opened: Callable[[], None] = lambda: None) -> AsyncIterator[Event]:
-        """The session's events from now on; ``scope`` is ``*``, ``session`` or ``kernel``.
+        """Yields the session's events from now on; ``scope`` is ``*``, ``session`` or ``kernel``.
 
         ``opened`` is called when whatever happens next will be told.
         """
@@ -264,7 +264,7 @@ class AsyncComputeSession:
     listen_events = events
 
     async def list_files(self, path: str = ".") -> list[dict[str, Any]]:
-        """The files in a directory of the session: ``filename``, ``size``, ``mode``, ``mtime``.
+        """Returns the files in a directory of the session: ``filename``, ``size``, ``mode``, ``mtime``.
 
         Raises:
             BackendClientError: the directory cannot be read.
@@ -331,7 +331,7 @@ class AsyncComputeSessions:
         return AsyncComputeSession(self._transport, str(UUID(str(session_id))))
 
     async def get_or_create(self, image: str, **options: Unpack[CreateOptions]) -> AsyncComputeSession:
-        """A session of this name and image: the living one, unless ``no_reuse``, or a new one.
+        """Returns a session of this name and image: the living one, unless ``no_reuse``, or a new one.
 
         Returns when it runs, unless ``enqueue_only`` or ``max_wait`` says otherwise; see ``status``.
         """
@@ -358,7 +358,7 @@ class AsyncComputeSessions:
         fields: Sequence[str] = LIST_FIELDS,
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """One page of the caller's sessions; ``access_key`` lists somebody else's, for administrators."""
+        """Returns a page of the caller's sessions; ``access_key`` lists another user's, for administrators."""
         arguments = {
             "status": ("String", status if status is None or isinstance(status, str) else ",".join(status)),
             "access_key": ("String", access_key),
@@ -367,13 +367,13 @@ class AsyncComputeSessions:
 
 
 def batch_options(opts: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The Batch Execution Query Object (spec 03-07) out of what a caller gave."""
-    given = opts or {}
+    """Builds the Batch Execution Query Object (spec 03-07) from the caller's options."""
+    options = opts or {}
     return {
-        "clean": given.get("clean"),
-        "build": given.get("build"),
-        "buildLog": bool(given.get("buildLog", False)),
-        "exec": given.get("exec"),
+        "clean": options.get("clean"),
+        "build": options.get("build"),
+        "buildLog": bool(options.get("buildLog", False)),
+        "exec": options.get("exec"),
     }
 
 

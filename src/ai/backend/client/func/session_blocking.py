@@ -1,4 +1,4 @@
-"""Session blocking of func."""
+"""Blocking classes of compute sessions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ai.backend.client.tunnels import ArgumentValue, BlockingAppStream, Blocking
 
 
 class ComputeSession(Facade[AsyncComputeSession]):
-    """The blocking face of a compute session's handle."""
+    """The blocking handle of a compute session."""
 
     get_info = blocking(AsyncComputeSession.get_info)
     get_logs = blocking(AsyncComputeSession.get_logs)

@@ -1,4 +1,4 @@
-"""Templates and dotfiles (client wire contract 2.1.2, 2.6 and 2.7).
+"""Session and cluster templates (client wire contract 2.1.2 and 2.6).
 
 (made,) = api.SessionTemplate.create(open("template.yaml").read())
 api.SessionTemplate.start(made, name="mine")
@@ -17,13 +17,13 @@ Kind = Literal["session", "cluster"]
 
 
 class AsyncSessionTemplate:
-    """``api_session.SessionTemplate``: what sessions, or with ``kind`` clusters, are made from by name."""
+    """``api_session.SessionTemplate``: templates of sessions, or with ``kind`` of clusters."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     async def create(self, payload: str, *, group: str | None = None, kind: Kind = "session") -> list[str]:
-        """Keep the templates of a text in YAML or JSON; their ids."""
+        """Store the templates of a text in YAML or JSON; returns their ids."""
         body = {"payload": payload, "group_name": group}
         call = Call(method="POST", path=f"/template/{kind}", json=body)
         made = (await self._transport.request(call)).json()
@@ -32,28 +32,28 @@ class AsyncSessionTemplate:
         return [str(one["id"]) for one in made]
 
     async def paginated_list(self, *, everybodys: bool = False, kind: Kind = "session") -> list[dict[str, Any]]:
-        """One's own; with ``everybodys`` also those of others that one may see."""
+        """Returns the caller's templates; with ``everybodys`` also visible ones of others."""
         params = {"all": "true"} if everybodys else None
         call = Call(method="GET", path=f"/template/{kind}", params=params, repeatable=True)
         return list((await self._transport.request(call)).json())
 
     async def get(self, template_id: str, *, form: Literal["yaml", "json"] = "yaml", kind: Kind = "session") -> str:
-        """The text of a template."""
+        """Returns the text of a template."""
         path = f"/template/{kind}/{template_id}"
         call = Call(method="GET", path=path, params={"format": form}, repeatable=True)
         return (await self._transport.request(call)).body.decode()
 
     async def update(self, template_id: str, payload: str, *, kind: Kind = "session") -> None:
-        """Replace what a template says."""
+        """Replace the text of a template."""
         path = f"/template/{kind}/{template_id}"
         await self._transport.request(Call(method="PUT", path=path, json={"payload": payload}, repeatable=True))
 
     async def delete(self, template_id: str, *, kind: Kind = "session") -> None:
-        """Forget a template; its sessions stay."""
+        """Remove a template; its sessions stay."""
         await self._transport.request(Call(method="DELETE", path=f"/template/{kind}/{template_id}", repeatable=True))
 
     async def start(self, template_id: str, /, *, kind: Kind = "session", **fields: Any) -> dict[str, Any]:
-        """Create a session of a template; ``fields`` as in ``POST /session`` take the place of the template's."""
+        """Create a session of a template; ``fields`` as in ``POST /session`` override the template's."""
         verb = "create-cluster" if kind == "cluster" else "create-from-template"
         call = Call(method="POST", path=f"/session/_/{verb}", json={"template_id": template_id, **fields})
         return (await self._transport.request(call)).object()

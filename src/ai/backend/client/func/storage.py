@@ -1,4 +1,4 @@
-"""Storage volumes and quota scopes over GraphQL (client wire contract 3).
+"""Storage volumes over GraphQL (client wire contract 3).
 
 usage = api.QuotaScope.get("local:volume1", "user:dfa9da54-4b28-432f-be29-c0d680c7a412")
 """
@@ -33,18 +33,18 @@ class AsyncStorage:
         return await self._admin.fetch_page("storage_volume_list", fields, {}, **paging)
 
     async def detail(self, host: str, fields: Sequence[str] = DETAIL_FIELDS) -> dict[str, Any] | None:
-        """None where there is no such volume."""
+        """Returns a volume, or None."""
         query = f"query($host: String!) {{ storage_volume(id: $host) {{ {' '.join(fields)} }} }}"
-        found = (await self._admin.query(query, {"host": host}))["storage_volume"]
-        return dict(found) if found is not None else None
+        volume = (await self._admin.query(query, {"host": host}))["storage_volume"]
+        return dict(volume) if volume is not None else None
 
     async def performance_metric(self, host: str) -> dict[str, Any]:
-        """What the volume has read and written."""
+        """Returns the read and write counters of the volume."""
         call = Call(method="GET", path="/folders/_/perf-metric", params={"folder_host": host}, repeatable=True)
         return dict((await self._transport.request(call)).object()["metric"])
 
     async def list_mounts(self) -> dict[str, Any]:
-        """What the volumes of each storage proxy lie on."""
+        """Returns the mounts under the volumes of each storage proxy."""
         call = Call(method="GET", path="/folders/_/mounts", repeatable=True)
         return (await self._transport.request(call)).object()
 

@@ -1,4 +1,4 @@
-"""Storage policy of func."""
+"""Storage limits of users and groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions, credentials, agents, resources: what one may ask about the cluster and oneself."""
+"""Versions of the API and the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users and keypairs over GraphQL (client wire contract 3)."""
+"""Users over GraphQL (client wire contract 3)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class AsyncUser(Mutations):
         fields: Sequence[str] = USER_FIELDS,
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """``group`` is the id of one."""
+        """Returns a page of users; ``group`` is the id of one."""
         arguments = {
             "status": ("String", status),
             "group_id": ("UUID", group),
@@ -51,7 +51,7 @@ class AsyncUser(Mutations):
         return await self._admin.fetch_page("user_list", fields, arguments, **paging)
 
     async def detail(self, email: str | None = None, fields: Sequence[str] = USER_FIELDS) -> dict[str, Any]:
-        """The caller without an address."""
+        """Returns a user, the caller without an address."""
         query = f"query($email: String) {{ user(email: $email) {{ {' '.join(fields)} }} }}"
         return dict((await self._admin.query(query, {"email": email}))["user"])
 
@@ -60,21 +60,21 @@ class AsyncUser(Mutations):
         return dict((await self._admin.query(query, {"id": str(user_uuid)}))["user_from_uuid"])
 
     async def create(self, domain_name: str, email: str, password: str, /, **props: Any) -> dict[str, Any]:
-        """The new user: ``uuid``, ``email``, ``username``, ``domain_name`` and ``main_access_key``."""
+        """Creates a user: ``uuid``, ``email``, ``username``, ``domain_name`` and ``main_access_key``."""
         props = {"domain_name": domain_name, "password": password, **props}
-        wanted = "user { uuid email username domain_name main_access_key }"
+        selection = "user { uuid email username domain_name main_access_key }"
         named = {"email": ("String!", email)}
-        return dict((await self.mutate("create_user", named, "UserInput", props, result=wanted))["user"])
+        return dict((await self.mutate("create_user", named, "UserInput", props, result=selection))["user"])
 
     async def update(self, email: str, /, **props: Any) -> None:
         await self.mutate("modify_user", {"email": ("String!", email)}, "ModifyUserInput", props)
 
     async def delete(self, email: str) -> None:
-        """The keypairs are inactive at once, the sessions end; the rest is kept until :meth:`purge`."""
+        """Deactivate the keypairs and end the sessions at once; the rest stays until :meth:`purge`."""
         await self.mutate("delete_user", {"email": ("String!", email)})
 
     async def purge(self, email: str, *, purge_shared_vfolders: bool = False) -> None:
-        """For good. Folders that others share become the caller's, unless they are to go too."""
+        """Remove a user for good. Folders that others share become the caller's, unless they are removed too."""
         props = {"purge_shared_vfolders": purge_shared_vfolders}
         await self.mutate("purge_user", {"email": ("String!", email)}, "PurgeUserInput", props)
 

@@ -45,12 +45,12 @@ def _change(method: str, path: str, body: Mapping[str, Any] | None = None) -> Ca
 
 
 def _read(path: str, /, **params: Any) -> Call:
-    told = {name: str(value) for name, value in params.items() if value is not None}
-    return Call(method="GET", path=path, params=told or None, repeatable=True)
+    query = {name: str(value) for name, value in params.items() if value is not None}
+    return Call(method="GET", path=path, params=query or None, repeatable=True)
 
 
 class AsyncVFolder:
-    """A handle of one folder, by name or id. Making one asks the server nothing."""
+    """A handle of a folder, by name or id. Constructing it sends no request."""
 
     def __init__(self, transport: Transport, name: str | UUID) -> None:
         self._transport = transport
@@ -66,7 +66,7 @@ class AsyncVFolder:
     # ---- the folder ----
 
     async def info(self) -> dict[str, Any]:
-        """What it is, and how much is in it."""
+        """Returns the folder's properties and usage."""
         return await self._do(_read(self._path()))
 
     async def rename(self, new_name: str) -> None:
@@ -76,26 +76,26 @@ class AsyncVFolder:
     async def update_options(
         self, *, cloneable: bool | None = None, permission: str | None = None, usage_mode: str | None = None
     ) -> None:
-        """Change what is not None."""
-        given = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
-        body = {name: value for name, value in given.items() if value is not None}
+        """Change the options that are not None."""
+        options = {"cloneable": cloneable, "permission": permission, "usage_mode": usage_mode}
+        body = {name: value for name, value in options.items() if value is not None}
         await self._do(_change("POST", self._path("/update-options"), body))
 
     async def delete(self) -> None:
-        """Move it into the trash. It is refused while a session mounts the folder."""
+        """Move the folder into the trash; refused while a session mounts it."""
         await self._do(_change("DELETE", self._path()))
 
     async def get_id(self) -> UUID:
-        """Its id, also if it is in the trash."""
+        """Returns the id of the folder, also if it is in the trash."""
         return UUID(str((await self._do(_read("/folders/_/id", name=self.name)))["id"]))
 
     async def restore(self) -> None:
-        """Take it out of the trash."""
+        """Take the folder out of the trash."""
         folder_id = await self.get_id()
         await self._do(_change("POST", "/folders/restore-from-trash-bin", {"id": str(folder_id)}))
 
     async def purge(self) -> None:
-        """Remove it from the trash for ever, with its files."""
+        """Remove the folder from the trash for good, with its files."""
         await self._do(_change("POST", "/folders/purge", {"id": str(await self.get_id())}))
 
     async def clone(
@@ -120,17 +120,17 @@ class AsyncVFolder:
     # ---- others ----
 
     async def invite(self, perm: str, emails: Sequence[str]) -> list[str]:
-        """Offer it to other users; those who were not invited before."""
+        """Offer the folder to other users; returns those who were not invited before."""
         answer = await self._do(_change("POST", self._path("/invite"), {"perm": perm, "emails": list(emails)}))
         return list(answer.get("invited_ids") or ())
 
     async def share(self, perm: str, emails: Sequence[str]) -> list[str]:
-        """Say what single members of a group may do with the group's folder."""
+        """Set what single members of a group may do with the group's folder."""
         body = {"permission": perm, "emails": list(emails)}
         return list((await self._do(_change("POST", self._path("/share"), body))).get("shared_emails") or ())
 
     async def unshare(self, emails: Sequence[str]) -> list[str]:
-        """Back to what all members may do."""
+        """Restore what all members may do."""
         answer = await self._do(_change("DELETE", self._path("/unshare"), {"emails": list(emails)}))
         return list(answer.get("unshared_emails") or ())
 
@@ -141,7 +141,7 @@ class AsyncVFolder:
     # ---- files ----
 
     async def list_files(self, path: str = ".") -> list[dict[str, Any]]:
-        """The entries of a directory: ``name``, ``type``, ``size``, ``mode``, ``created``, ``modified``."""
+        """Returns the entries of a directory: ``name``, ``type``, ``size``, ``mode``, ``created``, ``modified``."""
         return [item async for item in self.iterate_files(path)]
 
     async def iterate_files(self, path: str = ".") -> AsyncIterator[dict[str, Any]]:
@@ -171,7 +171,7 @@ class AsyncVFolder:
         await self._do(_change("POST", self._path("/rename-file"), body))
 
     async def move_file(self, src: str, dst: str) -> None:
-        """Into ``dst`` if that is a directory."""
+        """Move a file, into ``dst`` if that is a directory."""
         await self._do(_change("POST", self._path("/move-file"), {"src": src, "dst": dst}))
 
     async def delete_files(self, files: Sequence[str], *, recursive: bool = False) -> None:
@@ -180,12 +180,12 @@ class AsyncVFolder:
     # ---- transfers ----
 
     async def request_upload(self, path: str, size: int) -> Ticket:
-        """Where a file of that size is to be sent by tus; one of size 0 is there already."""
+        """Returns the URL to send a file of that size to by tus; one of size 0 is created at once."""
         answer = await self._do(_change("POST", self._path("/request-upload"), {"path": path, "size": size}))
         return self._ticket(answer)
 
     async def request_download(self, path: str, *, archive: bool = False) -> Ticket:
-        """Where a file is to be fetched, or with ``archive`` a directory as a zip."""
+        """Returns the URL of a file, or with ``archive`` of a directory as a zip."""
         body = {"path": path, "archive": archive}
         return self._ticket(await self._do(_change("POST", self._path("/request-download"), body)))
 
@@ -216,41 +216,41 @@ class AsyncVFolder:
             BackendClientError: a file is missing, is a directory without ``recursive``, or is outside of ``basedir``.
             BackendAPIError: the server refuses.
         """
-        found, directories = await asyncio.to_thread(collect, files, basedir, recursive)
+        collected, directories = await asyncio.to_thread(collect, files, basedir, recursive)
         prefix = PurePosixPath(dst_dir or "")
-        wanted = sorted({str(prefix / d) for d in directories} | ({str(prefix)} if dst_dir else set()))
-        wanted = [path for path in wanted if path != "."]
-        for start in range(0, len(wanted), _PAGE):
-            await self.mkdir(wanted[start : start + _PAGE], parents=True, exist_ok=True)
+        new_directories = sorted({str(prefix / d) for d in directories} | ({str(prefix)} if dst_dir else set()))
+        new_directories = [path for path in new_directories if path != "."]
+        for start in range(0, len(new_directories), _PAGE):
+            await self.mkdir(new_directories[start : start + _PAGE], parents=True, exist_ok=True)
         folder_id = str((await self.info())["id"]) if resume else ""
         transfers = self._transfers()
 
         async def one(remote: str, local: Path) -> str:
             path = str(prefix / remote)
             with local.open("rb") as file:
-                told = os.fstat(file.fileno())
+                status = os.fstat(file.fileno())
                 await transfers.upload(
                     path,
                     file,
-                    told.st_size,
-                    lambda: self.request_upload(path, told.st_size),
-                    note=self._note(folder_id, path, local, told) if resume else None,
+                    status.st_size,
+                    lambda: self.request_upload(path, status.st_size),
+                    note=self._upload_note(folder_id, path, local, status) if resume else None,
                     chunk_size=chunk_size,
                     progress=progress,
                 )
             return path
 
-        return await in_parallel((one(remote, local) for remote, local in found), parallel)
+        return await in_parallel((one(remote, local) for remote, local in collected), parallel)
 
-    def _note(self, folder_id: str, path: str, local: Path, told: os.stat_result) -> UploadNote:
-        """The same for the same file, unchanged, to the same place."""
+    def _upload_note(self, folder_id: str, path: str, local: Path, status: os.stat_result) -> UploadNote:
+        """Returns the note of an upload, the same for the same unchanged file to the same place."""
         identity = {
             "endpoint": str(self._transport.config.endpoint),
             "folder": folder_id,
             "path": path,
             "file": str(local.resolve()),
-            "size": told.st_size,
-            "mtime": told.st_mtime_ns,
+            "size": status.st_size,
+            "mtime": status.st_mtime_ns,
         }
         return UploadNote(state_directory(), identity)
 
@@ -263,15 +263,15 @@ class AsyncVFolder:
         parallel: int = PARALLEL,
         progress: Progress | None = None,
     ) -> list[Path]:
-        """Fetch files into ``basedir`` (the working directory), each at its path in the folder; what was written.
+        """Fetch files into ``basedir`` (the working directory), each at its path in the folder; returns the paths.
 
         Raises:
             BackendAPIError: there is no such file, or a directory without ``recursive``.
         """
         base = Path(basedir or ".")
-        wanted = [path.strip("/") for path in paths]
+        remote_files = [path.strip("/") for path in paths]
         if recursive:
-            wanted = [file for path in wanted for file in await self._files_below(path, base)]
+            remote_files = [file for path in remote_files for file in await self._files_below(path, base)]
         transfers = self._transfers()
 
         async def one(path: str) -> Path:
@@ -280,7 +280,7 @@ class AsyncVFolder:
             await transfers.download(path, target, lambda: self.request_download(path), progress=progress)
             return target
 
-        return await in_parallel((one(path) for path in wanted), parallel)
+        return await in_parallel((one(path) for path in remote_files), parallel)
 
     async def download_archive(
         self, path: str, target: str | os.PathLike[str], *, progress: Progress | None = None
@@ -292,18 +292,18 @@ class AsyncVFolder:
         return Path(target)
 
     async def _files_below(self, path: str, base: Path) -> list[str]:
-        """Every file at or below a path; makes the directories, the empty ones too."""
+        """Returns every file at or below a path; makes the directories, the empty ones too."""
         if path not in ("", "."):
             parent, _, name = path.rpartition("/")
             entries = [e async for e in self.iterate_files(parent or ".") if e["name"] == name]
             if not entries or entries[0]["type"] != "DIRECTORY":
                 return [path]
         inside(base, path).mkdir(parents=True, exist_ok=True)
-        found: list[str] = []
+        paths: list[str] = []
         async for entry in self.iterate_files(path or "."):
             below = str(PurePosixPath(path) / entry["name"])
-            found += await self._files_below(below, base) if entry["type"] == "DIRECTORY" else [below]
-        return found
+            paths += await self._files_below(below, base) if entry["type"] == "DIRECTORY" else [below]
+        return paths
 
 
 class AsyncVFolders:
@@ -330,7 +330,7 @@ class AsyncVFolders:
         quota: str | int | None = None,
         unmanaged_path: str | None = None,
     ) -> dict[str, Any]:
-        """A new folder of the caller, or of a group (name or id); ``quota`` in bytes, or as ``10g``. An
+        """Creates a folder of the caller, or of a group (name or id); ``quota`` in bytes, or as ``10g``. An
         ``unmanaged_path`` is a directory of the nodes, for superadmins where the manager's settings open it."""
         body = {
             "name": name,
@@ -345,9 +345,9 @@ class AsyncVFolders:
         return await self._object(_change("POST", "/folders", body))
 
     async def list(self, list_all: bool = False, *, trash: bool = False) -> Sequence[dict[str, Any]]:
-        """Folders that the caller may use; ``list_all`` is for superadmins, ``trash`` shows what was deleted."""
-        told = {"all": "true" if list_all else None, "trash": "true" if trash else None}
-        return list((await self._transport.request(_read("/folders", **told))).json())
+        """Lists the folders that the caller may use; ``list_all`` is for superadmins, ``trash`` shows deleted ones."""
+        query = {"all": "true" if list_all else None, "trash": "true" if trash else None}
+        return list((await self._transport.request(_read("/folders", **query))).json())
 
     async def paginated_list(
         self,
@@ -357,17 +357,17 @@ class AsyncVFolders:
         fields: Sequence[str] = LIST_FIELDS,
         **paging: Unpack[Paging],
     ) -> PaginatedResult:
-        """One page by GraphQL; ``root`` may be ``vfolder_own_list``, ``vfolder_invited_list`` or
+        """Returns a page by GraphQL; ``root`` may be ``vfolder_own_list``, ``vfolder_invited_list`` or
         ``vfolder_project_list`` too."""
         arguments = {"group_id": ("UUID", group)}
         return await AsyncAdmin(self._transport).fetch_page(root, fields, arguments, **paging)
 
     async def list_hosts(self) -> dict[str, Any]:
-        """``default`` and ``allowed`` storage hosts."""
+        """Returns the ``default`` and ``allowed`` storage hosts."""
         return await self._object(_read("/folders/_/hosts"))
 
     async def list_all_hosts(self) -> dict[str, Any]:
-        """Those of the whole cluster, for superadmins."""
+        """Lists the storage hosts of the whole cluster, for superadmins."""
         return await self._object(_read("/folders/_/all_hosts"))
 
     async def list_allowed_types(self) -> Sequence[str]:
@@ -378,18 +378,18 @@ class AsyncVFolders:
         await self._transport.request(_change("DELETE", "/folders", {"id": str(folder_id)}))
 
     async def invitations(self) -> Sequence[dict[str, Any]]:
-        """Invitations that the caller has not answered."""
+        """Lists the open invitations of the caller."""
         return list((await self._object(_read("/folders/invitations/list")))["invitations"])
 
     async def sent_invitations(self) -> Sequence[dict[str, Any]]:
-        """Invitations of the caller's that are not answered."""
+        """Lists the open invitations that the caller has sent."""
         return list((await self._object(_read("/folders/invitations/list-sent")))["invitations"])
 
     async def accept_invitation(self, inv_id: str) -> None:
         await self._object(_change("POST", "/folders/invitations/accept", {"inv_id": inv_id}))
 
     async def delete_invitation(self, inv_id: str) -> None:
-        """Decline it, or take one's own back."""
+        """Decline an invitation, or withdraw one's own."""
         await self._object(_change("DELETE", "/folders/invitations/delete", {"inv_id": inv_id}))
 
     async def update_invitation(self, inv_id: str, perm: str) -> None:
@@ -402,7 +402,7 @@ class AsyncVFolders:
         await self._object(_change("POST", "/folders/_/change-ownership", body))
 
     async def list_shared(self, vfolder_id: str | None = None) -> Sequence[dict[str, Any]]:
-        """Who shares the caller's folders."""
+        """Lists the users with whom the caller's folders are shared."""
         return list((await self._object(_read("/folders/_/shared", vfolder_id=vfolder_id)))["shared"])
 
     async def update_shared(self, vfolder: str, user: str, perm: str | None) -> None:

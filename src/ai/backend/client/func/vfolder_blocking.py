@@ -1,4 +1,4 @@
-"""Vfolder blocking of func."""
+"""Blocking classes of virtual folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ai.backend.client.portal import Facade, blocking, iterating
 
 
 class VFolder(Facade[AsyncVFolder]):
-    """The blocking face of a folder's handle."""
+    """The blocking handle of a folder."""
 
     info = blocking(AsyncVFolder.info)
     rename = blocking(AsyncVFolder.rename)

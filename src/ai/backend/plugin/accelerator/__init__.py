@@ -1,4 +1,4 @@
-"""Accelerator Interface v2: what a plugin for a kind of device implements.
+"""Accelerator Interface v2: the interface of a plugin for a kind of device.
 
 Source: spec 00-accelerator-interface-v2, BEP-1000 (peer facts 1.1). Everything passed is a frozen dataclass; no type of
 a container engine, a database or a client appears here. Plugins are found by the entry point group

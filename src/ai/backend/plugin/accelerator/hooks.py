@@ -1,4 +1,4 @@
-"""What a plugin does around the life of one workload, and what it wants of it."""
+"""Lifecycle hooks of accelerator plugins, and what they add to the configuration of a workload."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class DeviceMapping:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadConfig:
-    """What a plugin wants of a workload. All fields are optional (spec 00, "WorkloadConfig").
+    """Describes what a plugin adds to a workload. All fields are optional (spec 00, "WorkloadConfig").
 
     Configs merge in allocation order. Lists are joined; the same key, mount target or device target with another value,
     a second ``cpuset``, ``memory_nodes``, ``cpu_limit`` or ``memory_limit_bytes`` that differs, denies the creation
@@ -166,7 +166,7 @@ class HookContext:
 
 
 class AbstractLifecycleHook(ABC):  # noqa: B024  # every method has a default: a hook overrides what it needs
-    """What a plugin does around the life of one workload.
+    """Lets a plugin act before and after the creation and the end of one workload.
 
     For each attempt of a kernel and each plugin whose devices it holds, the calls are a prefix of::
 

@@ -1,4 +1,4 @@
-"""What of a source's measurements can be used: nonsense is left out, with a reason for people."""
+"""Removes unusable measurements of a source, and reports why."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MeasurementFilter:
         self.reason = None
 
     def passed(self, measurements: Iterable[Measurement], devices: Collection[str] | None = None) -> list[Measurement]:
-        """The usable ones. ``devices``: the ids that they may speak of; None: any."""
+        """Returns the usable measurements. ``devices``: the ids that they may speak of; None: any."""
         good: list[Measurement] = []
         for number, m in enumerate(measurements):
             if number >= PER_ANSWER_LIMIT:

@@ -1,4 +1,4 @@
-"""What a plugin measures."""
+"""Metrics and measurements of accelerator plugins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ExportedName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One raw value.
+    """Holds one raw value of a metric.
 
     ``key`` is of letters, digits and ``_ . -``; a plugin has a fixed set of at most 64 of them. ``value`` is finite and
     not negative, ``unit_hint`` is one of :data:`UNITS`, ``capacity`` is in the same unit and positive.

@@ -1,4 +1,4 @@
-"""What a plugin for a kind of device implements."""
+"""The interface that a plugin for a kind of device implements."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class NodeInfo:
 
 
 class AbstractComputePlugin(ABC):
-    """One kind of device on one node.
+    """Serves one kind of device on one node.
 
     Lifetime: constructed with its settings, ``init`` once, then any calls, ``cleanup`` once. ``key`` is the device
     name, and the first part of every slot name unless ``key_is_slot_prefix`` says otherwise.
@@ -73,11 +73,11 @@ class AbstractComputePlugin(ABC):
 
     @abstractmethod
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        """The node's devices, healthy or not. Ids are unique and stable over restarts."""
+        """Returns the node's devices, healthy or not. Ids are unique and stable over restarts."""
 
     @abstractmethod
     async def configurable_slots(self) -> Sequence[SlotDisplay]:
-        """Every slot that this plugin can offer under any settings, with display metadata."""
+        """Returns every slot that this plugin can offer under any settings, with display metadata."""
 
     @abstractmethod
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
@@ -106,12 +106,12 @@ class AbstractComputePlugin(ABC):
     def create_lifecycle_hook(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext
     ) -> AbstractLifecycleHook:
-        """A hook for one workload; the default does nothing. Must not do IO."""
+        """Returns a hook for one workload; the default does nothing. Must not do IO."""
         return _NullHook(workload, device_alloc, context)
 
     @abstractmethod
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        """The devices of an allocation with what a user should know of them."""
+        """Returns the devices of an allocation with what a user should know of them."""
 
     async def gather_node_metrics(self, ctx: StatContext) -> Sequence[Measurement]:
         return ()

@@ -62,7 +62,7 @@ class Partitionable(Protocol):
     """``partitionable``: devices can be cut into partitions that are devices of their own (MIG and the like)."""
 
     async def partition_profiles(self, device_id: DeviceId) -> Sequence[PartitionProfile]:
-        """What can be made of a device. Raises NotFound for an unknown one, and for what is a partition itself."""
+        """Lists the partitions that a device offers. Raises NotFound for an unknown device and for a partition."""
         ...
 
     async def create_partition(self, device_id: DeviceId, profile: str) -> DeviceId:
@@ -83,7 +83,7 @@ class Programmable(Protocol):
         ...
 
     async def programmed_image(self, device_id: DeviceId) -> str | None:
-        """The image that is loaded, None if there is none."""
+        """Returns the image that is loaded, None if there is none."""
         ...
 
 

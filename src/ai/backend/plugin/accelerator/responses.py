@@ -1,7 +1,7 @@
-"""What a plugin answers, checked before anybody relies on it.
+"""Validates the responses of plugins before they are used.
 
-Every function takes an answer and returns it as plain values of the declared types, or raises BadAnswer that names the
-field. The caller knows the method. Bounds are far beyond any node and keep a heartbeat small.
+Every function takes an answer and returns it as plain values of the declared types, or raises InvalidResponse with the
+name of the field. The caller knows the method. Bounds are far beyond any node and keep a heartbeat small.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _shown(value: object) -> str:
 
 
 def _bounded(method: str, answer: Any, limit: int) -> Any:
-    """An answer of several things, counted before it is looked at."""
+    """Returns an answer of several items, whose number is checked first."""
     if isinstance(answer, Sequence | Mapping) and not isinstance(answer, str | bytes) and len(answer) > limit:
         raise InvalidResponse(f"has {len(answer)} entries; {limit} are allowed")
     if not isinstance(answer, Sequence | Mapping) or isinstance(answer, str | bytes):
@@ -89,12 +89,12 @@ def devices(
         displays: what ``configurable_slots`` returned.
         foreign: the other plugin that a slot belongs to, if any.
     """
-    found: tuple[ComputeDevice, ...] = _bounded("list_devices", answer, MAX_DEVICES)
+    validated: tuple[ComputeDevice, ...] = _bounded("list_devices", answer, MAX_DEVICES)
     types = {display.slot_name: display.slot_type for display in displays}
     quanta: dict[SlotName, Decimal] = {}
-    ids = {device.device_id for device in found}
+    ids = {device.device_id for device in validated}
     seen: set[DeviceId] = set()
-    for number, device in enumerate(found):
+    for number, device in enumerate(validated):
         if not device.device_id:
             raise InvalidResponse(f"device {number} has no device_id")
         _text(f"device {number}: device_id", device.device_id, 128)
@@ -114,7 +114,7 @@ def devices(
                 raise InvalidResponse(f"{where}: {slot.slot_name}: quantum differs from that of other devices")
         if len({slot.slot_name for slot in device.slots}) != len(device.slots):
             raise InvalidResponse(f"{where} has a slot twice")
-    return found
+    return validated
 
 
 def _facts(where: str, device: ComputeDevice, ids: set[DeviceId]) -> None:
@@ -173,9 +173,9 @@ def _slot(where: str, slot: DeviceSlot, types: Mapping[SlotName, SlotType]) -> N
 
 def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[SlotDisplay, ...]:
     """``configurable_slots``."""
-    found: tuple[SlotDisplay, ...] = _bounded("configurable_slots", answer, MAX_SLOTS)
+    validated: tuple[SlotDisplay, ...] = _bounded("configurable_slots", answer, MAX_SLOTS)
     seen: set[SlotName] = set()
-    for number, display in enumerate(found):
+    for number, display in enumerate(validated):
         _slot_name(f"entry {number}", display.slot_name, foreign)
         if display.slot_name in seen:
             raise InvalidResponse(f"{display.slot_name} is listed twice")
@@ -184,64 +184,65 @@ def displays(answer: Any, *, foreign: Callable[[str], str | None]) -> tuple[Slot
             _text(f"{display.slot_name}: {name}", getattr(display, name))
         if not 0 <= display.number_round_length <= 20:
             raise InvalidResponse(f"{display.slot_name}: number_round_length is {display.number_round_length}")
-    return found
+    return validated
 
 
 def slots(answer: Any, *, listed: Sequence[ComputeDevice], displays: Sequence[SlotDisplay]) -> dict[SlotName, Decimal]:
     """``available_slots``: at most what the devices have, healthy or not, so that one which fails between the two calls
     is no lie.
     """
-    found: dict[SlotName, Decimal] = _bounded("available_slots", answer, MAX_SLOTS)
-    known = {display.slot_name for display in displays}
+    quantities: dict[SlotName, Decimal] = _bounded("available_slots", answer, MAX_SLOTS)
+    declared = {display.slot_name for display in displays}
     totals: dict[SlotName, Decimal] = {}
     for device in listed:
         for slot in device.slots:
             totals[slot.slot_name] = totals.get(slot.slot_name, Decimal(0)) + slot.amount
-    for name, amount in found.items():
-        if name not in known:
+    for name, amount in quantities.items():
+        if name not in declared:
             raise InvalidResponse(f"has {_shown(name)}, which is none of configurable_slots")
         _amount(name, amount)
         if amount > totals.get(name, Decimal(0)):
             raise InvalidResponse(f"offers {amount} {name}; the devices have {totals.get(name, 0)}")
-    return found
+    return quantities
 
 
 def namespaces(answer: Any) -> tuple[VariantNamespace, ...]:
     """``variant_namespaces``."""
-    found: tuple[VariantNamespace, ...] = _bounded("variant_namespaces", answer, MAX_ENTRIES)
-    for space in found:
+    validated: tuple[VariantNamespace, ...] = _bounded("variant_namespaces", answer, MAX_ENTRIES)
+    for space in validated:
         _text("namespace", space.namespace, 128)
         if len(space.features) > MAX_ENTRIES:
             raise InvalidResponse(f"{space.namespace}: features has {len(space.features)} entries")
         for feature in space.features:
             for text in (feature.name, *feature.ordered_values):
                 _text(f"{space.namespace}: features", text, 128)
-    return found
+    return validated
 
 
 def attached(answer: Any, *, held: DeviceAllocation) -> tuple[AttachedDevice, ...]:
     """``alloc_to_devices`` for an allocation."""
-    found: tuple[AttachedDevice, ...] = _bounded("alloc_to_devices", answer, MAX_DEVICES)
+    validated: tuple[AttachedDevice, ...] = _bounded("alloc_to_devices", answer, MAX_DEVICES)
     ids = held.device_ids()
-    for device in found:
+    for device in validated:
         if device.device_id not in ids:
             raise InvalidResponse(f"has the device {_shown(device.device_id)}, which is not allocated")
         _text(f"{device.device_id}: model_name", device.model_name)
         _text(f"{device.device_id}: data", str(device.data), 1 << 16)
-    return found
+    return validated
 
 
 def info(answer: Any) -> NodeInfo:
     """``get_node_info``."""
-    found: NodeInfo = normalized("get_node_info", answer)
-    if len(found.extra) > MAX_ENTRIES:
-        raise InvalidResponse(f"extra has {len(found.extra)} entries; {MAX_ENTRIES} are allowed")
+    node_info: NodeInfo = normalized("get_node_info", answer)
+    if len(node_info.extra) > MAX_ENTRIES:
+        raise InvalidResponse(f"extra has {len(node_info.extra)} entries; {MAX_ENTRIES} are allowed")
     for name, text in (
-        ("driver_version", found.driver_version), ("runtime_version", found.runtime_version), *found.extra.items(),
+        ("driver_version", node_info.driver_version), ("runtime_version", node_info.runtime_version),
+        *node_info.extra.items(),
     ):  # fmt: skip
         _text("extra", name, 128)
         _text(name, text, _LONG_TEXT)
-    return found
+    return node_info
 
 
 def alloc_map(spec: Any, listed: Sequence[ComputeDevice]) -> AllocMapSpec | None:

@@ -1,4 +1,4 @@
-"""Shapes of accelerator."""
+"""Values that the agent and the host of an accelerator plugin exchange."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class KeptState(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent wants to know of a plugin without importing it."""
+    """Describes a plugin, so that the agent need not import it."""
 
     key: str
     version: str
@@ -54,13 +54,13 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """What stays the same once a plugin is initialised."""
+    """Holds the properties of a plugin that stay the same once it is initialised."""
 
     spec: AllocMapSpec | None
 
 
 class HookCall(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of a lifecycle hook, with everything that the hook is made of."""
+    """Holds one method call of a lifecycle hook, with everything that constructs the hook."""
 
     method: str
     workload: Workload
@@ -145,7 +145,7 @@ SHAPES: Mapping[str, ResponseShape] = {**DIRECT, **HOST_CALLS}
 
 
 def write_answer(method: str, answer: Any) -> bytes:
-    """Raises BadAnswer for what cannot travel: foreign objects, inexact quantities, too much."""
+    """Raises InvalidResponse for what cannot travel: foreign objects, inexact quantities, too much."""
     try:
         if method == "list_devices":
             _require_exact(
@@ -170,7 +170,7 @@ def _require_exact(quantities: Any) -> None:
 
 
 def read_answer(method: str, data: bytes) -> Any:
-    """Raises BadAnswer naming the place of what has the wrong type."""
+    """Raises InvalidResponse naming the place of what has the wrong type."""
     try:
         return msgspec.msgpack.decode(data, type=SHAPES[method].result)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as e:
@@ -178,5 +178,5 @@ def read_answer(method: str, data: bytes) -> Any:
 
 
 def normalized(method: str, answer: Any) -> Any:
-    """An answer as it would have come through a host: plain values of the declared types. Raises BadAnswer."""
+    """An answer as it would have come through a host: plain values of the declared types. Raises InvalidResponse."""
     return read_answer(method, write_answer(method, answer))

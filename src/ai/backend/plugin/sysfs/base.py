@@ -1,4 +1,4 @@
-"""What every plugin that reads sysfs does in the same way: whole devices, one thread, devices that vanish."""
+"""A base class of plugins that read sysfs: whole devices, one thread, devices that can vanish."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TreeSettings(PluginSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class ScannedDevice:
     """A device with what workloads need to use it.
 
     Attributes:
@@ -82,24 +82,24 @@ class TreePlugin(AbstractComputePlugin):
         super().__init__(settings)
         self.roots = settings if isinstance(settings, TreeSettings) else TreeSettings()
         self.tree = Tree(self.roots.sysfs_root, self.roots.dev_root)
-        self._seen: dict[DeviceId, Found] = {}
-        self._listed: list[Found] | None = None
+        self._seen: dict[DeviceId, ScannedDevice] = {}
+        self._listed: list[ScannedDevice] | None = None
         self._measured: tuple[float, Sequence[Raw]] | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     # ---- what a plugin says
 
     @abstractmethod
-    def scan(self) -> Sequence[Found]:
-        """The devices that are there now, healthy or not. Blocking; ids are unique."""
+    def scan(self) -> Sequence[ScannedDevice]:
+        """Returns the devices that are there now, healthy or not. Blocking; ids are unique."""
 
     @abstractmethod
-    def config(self, held: Sequence[Found], workload: Workload) -> WorkloadConfig:
-        """What a workload needs besides device nodes and groups. Blocking; ``held`` is not empty."""
+    def config(self, held: Sequence[ScannedDevice], workload: Workload) -> WorkloadConfig:
+        """Returns the configuration of a workload besides device nodes and groups. Blocking; ``held`` is not empty."""
 
     @abstractmethod
-    def measure(self, found: Sequence[Found]) -> Sequence[Raw]:
-        """One reading of every metric that can be had now. Blocking."""
+    def measure(self, scanned: Sequence[ScannedDevice]) -> Sequence[Raw]:
+        """Reads every metric that is available now. Blocking."""
 
     # ---- devices and slots
 
@@ -114,17 +114,17 @@ class TreePlugin(AbstractComputePlugin):
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"accelerator-{self.key}")
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
-    def _now(self) -> list[Found]:
-        """The scan, without masked devices and with those that vanished."""
+    def _now(self) -> list[ScannedDevice]:
+        """Returns the scan, without masked devices and with those that vanished."""
         mask = set(self.roots.device_mask)
         present = {f.device.device_id: f for f in self.scan() if not mask & {f.device.device_id, f.device.hw_location}}
-        gone = [found for device_id, found in self._seen.items() if device_id not in present]
-        self._seen |= {device_id: found for device_id, found in present.items() if is_healthy(found)}
-        self._listed = [*present.values(), *(_gone(found) for found in gone)]
+        removed = [scanned for device_id, scanned in self._seen.items() if device_id not in present]
+        self._seen |= {device_id: scanned for device_id, scanned in present.items() if is_healthy(scanned)}
+        self._listed = [*present.values(), *(_gone(scanned) for scanned in removed)]
         return self._listed
 
     async def list_devices(self) -> Sequence[ComputeDevice]:
-        return [found.device for found in await self.reading(self._now)]
+        return [scanned.device for scanned in await self.reading(self._now)]
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
         return slot_totals(await self.list_devices())
@@ -145,19 +145,21 @@ class TreePlugin(AbstractComputePlugin):
         Raises:
             CreationDeferred: a device of the allocation cannot be used now.
         """
-        wanted = device_alloc.device_ids()
-        if not wanted:
+        device_ids = device_alloc.device_ids()
+        if not device_ids:
             return WorkloadConfig()
 
         def work() -> WorkloadConfig:
-            held = [found for found in self._now() if found.device.device_id in wanted]
-            lost = wanted - {found.device.device_id for found in held}
-            faults = {found.device.device_id: found.device.health_reason for found in held if not is_healthy(found)}
+            held = [scanned for scanned in self._now() if scanned.device.device_id in device_ids]
+            lost = device_ids - {scanned.device.device_id for scanned in held}
+            faults = {
+                scanned.device.device_id: scanned.device.health_reason for scanned in held if not is_healthy(scanned)
+            }
             faults |= dict.fromkeys(sorted(lost), GONE)
             if faults:
-                told = "; ".join(f"{device_id}: {reason}" for device_id, reason in faults.items())
-                raise CreationDeferred(f"{self.key} cannot be used now: {told}", retry_after=RETRY_AFTER_S)
-            nodes = {node.source: node for found in held for node in found.nodes}
+                reasons = "; ".join(f"{device_id}: {reason}" for device_id, reason in faults.items())
+                raise CreationDeferred(f"{self.key} cannot be used now: {reasons}", retry_after=RETRY_AFTER_S)
+            nodes = {node.source: node for scanned in held for node in scanned.nodes}
             groups = {group for path in nodes if (group := self.tree.group(path)) is not None}
             return dataclasses.replace(
                 self.config(held, workload), devices=tuple(nodes.values()), extra_gids=tuple(sorted(groups))
@@ -166,11 +168,11 @@ class TreePlugin(AbstractComputePlugin):
         return await self.reading(work)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        wanted = device_alloc.device_ids()
-        if not wanted:
+        device_ids = device_alloc.device_ids()
+        if not device_ids:
             return ()
-        known = {found.device.device_id: found.device for found in await self.reading(self._now)}
-        return [self._attached(device_id, known.get(device_id)) for device_id in sorted(wanted)]
+        listed = {scanned.device.device_id: scanned.device for scanned in await self.reading(self._now)}
+        return [self._attached(device_id, listed.get(device_id)) for device_id in sorted(device_ids)]
 
     def _attached(self, device_id: DeviceId, device: ComputeDevice | None) -> AttachedDevice:
         if device is None:
@@ -186,7 +188,7 @@ class TreePlugin(AbstractComputePlugin):
         def work() -> Sequence[Raw]:
             if self._measured is None or self._measured[0] != at:
                 listed = self._listed if self._listed is not None else self._now()
-                self._measured = at, self.measure([found for found in listed if not is_gone(found)])
+                self._measured = at, self.measure([scanned for scanned in listed if not is_gone(scanned)])
             return self._measured[1]
 
         return await self.reading(work)
@@ -219,27 +221,27 @@ class TreeHook(AbstractLifecycleHook):
 
 
 def whole(slot_name: str) -> tuple[DeviceSlot, ...]:
-    """The slot of a device that is given as a whole."""
+    """Returns the slot of a device that is given as a whole."""
     return (DeviceSlot(slot_name=SlotName(slot_name), slot_type=SlotType.COUNT, amount=Decimal(1)),)
 
 
-def distinct(found: Iterable[tuple[str, str]]) -> dict[str, str]:
+def distinct(scanned: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Place -> id, of (place, serial) pairs: the serial, unless two devices claim it; then each one's place."""
-    pairs = list(found)
+    pairs = list(scanned)
     serials = [serial for _, serial in pairs]
     return {place: serial if serials.count(serial) == 1 else place for place, serial in pairs}
 
 
-def is_healthy(found: Found) -> bool:
-    return found.device.health is DeviceHealth.HEALTHY
+def is_healthy(scanned: ScannedDevice) -> bool:
+    return scanned.device.health is DeviceHealth.HEALTHY
 
 
-def is_gone(found: Found) -> bool:
-    return found.device.health_reason == GONE
+def is_gone(scanned: ScannedDevice) -> bool:
+    return scanned.device.health_reason == GONE
 
 
-def _gone(found: Found) -> Found:
+def _gone(scanned: ScannedDevice) -> ScannedDevice:
     return dataclasses.replace(
-        found,
-        device=dataclasses.replace(found.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=()),
+        scanned,
+        device=dataclasses.replace(scanned.device, health=DeviceHealth.UNHEALTHY, health_reason=GONE, links=()),
     )

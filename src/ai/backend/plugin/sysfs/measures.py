@@ -15,7 +15,7 @@ COUNTER_STATS = frozenset({"diff", "rate"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raw:
-    """One metric of one device. ``together`` says how those of several devices make one: ``sum`` or ``max``."""
+    """A metric of one device. ``together`` says how those of several devices are combined: ``sum`` or ``max``."""
 
     key: str
     device_id: DeviceId
@@ -32,18 +32,18 @@ class Raw:
 
 
 def measurements(raw: Iterable[Raw]) -> list[Measurement]:
-    """One for each device, and before them one for the node."""
+    """Returns a measurement for each device, after one for the node."""
     usable = [r for r in raw if r.usable]
     return [*_together(usable), *(_measurement(r, r.device_id) for r in usable)]
 
 
 def of_workload(raw: Iterable[Raw], devices: Collection[DeviceId]) -> list[Measurement]:
-    """The devices of one workload as if they were one."""
+    """Returns the devices of one workload as if they were one."""
     return _together([r for r in raw if r.usable and r.device_id in devices])
 
 
 def _together(raw: Sequence[Raw]) -> list[Measurement]:
-    found = []
+    combined = []
     for key in dict.fromkeys(r.key for r in raw):
         parts = [r for r in raw if r.key == key]
         join = max if parts[0].together == "max" else math.fsum
@@ -56,8 +56,8 @@ def _together(raw: Sequence[Raw]) -> list[Measurement]:
             capacity=join(capacities) if len(capacities) == len(parts) else None,
             accumulated=parts[0].accumulated,
         )
-        found.append(_measurement(one, None))
-    return found
+        combined.append(_measurement(one, None))
+    return combined
 
 
 def _measurement(raw: Raw, device_id: DeviceId | None) -> Measurement:

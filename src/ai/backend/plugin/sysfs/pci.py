@@ -1,4 +1,4 @@
-"""What the PCI tree of sysfs says of a device, and how close two devices are in it."""
+"""Reads PCI devices from sysfs, and computes how close two of them are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """One PCI function.
+    """Describes a PCI function.
 
     Attributes:
         path: its directory below /sys, with no link in it.
@@ -57,7 +57,7 @@ def pci_at(tree: Tree, address: str) -> PciDevice | None:
 
 
 def link_kind(a: PciDevice, b: PciDevice) -> LinkKind:
-    """The closest way from one device to the other: two below one bridge meet in a switch."""
+    """Returns the closest way from one device to the other: two below one bridge meet in a switch."""
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a.bridges, b.bridges, strict=False)))
     if common > 1:
         return LinkKind.PCIE_SWITCH
@@ -69,9 +69,9 @@ def link_kind(a: PciDevice, b: PciDevice) -> LinkKind:
 
 def links_of(device_id: DeviceId, places: Mapping[DeviceId, PciDevice]) -> tuple[DeviceLink, ...]:
     """Links of one device to every other whose place in the PCI tree is known."""
-    here = places.get(device_id)
-    if here is None:
+    own_place = places.get(device_id)
+    if own_place is None:
         return ()
     return tuple(
-        DeviceLink(peer=peer, kind=link_kind(here, there)) for peer, there in places.items() if peer != device_id
+        DeviceLink(peer=peer, kind=link_kind(own_place, there)) for peer, there in places.items() if peer != device_id
     )

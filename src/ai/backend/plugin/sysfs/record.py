@@ -25,7 +25,7 @@ from ai.backend.plugin.sysfs.recording import RecordingTree
 
 
 def plugin_named(name: str, settings: Mapping[str, Any]) -> TreePlugin:
-    """The plugin of an entry point, or of ``package.module:Class``.
+    """Returns the plugin of an entry point, or of ``package.module:Class``.
 
     Raises:
         PluginError: it reads no sysfs, or its settings are wrong.
@@ -71,10 +71,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("plugin", help="its name in allow-compute-plugins")
     parser.add_argument("--data-file", type=Path, help="a data file of your own, for the plugin sysfs")
     parser.add_argument("--hardware", default="", help="what the machine is, for the head of the file")
-    given = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
-        plugin = plugin_named(given.plugin, {"families": [given.data_file]} if given.data_file is not None else {})
-        for line in asyncio.run(record(plugin, given.hardware)):
+        plugin = plugin_named(
+            arguments.plugin, {"families": [arguments.data_file]} if arguments.data_file is not None else {}
+        )
+        for line in asyncio.run(record(plugin, arguments.hardware)):
             print(line)
     except (BackendError, ImportError, AttributeError) as e:
         print(e, file=sys.stderr)

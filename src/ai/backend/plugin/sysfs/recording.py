@@ -56,8 +56,8 @@ def _split(line: str) -> tuple[str, str, str]:
     if line.endswith("/"):
         return line, "/", ""
     for mark in ("->", "=", "!"):
-        path, found, rest = line.partition(f" {mark}")
-        if found and " " not in path:
+        path, separator, rest = line.partition(f" {mark}")
+        if separator and " " not in path:
             return path, mark, rest.strip()
     return line, "", ""
 
@@ -96,16 +96,16 @@ class RecordingTree(Tree):
                 yield lines[path]
 
     def _add(self, path: str, lines: dict[str, str], depth: int) -> None:
-        """One path: each link on the way is a line of its own, and then the path that it leads to."""
+        """Records a path: each link on the way is a line of its own, followed by the path that it leads to."""
         parts = path.strip("/").split("/")
         for n in range(2, len(parts) + 1):
-            here = "/" + "/".join(parts[:n])
-            real = self._real(here)
+            prefix = "/" + "/".join(parts[:n])
+            real = self._real(prefix)
             if not real.is_symlink():
                 continue
             link = real.readlink()
-            lines[here] = f"{here} -> {link}"
-            target = os.path.normpath(PurePosixPath(here).parent / link)
+            lines[prefix] = f"{prefix} -> {link}"
+            target = os.path.normpath(PurePosixPath(prefix).parent / link)
             if depth < 40 and target.startswith(("/sys/", "/dev/")):
                 self._add("/".join([target, *parts[n:]]), lines, depth + 1)
             return

@@ -39,7 +39,7 @@ class Tree:
         return self._roots[top].joinpath(*rest) if top in self._roots else Path(path)
 
     def read(self, path: str) -> str:
-        """The text of an attribute without white space around it.
+        """Returns the text of an attribute without white space around it.
 
         Raises:
             Missing: there is no such file.
@@ -60,7 +60,7 @@ class Tree:
         return data.decode("utf-8", errors="replace").replace("\0", "").strip()
 
     def number(self, path: str) -> float:
-        """A decimal or 0x number. Raises as :meth:`read`, and Unreadable for anything else."""
+        """Returns a decimal or 0x number. Raises as :meth:`read`, and Unreadable for anything else."""
         return parse_number(self.read(path), path)
 
     def text(self, path: str) -> str | None:
@@ -79,16 +79,16 @@ class Tree:
 
     def glob(self, pattern: str) -> list[str]:
         """Existing paths that match, in natural order (accel2 before accel10); ``*`` stays within one name."""
-        found = [""]
+        matches = [""]
         for part in PurePosixPath(pattern).parts[1:]:
             if any(mark in part for mark in "*?["):
-                found = [f"{base}/{name}" for base in found for name in self.names(base) if fnmatchcase(name, part)]
+                matches = [f"{base}/{name}" for base in matches for name in self.names(base) if fnmatchcase(name, part)]
             else:
-                found = [f"{base}/{part}" for base in found]
-        return sorted((path for path in found if self.exists(path)), key=natural)
+                matches = [f"{base}/{part}" for base in matches]
+        return sorted((path for path in matches if self.exists(path)), key=natural)
 
     def names(self, path: str) -> list[str]:
-        """What a directory holds, in natural order; nothing if it cannot be listed."""
+        """Lists a directory in natural order; empty if it cannot be listed."""
         try:
             return sorted((entry.name for entry in self._real(path).iterdir()), key=natural)
         except OSError:
@@ -113,7 +113,7 @@ class Tree:
         return real
 
     def group(self, path: str) -> int | None:
-        """The group that may use a device node where not everybody may; None for root's and for no node."""
+        """Returns the group that may use a device node where not everybody may; None for root's and for no node."""
         try:
             status = self._real(path).stat()
         except OSError:
@@ -130,6 +130,6 @@ def parse_number(text: str, where: str) -> float:
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:
-    """A sort key under which numbers inside of names count as numbers."""
+    """Returns a sort key under which numbers inside of names count as numbers."""
     parts = re.split(r"(\d+)", text)
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts]

@@ -1,4 +1,4 @@
-"""What every object storage promises, as a suite.
+"""A test suite of what every object storage promises.
 
 A test file of a storage is::
 
@@ -66,14 +66,14 @@ async def content_of(storage: ObjectStorage, key: str, **part: int) -> bytes:
 
 async def keys_of(storage: ObjectStorage, prefix: str = "", *, limit: int = 1000) -> list[str]:
     """Of all pages."""
-    found: list[str] = []
+    keys: list[str] = []
     cursor: str | None = None
     while True:
         page = await storage.list(prefix, limit=limit, cursor=cursor)
         assert len(page.objects) <= limit
-        found += [info.key for info in page.objects]
+        keys += [info.key for info in page.objects]
         if (cursor := page.cursor) is None:
-            return found
+            return keys
 
 
 async def pieces(data: bytes, size: int = 300_000) -> AsyncGenerator[bytes, None]:
@@ -82,7 +82,7 @@ async def pieces(data: bytes, size: int = 300_000) -> AsyncGenerator[bytes, None
 
 
 class ObjectStorageContract(ABC):
-    """See the module."""
+    """Tests an object storage that a subclass makes."""
 
     @abstractmethod
     def make(self, place: str) -> ObjectStorage: ...

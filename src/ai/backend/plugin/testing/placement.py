@@ -21,12 +21,12 @@ from ai.backend.plugin.placement import Candidate, PlacementPlugin
 def candidates(seed: int, count: int) -> list[Candidate]:
     """Agents of different sizes that each have at least 2 cores, 2 GiB and one ``cuda.device`` free."""
     rng = random.Random(seed)
-    found = []
+    result = []
     for number in range(count):
         totals = {"cpu": rng.choice((8, 64)), "mem": rng.choice((2**34, 2**38)), "cuda.device": rng.choice((1, 4, 8))}
         least = {"cpu": 2, "mem": 2**31, "cuda.device": 1}
         free = {slot: Decimal(rng.randint(least[slot], total)) for slot, total in totals.items()}
-        found.append(
+        result.append(
             Candidate(
                 agent_id=AgentId(f"i-{number:03}"),
                 architecture="x86_64",
@@ -35,7 +35,7 @@ def candidates(seed: int, count: int) -> list[Candidate]:
                 kernels=rng.randint(0, 9),
             )
         )
-    return found
+    return result
 
 
 REQUESTS = (
@@ -46,7 +46,7 @@ REQUESTS = (
 
 
 class PlacementContract:
-    """See the module."""
+    """Tests a placement plugin that a subclass makes."""
 
     def make(self) -> PlacementPlugin:
         pytest.fail("override make()")

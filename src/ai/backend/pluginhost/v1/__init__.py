@@ -1,4 +1,4 @@
-"""Plugins of version 1 of the interface, which is what others have published (spec 00, "Current Design").
+"""Adapts published plugins of version 1 of the interface (spec 00, "Current Design").
 
 A v1 plugin runs in a host process like any other. There it finds the names that it imports (:mod:`.import_hook`), and
 :class:`~ai.backend.pluginhost.v1.adapter.LegacyPluginAdapter` makes a plugin of the present interface of it. Its Docker

@@ -1,4 +1,4 @@
-"""A v1 plugin as a plugin of the present interface (spec 00, "Current Design"; peer facts 2.1 to 2.5)."""
+"""Adapts a v1 plugin to the present interface (spec 00, "Current Design"; peer facts 2.1 to 2.5)."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ _OUT_OF_ORDER = ("offline", "unavailable")
 
 
 class LegacySettings(BaseModel):
-    """Whatever the plugin knows; ``local-config`` is what it shall see of an agent's configuration."""
+    """The plugin's own settings; ``local-config`` is what it sees of an agent's configuration."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
 
 class LegacyPluginAdapter(AbstractComputePlugin):
-    """Every class of v1 plugins has a subclass of this one, see :func:`adapter_of`.
+    """The base of adapters: every class of v1 plugins has a subclass, see :func:`adapter_of`.
 
     ``restore_from_container`` and ``update_plugin_config`` are never called: the agent knows what its workloads hold
     (decision 0057), and settings are read when it starts.
@@ -76,8 +76,8 @@ class LegacyPluginAdapter(AbstractComputePlugin):
 
     async def init(self) -> None:
         await ask(self.v1, "init")
-        found = await self._alloc_map()
-        self._spec = found.spec if isinstance(found, _STOCK) and type(found) in _STOCK else None
+        alloc_map = await self._alloc_map()
+        self._spec = alloc_map.spec if isinstance(alloc_map, _STOCK) and type(alloc_map) in _STOCK else None
         await self.configurable_slots()
         self._is_initialised = True
 
@@ -97,7 +97,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return await self._devices_of(await self._alloc_map())
 
     async def _devices_of(self, alloc_map: alloc_maps.AbstractAllocMap) -> list[ComputeDevice]:
-        """Those that the map knows: v1 lists masked ones too."""
+        """Returns the devices that the map contains: v1 lists masked ones too."""
         found: dict[DeviceId, Any] = {}
         for device in listed("list_devices", await ask(self.v1, "list_devices")):
             name = getattr(device, "device_id", None)
@@ -128,7 +128,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         )
 
     async def _hardware(self) -> Mapping[str, Any]:
-        """Empty for a plugin that does not have ``get_node_hwinfo``."""
+        """Returns hardware metadata; empty for a plugin that does not have ``get_node_hwinfo``."""
         try:
             found = await ask(self.v1, "get_node_hwinfo")
         except V1CallFailed as e:
@@ -140,7 +140,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return found
 
     async def _out_of_order(self) -> str | None:
-        """Why all devices are out of order; v1 knows no health of one. A failing method says nothing of devices."""
+        """Returns why all devices are faulty; v1 has no health of one. A failing method says nothing of devices."""
         try:
             facts = await self._hardware()
         except (V1CallFailed, InvalidResponse):
@@ -173,9 +173,9 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         ]
 
     async def available_slots(self) -> Mapping[SlotName, Decimal]:
-        """What the plugin says, in whole quanta, and at most what its healthy devices have.
+        """Returns the plugin's slots in whole quanta, and at most the capacity of its healthy devices.
 
-        Raises BadAnswer where it says more than its alloc map has.
+        Raises InvalidResponse where it says more than its alloc map has.
         """
         answer = await ask(self.v1, "available_slots")
         if not isinstance(answer, Mapping):
@@ -209,7 +209,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         hint: AffinityHint,
         eligible: frozenset[DeviceId] | None,
     ) -> DeviceAllocation:
-        """v1 knows no eligible devices: to its map, the others are taken. It gets no hint."""
+        """Allocates with ineligible devices shown as taken, since v1 knows no eligible ones. It gets no hint."""
         del hint
         own.clear()
         offered = device_slots(own)
@@ -234,7 +234,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
         return LegacyHook(workload, device_alloc, context, self)
 
     async def alloc_to_devices(self, device_alloc: DeviceAllocation) -> Sequence[AttachedDevice]:
-        """Devices that the plugin leaves out are told by their models."""
+        """Describes devices that the plugin leaves out by their models."""
         if not device_alloc.slots:
             return ()
         held = {slot: dict(devices) for slot, devices in device_alloc.slots.items()}
@@ -280,7 +280,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
     async def gather_workload_metrics(
         self, ctx: StatContext, kernels: Sequence[KernelId]
     ) -> Mapping[KernelId, Sequence[Measurement]]:
-        """To the plugin, a workload's container has the id of its kernel."""
+        """Passes the kernel's id to the plugin as the container's."""
         if not kernels:
             return {}
         method = "gather_container_measures"
@@ -311,7 +311,7 @@ class LegacyPluginAdapter(AbstractComputePlugin):
 
 
 def _plain(value: object) -> object:
-    """As JSON has it; sizes are plain numbers, other quantities text."""
+    """Converts a value to JSON; sizes become plain numbers, other quantities text."""
     match value:
         case None | bool() | str() | float():
             return value
@@ -321,7 +321,7 @@ def _plain(value: object) -> object:
 
 
 def adapter_of(v1_class: type[V1Plugin]) -> type[LegacyPluginAdapter]:
-    """The adapter for one class of v1 plugins. Its version is the package's ``__version__``, else ``v1``."""
+    """Returns the adapter for one class of v1 plugins. Its version is the package's ``__version__``, else ``v1``."""
     package = v1_class.__module__.rpartition(".")[0] or v1_class.__module__
     version = getattr(importlib.import_module(package), "__version__", None) or "v1"
     facts = {"v1_class": v1_class, "key": getattr(v1_class, "key", None), "version": str(version)}

@@ -1,4 +1,4 @@
-"""From the arguments of Docker's "create a container" to a WorkloadConfig, exactly or not at all.
+"""Translates arguments of Docker's "create a container" to a WorkloadConfig, exactly or not at all.
 
 :data:`ARGUMENTS` is the whole table. An argument that is not in it, or has a value that its row does not know, denies
 the creation with its name, unless it is empty (null, false, 0, "", [], {}), which asks for nothing. Names and meanings:
@@ -20,7 +20,7 @@ _MAX_NUMBER = 65_535
 
 
 class Untranslatable(Exception):
-    """``argument`` has no counterpart; the message says why."""
+    """An argument has no counterpart; the message says why."""
 
     def __init__(self, argument: str, reason: str) -> None:
         super().__init__(reason)
@@ -29,7 +29,7 @@ class Untranslatable(Exception):
 
 @dataclass
 class DockerArguments:
-    """What was found in the arguments. Sizes are bytes, ``cpu`` is in cores, ``quota`` and ``period`` microseconds."""
+    """Holds the parsed arguments. Sizes are bytes, ``cpu`` is in cores, ``quota`` and ``period`` microseconds."""
 
     runtime: Literal["container", "process_tree"]
     env_vars: dict[str, str] = field(default_factory=dict)
@@ -150,7 +150,7 @@ _CAPABILITIES = frozenset({"gpu", "nvidia", "compute", "utility", "video", "grap
 
 
 def _device_requests(wishes: DockerArguments, value: object, path: str) -> None:
-    """Both drivers name devices that a CDI specification describes: cdi by full names, nvidia by ids."""
+    """Translates device requests to CDI names: the driver cdi uses full names, nvidia ids."""
     for item in _list(value, path):
         request = _only(_table(item, path), ("Driver", "DeviceIDs", "Capabilities"), path)
         driver = _text(request.get("Driver") or "nvidia", f"{path}.Driver")
@@ -244,7 +244,7 @@ def _number(attribute: str) -> Callable[[DockerArguments, object, str], None]:
 
 @dataclass(frozen=True)
 class Argument:
-    """``becomes`` is its row in docs/reference/accelerators/legacy.md."""
+    """An argument of Docker. ``becomes`` is its row in docs/reference/accelerators/legacy.md."""
 
     read: Callable[[DockerArguments, object, str], None]
     becomes: str

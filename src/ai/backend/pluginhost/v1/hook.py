@@ -1,4 +1,4 @@
-"""What a v1 plugin does before a workload is created, as a lifecycle hook."""
+"""Adapts what a v1 plugin does before a workload's creation to a lifecycle hook."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FILES = "backendai-v1"
 
 
 class NoDocker:
-    """The ``docker`` of ``generate_docker_args``: there is no container engine to ask."""
+    """Stands in for the ``docker`` of ``generate_docker_args``: there is no container engine."""
 
     def __init__(self, plugin: str) -> None:
         self._plugin = plugin
@@ -46,7 +46,7 @@ class NoDocker:
 
 
 class LegacyHook(AbstractLifecycleHook):
-    """Only ``pre_create`` has a counterpart in v1. What it writes is in a directory that ends with the workload."""
+    """Runs ``pre_create``, the only counterpart in v1. Its files are in a directory that ends with the workload."""
 
     def __init__(
         self, workload: Workload, device_alloc: DeviceAllocation, context: HookContext, adapter: LegacyPluginAdapter
@@ -93,7 +93,7 @@ class LegacyHook(AbstractLifecycleHook):
         return listed(method, await ask(self._adapter.v1, method, *arguments))
 
     async def _generated_mounts(self, plugin: object, held: Any) -> Sequence[MountInfo]:
-        """The plugin may write into a directory of this kernel."""
+        """Returns the plugin's mounts; it may write into a directory of this kernel."""
         await asyncio.to_thread(_make_own, self._files)
         found = listed("generate_mounts", await ask(plugin, "generate_mounts", self._files, held))
         for number, info in enumerate(found):
@@ -112,7 +112,7 @@ class LegacyHook(AbstractLifecycleHook):
 
 
 def _make_own(directory: Path) -> None:
-    """Others may read it. Raises PluginError if somebody else could have put something in its place."""
+    """Makes a directory that others may read. Raises PluginError if another user could have made it."""
     for path in (directory.parent, directory):
         path.mkdir(mode=0o755, exist_ok=True)
         found = path.lstat()
@@ -125,14 +125,14 @@ def _unique(items: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _mount(info: MountInfo) -> Mount:
-    """Read-only, as v1 shows them. Raises Untranslatable for what is no bind mount."""
+    """Returns a read-only mount, as v1 makes them. Raises Untranslatable unless it is a bind mount."""
     if str(getattr(info.mode, "value", info.mode)) != MountTypes.BIND.value:
         raise Untranslatable("MountInfo.mode", f"is {info.mode!s:.40}: only bind is known")
     return Mount(source=str(info.src_path), target=str(info.dst_path))
 
 
 def _distro() -> str:
-    """The host's, as v1 writes it: ``ubuntu22.04``. What the workload's image is, a plugin is not told."""
+    """Returns the distribution of the host, as v1 writes it: ``ubuntu22.04``. Not the image's."""
     try:
         lines = _OS_RELEASE.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The names that v1 plugins import, inside of a plugin's host process only (decision 0068).
+"""Provides the modules that v1 plugins import, inside of a plugin's host process only (decision 0068).
 
 A v1 plugin imports ``ai.backend.agent.resources`` and the like, of packages that are not installed here and whose first
 names are ours. A finder answers for these modules, and fills each with names of :mod:`ai.backend.pluginhost.v1.api`.

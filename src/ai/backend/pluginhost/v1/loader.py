@@ -1,4 +1,4 @@
-"""Import a plugin of either version of the interface, in its host process."""
+"""Loads a plugin of either version of the interface in its host process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.pluginhost.v1 import import_hook
 
 
 def load_any_version(reference: str) -> type[AbstractComputePlugin]:
-    """As :func:`load_plugin`; a v1 plugin comes as its adapter.
+    """Loads a plugin as :func:`load_plugin` does; a v1 plugin is returned as its adapter.
 
     Raises:
         PluginError, Exception: as :func:`load_plugin`.
@@ -22,7 +22,7 @@ def load_any_version(reference: str) -> type[AbstractComputePlugin]:
 
 
 def adapted(shown: object, reference: str) -> object:
-    """The adapter of the only v1 plugin that a module shows, or of a v1 class; anything else as it is.
+    """Returns the adapter of the only v1 plugin that a module shows, or of a v1 class; anything else as it is.
 
     Raises:
         PluginError: it shows classes of v1, and not one plugin.

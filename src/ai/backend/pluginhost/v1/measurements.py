@@ -1,4 +1,4 @@
-"""Measurements of v1 as ours."""
+"""Converts measurements of v1."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _hooked: set[str] = set()
 
 
 def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Measurement | None:
-    """One value of a v1 metric; None for one that only a hook of the plugin's can read.
+    """Converts a value of a v1 metric; None for one that only a hook of the plugin can read.
 
     Raises:
-        BadAnswer: it is no measurement.
+        InvalidResponse: it is no measurement.
     """
     try:
         key, kind = str(metric.key), KINDS[metric.type.name]
@@ -56,7 +56,7 @@ def measurement(metric: Any, value: Any, device: DeviceId | None = None) -> Meas
 
 
 def of_node(metrics: Sequence[Any]) -> Iterator[Measurement]:
-    """The total of a metric, and its parts by device. Raises BadAnswer."""
+    """Yields the total of a metric, and its parts by device. Raises InvalidResponse."""
     for metric in metrics:
         parts = _values(metric, "per_device")
         for device, value in [(None, getattr(metric, "per_node", None)), *parts]:
@@ -65,7 +65,7 @@ def of_node(metrics: Sequence[Any]) -> Iterator[Measurement]:
 
 
 def of_each(metrics: Sequence[Any], field: str) -> Iterator[tuple[Any, Measurement]]:
-    """``(container or process, measurement)``; ``field`` is ``per_container`` or ``per_process``. Raises BadAnswer."""
+    """Yield ``(container or process, measurement)`` of ``per_container`` or ``per_process``. Raises InvalidResponse."""
     for metric in metrics:
         for name, value in _values(metric, field):
             if (made := measurement(metric, value)) is not None:

@@ -1,4 +1,4 @@
-"""The settings of a v1 plugin, as it expects them."""
+"""Converts settings to the form that v1 plugins expect."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECTIONS = ("agent", "container", "resource", "debug", "plugins", "container-lo
 
 
 class LocalConfig(dict[str, Any]):
-    """The agent's configuration as v1 passes it: only what ``local-config`` of the plugin's settings says.
+    """Holds the agent's configuration as v1 passes it: only ``local-config`` of the plugin's settings.
 
     A key that is not there says so by its whole name.
     """
@@ -31,21 +31,21 @@ class LocalConfig(dict[str, Any]):
 
 
 def texts(given: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """Settings as v1 plugins read them from etcd: every value is a text.
+    """Converts settings to texts, as v1 plugins read them from etcd.
 
     Raises:
         InvalidInput: a value that no text stands for.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in given.items():
         match value:
             case Mapping():
-                found[key] = texts(value, f"{path}.{key}")
+                result[key] = texts(value, f"{path}.{key}")
             case bool():
-                found[key] = "true" if value else "false"
+                result[key] = "true" if value else "false"
             case str() | int() | float():
-                found[key] = str(value)
+                result[key] = str(value)
             case _:
                 reason = "a v1 plugin takes texts, numbers and tables"
                 raise InvalidInput(f"{path}.{key}: {reason}", data={f"{path}.{key}": reason})
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""Values of v1."""
+"""Converts and checks values that v1 plugins return."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ai.backend.plugin.accelerator.shapes import InvalidResponse
 
 
 def listed(method: str, answer: Any) -> Sequence[Any]:
-    """Raises BadAnswer for what is no collection."""
+    """Raises InvalidResponse for what is no collection."""
     if not hasattr(answer, "__iter__") or isinstance(answer, str | bytes):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a list")
     return list(answer)
 
 
 def texts_of(method: str, answer: Any) -> dict[str, str]:
-    """Raises BadAnswer for what is no mapping."""
+    """Raises InvalidResponse for what is no mapping."""
     try:
-        found = dict(answer)
+        items = dict(answer)
     except (TypeError, ValueError):
         raise InvalidResponse(f"{method} returned {answer!r:.60} instead of a mapping") from None
-    return {str(key): str(value) for key, value in found.items()}
+    return {str(key): str(value) for key, value in items.items()}
 
 
 def exact(value: object, where: str) -> Decimal:
-    """A finite Decimal as it is, a whole number of any type as that number.
+    """Returns a finite Decimal as it is, and a whole number of any type as that number.
 
     Raises:
-        BadAnswer: it is nothing of these; ``where`` names it.
+        InvalidResponse: it is nothing of these; ``where`` names it.
     """
     match value:
         case bool():

@@ -1,4 +1,4 @@
-"""What every accelerator plugin promises, as a suite of tests.
+"""A test suite of what every accelerator plugin promises.
 
 A test file of a plugin is::
 
@@ -24,7 +24,7 @@ from ai.backend.plugin.testing.accelerator.checks import CHECKS, Check, NotAppli
 
 
 class ComputePluginContract:
-    """See the module. Covers version 30 of the accelerator SPI."""
+    """Tests a plugin. Covers version 30 of the accelerator SPI."""
 
     deadline_s: ClassVar[float] = 10.0
     """For each call."""
@@ -40,12 +40,12 @@ class ComputePluginContract:
         pytest.fail("override the fixture `plugin`")
 
     def remake(self, plugin: AbstractComputePlugin) -> Any:
-        """The plugin that the next agent process would make, or an awaitable of it."""
+        """Returns the plugin that the next agent process would make, or an awaitable of it."""
         return type(plugin)(plugin.settings)
 
     @pytest.fixture
     async def ready(self, plugin: AbstractComputePlugin) -> AsyncIterator[AbstractComputePlugin]:
-        """The plugin, initialised, for tests of one's own."""
+        """Yields the plugin, initialised, for further tests."""
         await plugin.init()
         yield plugin
         await plugin.cleanup()

@@ -36,7 +36,7 @@ def check_name(name: str) -> str:
 
 
 def render(name: str) -> dict[str, str]:
-    """The files of a new plugin: path -> text."""
+    """Returns the files of a new plugin: path -> text."""
     package = f"backendai_{name.replace('-', '_')}"
     fields = {
         "name": name,
@@ -56,13 +56,13 @@ def render(name: str) -> dict[str, str]:
 
 
 def _templates(folder: Traversable, path: str) -> list[tuple[str, Traversable]]:
-    found: list[tuple[str, Traversable]] = []
+    templates: list[tuple[str, Traversable]] = []
     for entry in sorted(folder.iterdir(), key=lambda e: e.name):
         if entry.is_dir():
-            found += _templates(entry, f"{path}{entry.name}/")
+            templates += _templates(entry, f"{path}{entry.name}/")
         elif entry.name.endswith(".txt"):
-            found.append((f"{path}{entry.name}", entry))
-    return found
+            templates.append((f"{path}{entry.name}", entry))
+    return templates
 
 
 def write(name: str, folder: Path) -> list[Path]:

@@ -27,11 +27,11 @@ async def _say(stream: ByteStream, data: bytes) -> None:
     await stream.write_eof()
 
 
-async def _hear(stream: ByteStream) -> bytes:
-    heard = bytearray()
+async def _read_all(stream: ByteStream) -> bytes:
+    received = bytearray()
     while piece := await stream.read():
-        heard += piece
-    return bytes(heard)
+        received += piece
+    return bytes(received)
 
 
 class RuntimeConnectionContract(RuntimeSuite):
@@ -130,7 +130,7 @@ class RuntimeConnectionContract(RuntimeSuite):
         first, held = [await runtime.open_port(spec.key, port) for _ in range(2)]
         async with asyncio.timeout(self.patience_s):
             writing = asyncio.create_task(_say(first, sent))
-            assert await _hear(first) == sent
+            assert await _read_all(first) == sent
             await writing
             await held.write(b"held")
             assert await held.read() == b"held"

@@ -1,4 +1,4 @@
-"""What every runtime promises, as a suite.
+"""A test suite of what every runtime promises.
 
 A test file of a runtime is::
 
@@ -48,7 +48,7 @@ from ai.backend.plugin.testing.runtime.connections import RuntimeConnectionContr
 
 
 class RuntimeContract(RuntimeConnectionContract):
-    """See the module. Covers version 1 of the runtime SPI."""
+    """Tests a runtime. Covers version 1 of the runtime SPI."""
 
     # ---- what it is
 
@@ -238,13 +238,13 @@ class RuntimeContract(RuntimeConnectionContract):
         await runtime.stop(spec.key, grace_s=0.2)
         await runtime.remove(spec.key)
         await talk.close()
-        left = list(pids)
+        alive = list(pids)
         for _ in range(int(self.patience_s * 20)):
-            left = [pid for pid in pids if _is_alive(pid)]
-            if not left:
+            alive = [pid for pid in pids if _is_alive(pid)]
+            if not alive:
                 break
             await asyncio.sleep(0.05)
-        assert not left
+        assert not alive
 
     async def test_remove_leaves_nothing_and_may_be_repeated(self, runtime: AbstractRuntime) -> None:
         spec = self.spec()

@@ -29,7 +29,7 @@ class ProgramError(Exception):
 
 @dataclass(slots=True)
 class World:
-    """What a program can reach."""
+    """Holds the files, input and output that a fake program can reach."""
 
     write: Callable[[str, str], None]
     ask: Callable[[bool], Awaitable[str]]
@@ -112,16 +112,16 @@ class Program:
             raise ProgramError(f"KeyError: {name!r}")
         return self._world.environ[name]
 
-    def _binary(self, op: ast.operator, left: Any, right: Any) -> Any:
+    def _binary(self, op: ast.operator, left_operand: Any, right: Any) -> Any:
         match op:
             case ast.Add():
-                return left + right
+                return left_operand + right
             case ast.Mult():
-                return left * right
+                return left_operand * right
             case ast.Div() if right == 0:
                 raise ProgramError("ZeroDivisionError: division by zero")
             case ast.Div():
-                return left / right
+                return left_operand / right
             case _:
                 raise ProgramError(f"NotImplementedError: {type(op).__name__}")
 

@@ -20,7 +20,7 @@ Emit = Callable[[dict[str, Any]], None]
 
 
 class FakeRunner:
-    """One runner. ``emit`` takes its messages (without ``seq``), ``log`` what it prints, ``end`` its exit code."""
+    """Plays a runner. ``emit`` takes its messages (without ``seq``), ``log`` its output, ``end`` its exit code."""
 
     def __init__(
         self,
@@ -169,15 +169,15 @@ class FakeRunner:
         self._emit({"t": "reply", "req": frame["req"], "ok": False, "error": {"type": kind, "message": message}})
 
     def _locate(self, path: str) -> str | None:
-        """The absolute path, or None if it leaves the home."""
+        """Returns the absolute path, or None if it leaves the home."""
         parts: list[str] = []
         for part in (path if path.startswith("/") else f"{HOME}/{path}").split("/"):
             if part == "..":
                 parts = parts[:-1]
             elif part not in ("", "."):
                 parts.append(part)
-        found = "/" + "/".join(parts)
-        return found if found == HOME or found.startswith(HOME + "/") else None
+        located = "/" + "/".join(parts)
+        return located if located == HOME or located.startswith(HOME + "/") else None
 
     def _file(self, frame: Mapping[str, Any]) -> None:
         paths = frame["paths"] if frame["t"] == "file-read" else [frame["path"]]

@@ -57,7 +57,7 @@ class FakeBehaviour:
 
 @dataclass(slots=True)
 class _Workload:
-    """One workload with its runner and the bounded memory of its shim."""
+    """Holds a workload with its runner and the bounded memory of its shim."""
 
     spec: WorkloadSpec
     workload_id: str
@@ -156,7 +156,7 @@ class FakeChannel(RunnerChannel):
 
 
 class FakeRuntime(AbstractRuntime):
-    """See the module."""
+    """Implements the runtime SPI in memory."""
 
     name: ClassVar[str] = "fake"
 
@@ -196,8 +196,8 @@ class FakeRuntime(AbstractRuntime):
 
     async def create(self, spec: WorkloadSpec) -> WorkloadView:
         async with self._creating.setdefault(spec.key, asyncio.Lock()):
-            found = self.node.workloads.get(spec.key)
-            return found.view() if found is not None else await self._create(spec)
+            existing = self.node.workloads.get(spec.key)
+            return existing.view() if existing is not None else await self._create(spec)
 
     async def _create(self, spec: WorkloadSpec) -> WorkloadView:
         behaviour = self._behave if isinstance(self._behave, FakeBehaviour) else self._behave(spec)

@@ -38,15 +38,15 @@ class Talk:
                 self._news.notify_all()
 
     async def until(self, want: Callable[[Frame], bool], what: str = "frame") -> Frame:
-        """The first frame, read already or to come, that fits."""
+        """Returns the first frame, read already or to come, that fits."""
         try:
             async with asyncio.timeout(self._patience_s), self._news:
                 await self._news.wait_for(lambda: self.is_over or any(map(want, self.frames)))
         except TimeoutError:
             pytest.fail(f"no {what} within {self._patience_s} s; there were {self.frames}")
-        found = next(filter(want, self.frames), None)
-        assert found is not None, f"the channel ended without {what}; there were {self.frames}"
-        return found
+        match = next(filter(want, self.frames), None)
+        assert match is not None, f"the channel ended without {what}; there were {self.frames}"
+        return match
 
     async def kind(self, kind: str) -> Frame:
         return await self.until(lambda f: f["t"] == kind, kind)

@@ -1,4 +1,4 @@
-"""What the suites of a runtime have in common: :mod:`ai.backend.plugin.testing.runtime.contract`."""
+"""Helpers that the test suites of a runtime share: :mod:`ai.backend.plugin.testing.runtime.contract`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RuntimeSuite:
         pytest.fail("override the fixture `runtime`")
 
     async def reopen(self, runtime: AbstractRuntime) -> AbstractRuntime:
-        """A second runtime on the same state, as after the agent was killed and started again."""
+        """Returns a second runtime on the same state, as after the agent was killed and started again."""
         pytest.fail("override `reopen`")
 
     # ---- helpers of the suite

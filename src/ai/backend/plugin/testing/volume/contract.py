@@ -1,4 +1,4 @@
-"""What every volume promises, as a suite.
+"""A test suite of what every volume promises.
 
 A test file of a volume is::
 
@@ -56,7 +56,7 @@ from ai.backend.plugin.volume import AbstractVolume, FileKind, Progress
 
 
 class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
-    """See the module."""
+    """Tests a volume that a subclass makes."""
 
     def make(self, path: Path, **context: Any) -> AbstractVolume:
         pytest.fail("override `make`")
@@ -76,7 +76,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
 
     @pytest.fixture
     async def inside(self, volume: AbstractVolume, folder: VFolderId) -> Path:
-        """The folder as a session sees it."""
+        """Returns the folder as a session sees it."""
         return await volume.mount_path(folder, TOP)
 
     # Volume and scopes
@@ -273,19 +273,19 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         stays = {f"stays-{n}" for n in range(300)}
         for name in stays | {f"goes-{n}" for n in range(300)}:
             (inside / name).touch()
-        found: list[str] = []
+        listed: list[str] = []
         cursor: str | None = None
         while True:
             page = await volume.list_directory(folder, TOP, limit=7, cursor=cursor)
-            found += [entry.name for entry in page.entries]
+            listed += [entry.name for entry in page.entries]
             assert len(page.entries) <= 7
             if (cursor := page.cursor) is None:
                 break
-            (inside / f"goes-{len(found)}").unlink(missing_ok=True)
-            (inside / f"new-{len(found)}").touch()
-        kept = [name for name in found if name in stays]
-        assert len(kept) == len(stays)
-        assert set(kept) == stays
+            (inside / f"goes-{len(listed)}").unlink(missing_ok=True)
+            (inside / f"new-{len(listed)}").touch()
+        permanent = [name for name in listed if name in stays]
+        assert len(permanent) == len(stays)
+        assert set(permanent) == stays
         for wrong in ("x", "-5", "1" * 40):
             with pytest.raises(InvalidInput):
                 await volume.list_directory(folder, TOP, limit=7, cursor=wrong)
@@ -346,7 +346,7 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
         (inside / "a" / "b").mkdir(parents=True)
         (inside / "a" / "b" / "f").write_text("f")
         (inside / "a" / "out").symlink_to("/etc/passwd")
-        found = {}
+        contents = {}
         with volume.open_tree(folder, [at("a")]) as entries:
             for entry in entries:
                 content = b""
@@ -354,8 +354,8 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
                     file = entry.open()
                     content = os.read(file.fd, 100)
                     file.close()
-                found[str(entry.path)] = (entry.entry.kind, content, entry.entry.symlink_target)
-        assert found == {
+                contents[str(entry.path)] = (entry.entry.kind, content, entry.entry.symlink_target)
+        assert contents == {
             "a": (FileKind.DIRECTORY, b"", ""),
             "a/b": (FileKind.DIRECTORY, b"", ""),
             "a/b/f": (FileKind.FILE, b"f", ""),
@@ -381,8 +381,8 @@ class VolumeContract(VolumeSecurityContract, VolumeUploadContract):
             if expected is None:
                 model.apply(operation, *arguments)
             if step % 25 == 0:
-                assert _look(inside) == model.tree, f"seed {seed}, step {step}"
-        assert _look(inside) == model.tree
+                assert _read_tree(inside) == model.tree, f"seed {seed}, step {step}"
+        assert _read_tree(inside) == model.tree
 
 
 async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, arguments: tuple[Any, ...]) -> None:
@@ -404,20 +404,20 @@ async def _perform(volume: AbstractVolume, folder: VFolderId, operation: str, ar
         case "clone", ():
             target = some_folder()
             await volume.clone_folder(folder, volume, target, Progress())
-            copy, original = [_look(await volume.mount_path(each, TOP)) for each in (target, folder)]
+            copy, original = [_read_tree(await volume.mount_path(each, TOP)) for each in (target, folder)]
             assert copy == original
             await volume.delete_folder(target)
         case "archive", (path,):
-            assert _told(volume, folder, path) == len(await names(volume, folder, path))
+            assert _reported_size(volume, folder, path) == len(await names(volume, folder, path))
 
 
-def _told(volume: AbstractVolume, folder: VFolderId, path: str) -> int:
+def _reported_size(volume: AbstractVolume, folder: VFolderId, path: str) -> int:
     """How many entries are right below a directory, as an archive has them."""
     depth = len(at(path).parts) + 1
     with volume.open_tree(folder, [at(path)]) as entries:
         return sum(len(entry.path.parts) == depth for entry in entries)
 
 
-def _look(inside: Path) -> dict[str, bytes | None]:
+def _read_tree(inside: Path) -> dict[str, bytes | None]:
     """Path -> content, None for a directory."""
     return {str(path.relative_to(inside)): None if path.is_dir() else path.read_bytes() for path in inside.rglob("*")}

@@ -35,8 +35,8 @@ async def eventually(condition: Any, timeout_s: float = 10.0) -> None:
 
 def nothing_is_named(name: str, below: Path) -> bool:
     """At any depth; find(1) fails where a tree changes under it."""
-    found = subprocess.run(["find", below, "-name", name, "-print", "-quit"], capture_output=True, check=False)
-    return found.returncode == 0 and not found.stdout
+    search = subprocess.run(["find", below, "-name", name, "-print", "-quit"], capture_output=True, check=False)
+    return search.returncode == 0 and not search.stdout
 
 
 def remove_anyhow(path: Path) -> None:
@@ -66,10 +66,10 @@ async def read(volume: AbstractVolume, folder: VFolderId, path: str) -> bytes:
 
 async def names(volume: AbstractVolume, folder: VFolderId, path: str = ".", *, limit: int = 1000) -> list[str]:
     """Of all pages."""
-    found: list[str] = []
+    listed: list[str] = []
     cursor: str | None = None
     while True:
         page = await volume.list_directory(folder, at(path), limit=limit, cursor=cursor)
-        found += [entry.name for entry in page.entries]
+        listed += [entry.name for entry in page.entries]
         if (cursor := page.cursor) is None:
-            return found
+            return listed

@@ -137,16 +137,16 @@ class VolumeSecurityContract:
         (inside / "real" / "below").mkdir(parents=True)
         (inside / "real" / "below" / "own").write_text("own")
         (inside / "trap").symlink_to(outside)
-        found: set[str] = set()
+        reached: set[str] = set()
 
         def archive() -> None:
             with suppress(BackendError), volume.open_tree(folder, [TOP]) as entries:
                 for entry in entries:
-                    found.add(str(entry.path))
+                    reached.add(str(entry.path))
                     if entry.entry.kind == FileKind.FILE:
                         with suppress(BackendError):
                             file = entry.open()
-                            found.add(os.read(file.fd, 10).decode())
+                            reached.add(os.read(file.fd, 10).decode())
                             file.close()
 
         with _swapping(inside):
@@ -158,9 +158,9 @@ class VolumeSecurityContract:
                 with suppress(BackendError):
                     await volume.clone_folder(folder, volume, target, Progress())
                     copy = await volume.mount_path(target, TOP)
-                    found |= {p.name for p in copy.rglob("*") if not p.is_symlink()}
+                    reached |= {p.name for p in copy.rglob("*") if not p.is_symlink()}
                 await volume.delete_folder(target)
-        assert not any("secret" in text for text in found)
+        assert not any("secret" in text for text in reached)
         assert sorted(p.name for p in (outside / "below").iterdir()) == ["secret0", "secret1", "secret2"]
 
     async def test_room_is_counted_as_it_is_taken(

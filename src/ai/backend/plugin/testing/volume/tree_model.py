@@ -51,7 +51,7 @@ class TreeModel:
         return path in ("", ".") or self.tree.get(path, b"") is None
 
     def _above(self, path: str) -> type[BackendError] | None:
-        """What is wrong with the directories above a path."""
+        """Returns the error for the directories above a path, or None."""
         parts = path.split("/")[:-1]
         for depth in range(1, len(parts) + 1):
             prefix = "/".join(parts[:depth])
@@ -68,7 +68,7 @@ class TreeModel:
         return f"{target}/{source.rpartition('/')[2]}" if self._is_directory(target) else target
 
     def refusal(self, operation: str, path: str = "", *rest: Any) -> type[BackendError] | None:
-        """What the volume must raise; None: it does it."""
+        """Returns the error that the volume must raise, or None if the operation must succeed."""
         if operation in ("clone", "archive"):
             return None
         if operation == "put":
@@ -114,8 +114,8 @@ class TreeModel:
         elif operation == "mkdir":
             self.tree[path] = None
         elif operation == "delete":
-            for gone in [p for p in self.tree if p == path or p.startswith(path + "/")]:
-                del self.tree[gone]
+            for removed in [p for p in self.tree if p == path or p.startswith(path + "/")]:
+                del self.tree[removed]
         elif operation in ("rename", "move"):
             target = (
                 (path.rpartition("/")[0] + "/" + rest[0]).lstrip("/")

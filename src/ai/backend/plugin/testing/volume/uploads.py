@@ -57,12 +57,12 @@ class VolumeUploadContract:
         upload.close()
         await again.stop()
         assert (inside / "file").read_bytes() == b"abcdef"
-        found, offset = await volume.find_upload(folder, record.session)
-        assert (found.state, offset) == (UploadState.DONE, 6)
+        existing, offset = await volume.find_upload(folder, record.session)
+        assert (existing.state, offset) == (UploadState.DONE, 6)
         upload = volume.open_upload(folder, record.session)
         upload.publish(record.path)  # once more does nothing
         upload.close()
-        assert await volume.uploads(folder.scope) == [found]
+        assert await volume.uploads(folder.scope) == [existing]
 
     async def test_what_does_not_count_is_taken_away(self, volume: AbstractVolume, folder: VFolderId) -> None:
         record = UploadRecord(session=uuid4().hex, folder=folder, path=at("file"), size=9)

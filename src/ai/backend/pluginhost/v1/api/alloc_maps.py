@@ -1,4 +1,4 @@
-"""Alloc maps of v1, which keep mutable books of plain mappings; the stock ones choose by ours."""
+"""Alloc maps of v1, which hold mutable mappings; the stock ones allocate by ours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class AllocationStrategy(StrEnum):
 
 
 class DeviceSlotInfo(NamedTuple):
-    """The one slot of a device, and how much of it."""
+    """The slot of a device, and its amount."""
 
     slot_type: SlotTypes
     slot_name: SlotName
@@ -45,7 +45,7 @@ class DeviceSlotInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class AffinityHint:
-    """Passed by the published agent; a map here is given None."""
+    """An argument of the published agent; maps of this one are passed None."""
 
     devices: Any
     affinity_map: Any
@@ -53,7 +53,7 @@ class AffinityHint:
 
 
 class AbstractAllocMap(ABC):
-    """``allocations`` is slot -> device -> what is given; every device is there, also with zero."""
+    """``allocations`` is slot -> device -> allocated amount, with every device."""
 
     allocations: dict[SlotName, dict[DeviceId, Decimal]]
 
@@ -76,19 +76,19 @@ class AbstractAllocMap(ABC):
             self.allocations.setdefault(info.slot_name, {})[device] = Decimal(0)
 
     def check_exclusive(self, a: str, b: str) -> bool:
-        """Whether two slots cannot be had in one request."""
+        """Returns True if one request cannot have both slots."""
         return a != b and is_exclusive(a, self.exclusive_slot_types) and is_exclusive(b, self.exclusive_slot_types)
 
     def get_current_allocations(
         self, affinity_hint: AffinityHint | None, slot_name: SlotName
     ) -> list[tuple[DeviceId, Decimal]]:
-        """The devices of a slot with what is given of each, those with the most left first."""
+        """Lists the devices of a slot with their allocated amounts, those with the most remaining first."""
         del affinity_hint
         given = self.allocations.get(slot_name, {})
         return sorted(given.items(), key=lambda item: item[1] - exact(self.device_slots[item[0]].amount, "amount"))
 
     def update_affinity_hint(self, existing_alloc: DeviceAllocation, affinity_hint: AffinityHint | None) -> None:
-        """Nothing: no hint is passed."""
+        """Does nothing: no hint is passed."""
 
     @abstractmethod
     def allocate(
@@ -178,7 +178,7 @@ def refuse_combination(slots: Iterable[SlotName], patterns: Iterable[str]) -> No
 
 
 def slot_type(given: object, slot: str) -> SlotType:
-    """Raises BadAnswer."""
+    """Raises InvalidResponse."""
     try:
         return SlotType(str(getattr(given, "value", given)))
     except ValueError:
@@ -186,12 +186,12 @@ def slot_type(given: object, slot: str) -> SlotType:
 
 
 def device_slots(alloc_map: AbstractAllocMap) -> dict[DeviceId, DeviceSlot]:
-    """What each device of a map offers.
+    """Returns the slot of each device of a map.
 
     The quantum of counts is the map's, if it has one; else 1, or 0.01 if any amount is no whole number.
 
     Raises:
-        BadAnswer: something in the map is not of its type.
+        InvalidResponse: something in the map is not of its type.
     """
     amounts: dict[DeviceId, tuple[SlotName, SlotType, Decimal]] = {}
     for device, info in alloc_map.device_slots.items():

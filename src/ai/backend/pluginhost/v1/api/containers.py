@@ -23,7 +23,7 @@ class MountInfo:
 
 @dataclass(kw_only=True)
 class Container:
-    """What ``restore_from_container`` is given by the published agent; nobody makes one here."""
+    """The argument of ``restore_from_container`` in the published agent; this agent makes none."""
 
     id: ContainerId
     status: str = ""

@@ -1,4 +1,4 @@
-"""Names of ``ai.backend.agent.exception``: of our own kinds, so that they mean here what they meant there."""
+"""Names of ``ai.backend.agent.exception`` as subclasses of the platform's errors."""
 
 from __future__ import annotations
 

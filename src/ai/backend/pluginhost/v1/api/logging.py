@@ -1,4 +1,4 @@
-"""What v1 plugins use beside the interface, of ``ai.backend.common.logging`` and ``ai.backend.agent.utils``."""
+"""Helpers of ``ai.backend.common.logging`` and ``ai.backend.agent.utils`` that v1 plugins use."""
 
 from __future__ import annotations
 

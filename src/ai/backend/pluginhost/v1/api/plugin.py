@@ -36,7 +36,7 @@ __all__ = [
 
 
 async def get_resource_spec_from_container(container: Any) -> NoReturn:
-    """What ``restore_from_container`` asks in published plugins. Raises PluginError: nobody calls that here."""
+    """Stands in for a function that ``restore_from_container`` of published plugins calls. Raises PluginError."""
     raise PluginError("a v1 plugin cannot read a container here: the agent keeps what workloads hold")
 
 
@@ -84,12 +84,12 @@ class AbstractPlugin(ABC):  # noqa: B024  # what is abstract differs by kind of 
     async def cleanup(self) -> None: ...
 
     async def update_plugin_config(self, plugin_config: Mapping[str, Any]) -> None:
-        """Never called here: settings are read when the agent starts."""
+        """Is never called: settings are read when the agent starts."""
         self.plugin_config = plugin_config
 
 
 class AbstractComputePlugin(AbstractPlugin):
-    """Abstract is only what nothing can be done without, so that plugins of every v1 release can be made."""
+    """Has only necessary abstract methods, so that plugins of every v1 release can be instantiated."""
 
     key: DeviceName
     slot_types: Sequence[tuple[SlotName, SlotTypes]]
@@ -133,7 +133,7 @@ class AbstractComputePlugin(AbstractPlugin):
         return {}
 
     async def restore_from_container(self, container: Container, alloc_map: AbstractAllocMap) -> None:
-        """Never called here: the agent keeps the books itself."""
+        """Is never called: the agent keeps the accounts itself."""
 
     async def get_attached_devices(self, device_alloc: DeviceAllocation) -> Sequence[DeviceModelInfo]:
         return []

@@ -73,7 +73,7 @@ class ProcessMeasurement:
 
 
 class StatContext:
-    """``mode`` is all that there is of the published one; anything else is refused by its name."""
+    """The published class with ``mode`` alone; other attributes are refused by their names."""
 
     mode = StatModes.CGROUP
 

@@ -75,7 +75,7 @@ class BinarySize(slots.BinarySize):
         return cls.parse(text)
 
     def __format__(self, form: str) -> str:
-        """``s`` and nothing: the shortest exact text; a unit letter: in that unit; else as of a whole number."""
+        """Formats in the shortest exact text (``s`` or nothing), in a unit (its letter), or as a whole number."""
         if form in ("", "s"):
             return str(self)
         if form in tuple("kmgtpe"):

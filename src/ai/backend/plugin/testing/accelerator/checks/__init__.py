@@ -1,4 +1,4 @@
-"""What every accelerator plugin promises, check by check.
+"""Checks of what every accelerator plugin promises.
 
 A check is an async function of a :class:`Subject`. It returns, raises :class:`CheckFailed` with one sentence, or raises
 :class:`NotApplicable` where the plugin does not claim what is checked. Both :class:`ComputePluginContract` and

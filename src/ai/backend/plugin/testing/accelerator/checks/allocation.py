@@ -67,9 +67,10 @@ async def the_described_map_is_the_map(subject: Subject) -> None:
     for requests in [[{slot: quantity}] * 3 for slot, quantity in smallest.items()]:
         stock, own = build_alloc_map(spec, devices), await _map(subject)
         for request in requests:
-            planned, given = _tried(stock, request), _tried(own, request)
+            planned, allocated = _tried(stock, request), _tried(own, request)
             expect(
-                planned == given, f"for {shown(request)} the manager plans {planned}, the plugin's map gives {given}"
+                planned == allocated,
+                f"for {shown(request)} the manager plans {planned}, the plugin's map gives {allocated}",
             )
 
 
@@ -82,7 +83,7 @@ def _tried(alloc_map: AbstractAllocMap, request: Mapping[SlotName, Decimal]) -> 
 
 @CHECKS.add(_ALLOCATION)
 async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
-    """What is taken is missing, and what is given back is there again, of each slot by itself."""
+    """An allocated amount is missing from its slot, and a freed one is available again; other slots do not change."""
     alloc_map = await _map(subject)
     for slot, quantity in (await subject.smallest()).items():
         before = dict(alloc_map.available())
@@ -96,8 +97,11 @@ async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
         for allocation in held:
             expect(allocation.total(slot) == quantity, f"{allocation.total(slot)} {slot} where {quantity} were asked")
         if len(held) > 1:
-            left = alloc_map.available()[slot]
-            expect(left == before[slot] - quantity * len(held), f"{left} {slot} is free after {len(held)} requests")
+            remaining = alloc_map.available()[slot]
+            expect(
+                remaining == before[slot] - quantity * len(held),
+                f"{remaining} {slot} is free after {len(held)} requests",
+            )
         alloc_map.free(held[-1])
         alloc_map.apply(held[-1])
         for allocation in held:
@@ -107,7 +111,7 @@ async def allocate_free_and_apply_keep_the_books(subject: Subject) -> None:
 
 @CHECKS.add(_ALLOCATION)
 async def more_than_everything_is_refused_and_changes_nothing(subject: Subject) -> None:
-    """What cannot be had is refused by an error of the platform, and the map stays as it was."""
+    """A request beyond the capacity is refused by an error of the platform and does not change the map."""
     alloc_map = await _map(subject)
     before = dict(alloc_map.available())
     for slot, total in (await subject.call("available_slots")).items():
@@ -121,12 +125,12 @@ async def more_than_everything_is_refused_and_changes_nothing(subject: Subject) 
 
 def _refused(alloc_map: AbstractAllocMap, request: dict[SlotName, Decimal], by: type[BackendError]) -> None:
     try:
-        given = alloc_map.allocate(request)
+        allocation = alloc_map.allocate(request)
     except by:
         return
     except Exception as e:
         raise CheckFailed(f"for {shown(request)} the map raises {type(e).__name__} instead of {by.__name__}") from e
-    raise CheckFailed(f"for {shown(request)} the map gives {shown(given)}")
+    raise CheckFailed(f"for {shown(request)} the map gives {shown(allocation)}")
 
 
 @CHECKS.add(_ALLOCATION)
@@ -150,8 +154,8 @@ async def random_requests_keep_the_invariants(subject: Subject) -> None:
     """Sums match, no device gives more than it has or what another slot hides, sick devices give nothing."""
     devices, alloc_map = await subject.devices(), await _map(subject)
     chance = random.Random(_SEED)
-    known = [(slot, quantity) for slot, quantity in (await subject.smallest()).items()]
-    if not known:
+    requests = [(slot, quantity) for slot, quantity in (await subject.smallest()).items()]
+    if not requests:
         raise NotApplicable("this node offers no device of the plugin")
     totals, fresh = dict(alloc_map.totals), alloc_map.snapshot()
     held: list[DeviceAllocation] = []
@@ -159,7 +163,7 @@ async def random_requests_keep_the_invariants(subject: Subject) -> None:
         if held and chance.random() < 0.4:
             alloc_map.free(held.pop(chance.randrange(len(held))))
         else:
-            slot, quantum = chance.choice(known)
+            slot, quantum = chance.choice(requests)
             quantity = quantum * chance.randint(1, max(1, min(int(totals[slot] / quantum), 64)))
             try:
                 given = alloc_map.allocate({slot: quantity})
@@ -185,9 +189,9 @@ def _balanced(devices: Iterable[ComputeDevice], held: Iterable[DeviceAllocation]
             for device_id, quantity in per_device.items():
                 of_device = taken.setdefault(device_id, {})
                 of_device[slot] = of_device.get(slot, Decimal(0)) + quantity
-    known = {d.device_id: d for d in devices}
+    by_id = {d.device_id: d for d in devices}
     for device_id, slots in taken.items():
-        device = known.get(device_id)
+        device = by_id.get(device_id)
         if device is None:
             raise CheckFailed(f"the map gives {device_id}, which is not listed")
         expect(device.health is DeviceHealth.HEALTHY, f"the map gives {device_id}, which is unhealthy")
@@ -206,18 +210,18 @@ def _balanced(devices: Iterable[ComputeDevice], held: Iterable[DeviceAllocation]
 
 @CHECKS.add("accelerator v2, The conformance kit: recovery after restart")
 async def an_allocation_is_applied_again_after_a_restart(subject: Subject) -> None:
-    """What a workload holds is taken from the new process's map, from the form that it was stored in."""
+    """A new process applies a workload's stored allocation to its own map."""
     allocation = await subject.an_allocation()
     stored = msgspec.json.encode(msgspec.to_builtins(allocation))
     async with subject.remade() as again:
-        found = msgspec.convert(msgspec.json.decode(stored), DeviceAllocation, strict=False)
+        restored = msgspec.convert(msgspec.json.decode(stored), DeviceAllocation, strict=False)
         alloc_map = await _map(again)
         before = dict(alloc_map.available())
-        alloc_map.apply(found)
-        for slot in found.slots:
-            left = alloc_map.available()[slot]
-            expect(left < before[slot], f"{slot}: as much is free as if nobody held any")
-        alloc_map.free(found)
+        alloc_map.apply(restored)
+        for slot in restored.slots:
+            remaining = alloc_map.available()[slot]
+            expect(remaining < before[slot], f"{slot}: as much is free as if nobody held any")
+        alloc_map.free(restored)
         expect(alloc_map.available() == before, "what was applied and freed is not free")
-        attached = await again.call("alloc_to_devices", found)
-        expect({a.device_id for a in attached} == found.device_ids(), "alloc_to_devices knows the devices no more")
+        attached = await again.call("alloc_to_devices", restored)
+        expect({a.device_id for a in attached} == restored.device_ids(), "alloc_to_devices knows the devices no more")

@@ -69,7 +69,7 @@ async def calls_may_overlap(subject: Subject) -> None:
 
 
 def _steady(method: str, answer: object) -> object:
-    """An answer without what may change by itself: a device's health, and what follows from it."""
+    """Returns an answer without what may change by itself: a device's health, and what follows from it."""
     if method == "list_devices":
         return [(d.device_id, d.slots) for d in answer]  # type: ignore[attr-defined]  # settled to devices
     return None if method == "available_slots" else answer

@@ -77,12 +77,12 @@ async def slots_are_well_formed(subject: Subject) -> None:
 @CHECKS.add(_SLOTS, is_basic=True)
 async def the_totals_are_those_of_the_devices(subject: Subject) -> None:
     """``available_slots`` is the sum over healthy devices."""
-    told: dict[Any, Decimal] = await subject.call("available_slots")
+    totals: dict[Any, Decimal] = await subject.call("available_slots")
     summed = slot_totals(await subject.devices())
-    for name in sorted({*told, *summed}):
+    for name in sorted({*totals, *summed}):
         expect(
-            told.get(name, 0) == summed.get(name, 0),
-            f"available_slots has {told.get(name, 0)} {name}; the healthy devices have {summed.get(name, 0)}",
+            totals.get(name, 0) == summed.get(name, 0),
+            f"available_slots has {totals.get(name, 0)} {name}; the healthy devices have {summed.get(name, 0)}",
         )
 
 
@@ -104,7 +104,7 @@ def _difference(one: dict[DeviceId, Any], other: dict[DeviceId, Any]) -> str:
 
 @CHECKS.add(_DEVICES)
 async def links_are_symmetric(subject: Subject) -> None:
-    """What links one device to another links them both ways, alike."""
+    """Links between two devices are the same in both directions."""
     links: dict[tuple[DeviceId, DeviceId], DeviceLink] = {}
     for device in await subject.devices():
         for link in device.links:

@@ -49,7 +49,7 @@ async def every_call_may_be_repeated_by_another_instance(subject: Subject) -> No
 
 @CHECKS.add("decision 0054")
 async def the_managed_state_is_small_json(subject: Subject) -> None:
-    """What a hook keeps is JSON, of at most 64 KiB, after every call."""
+    """The state that a hook stores is JSON of at most 64 KiB after every call."""
     allocation, state = await subject.an_allocation(), ManagedState()
     for name in HOOKS:
         await subject.hook(name, allocation, state)
@@ -143,12 +143,12 @@ async def a_cancelled_call_does_no_harm(subject: Subject) -> None:
 @CHECKS.add(_HOOKS)
 async def workloads_do_not_mix(subject: Subject) -> None:
     """Hooks of two kernels at once give what each gives alone."""
-    wanted = await subject.a_request()
+    request = await subject.a_request()
     alloc_map = await subject.call("create_alloc_map")
     held = []
     for kernel in (KERNEL, OTHER_KERNEL):
         try:
-            held.append((kernel, alloc_map.allocate(wanted)))
+            held.append((kernel, alloc_map.allocate(request)))
         except InsufficientResource:
             break
     alone = []
@@ -167,7 +167,7 @@ async def workloads_do_not_mix(subject: Subject) -> None:
 
 
 def _parts(config: WorkloadConfig) -> dict[str, object]:
-    """A config by its fields, maps by their keys: some of it, such as a token, may be new each time."""
+    """Returns a config by its fields, maps by their keys: some of it, such as a token, may be new each time."""
     flat: dict[str, object] = {}
     for name in WorkloadConfig.__slots__:
         value = getattr(config, name)

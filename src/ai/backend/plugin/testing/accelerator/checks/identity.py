@@ -1,4 +1,4 @@
-"""What a plugin says of itself."""
+"""Checks of a plugin's description of itself."""
 
 from __future__ import annotations
 
@@ -57,9 +57,14 @@ async def settings_have_defaults_and_refuse_unknown_keys(subject: Subject) -> No
 @CHECKS.add("accelerator v2, Plugins in the tree", starts=False)
 async def it_says_what_it_was_verified_on(subject: Subject) -> None:
     """``verified_on`` is None, or names hardware, driver and command in one line."""
-    said: object = subject.plugin.verified_on
-    is_line = isinstance(said, str) and bool(said.strip()) and said.isprintable() and len(said) <= 256
-    expect(said is None or is_line, f"verified_on is {shown(said)}")
+    verified_on: object = subject.plugin.verified_on
+    is_line = (
+        isinstance(verified_on, str)
+        and bool(verified_on.strip())
+        and verified_on.isprintable()
+        and len(verified_on) <= 256
+    )
+    expect(verified_on is None or is_line, f"verified_on is {shown(verified_on)}")
 
 
 @CHECKS.add("accelerator v2, The contract: optional powers", starts=False)

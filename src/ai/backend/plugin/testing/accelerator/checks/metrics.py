@@ -42,8 +42,8 @@ async def node_metrics_are_well_formed(subject: Subject) -> None:
     """Names are slugs, units are known, values are finite, from 0 on, and within their capacity."""
     devices = {d.device_id for d in await subject.devices()}
     for at in _ROUNDS:
-        found = await subject.call("gather_node_metrics", StatContext(at=at))
-        check_measurements("gather_node_metrics", found, devices)
+        measurements = await subject.call("gather_node_metrics", StatContext(at=at))
+        check_measurements("gather_node_metrics", measurements, devices)
 
 
 @CHECKS.add(_METRICS)
@@ -51,8 +51,8 @@ async def the_names_of_metrics_stay(subject: Subject) -> None:
     """From the second round on, each round has the same names: each is a series in a monitoring system."""
     rounds = []
     for at in _ROUNDS:
-        found = await subject.call("gather_node_metrics", StatContext(at=at))
-        rounds.append({(m.key, m.unit_hint) for m in found})
+        measurements = await subject.call("gather_node_metrics", StatContext(at=at))
+        rounds.append({(m.key, m.unit_hint) for m in measurements})
     _, second, third = rounds
     expect(second == third, f"the metrics change from round to round: {sorted(key for key, _ in second ^ third)}")
 
@@ -62,9 +62,9 @@ async def workload_metrics_are_of_the_kernels_asked_for(subject: Subject) -> Non
     """Only of those kernels, and only of devices that they hold."""
     allocation = await subject.an_allocation()
     ctx = StatContext(at=1000.0, allocations={KERNEL: allocation})
-    found = await subject.call("gather_workload_metrics", ctx, [KERNEL])
-    expect(set(found) <= {KERNEL}, f"gather_workload_metrics tells of {sorted(map(str, found))}")
-    for measurements in found.values():
+    by_kernel = await subject.call("gather_workload_metrics", ctx, [KERNEL])
+    expect(set(by_kernel) <= {KERNEL}, f"gather_workload_metrics tells of {sorted(map(str, by_kernel))}")
+    for measurements in by_kernel.values():
         check_measurements("gather_workload_metrics", measurements, allocation.device_ids())
     expect(not await subject.call("gather_workload_metrics", ctx, []), "of no kernels, there are metrics")
 
@@ -74,14 +74,14 @@ async def process_metrics_are_of_the_processes_asked_for(subject: Subject) -> No
     """With ``process_metrics``, only of those processes; without it, none."""
     pid = os.getpid()
     if not subject.plugin.capabilities.process_metrics:
-        found = await subject.call("gather_process_metrics", StatContext(at=1000.0), {pid: KERNEL})
-        expect(not found, "there are metrics of processes, and the flag process_metrics is not set")
+        by_pid = await subject.call("gather_process_metrics", StatContext(at=1000.0), {pid: KERNEL})
+        expect(not by_pid, "there are metrics of processes, and the flag process_metrics is not set")
         raise NotApplicable("the plugin has no metrics of processes")
     allocation = await subject.an_allocation()
     ctx = StatContext(at=1000.0, allocations={KERNEL: allocation}, pids={KERNEL: (pid,)})
-    found = await subject.call("gather_process_metrics", ctx, {pid: KERNEL})
-    expect(set(found) <= {pid}, f"gather_process_metrics tells of {sorted(found)}")
-    for measurements in found.values():
+    by_pid = await subject.call("gather_process_metrics", ctx, {pid: KERNEL})
+    expect(set(by_pid) <= {pid}, f"gather_process_metrics tells of {sorted(by_pid)}")
+    for measurements in by_pid.values():
         check_measurements("gather_process_metrics", measurements, allocation.device_ids())
     expect(not await subject.call("gather_process_metrics", ctx, {}), "of no processes, there are metrics")
 

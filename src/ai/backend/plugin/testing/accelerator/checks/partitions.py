@@ -20,14 +20,14 @@ _STRANGER = DeviceId("no-such-device")
 
 
 async def _profiles(subject: Subject) -> list[tuple[DeviceId, PartitionProfile]]:
-    found = []
+    offered = []
     for device in await subject.devices():
         try:
             profiles = await subject.call("partition_profiles", device.device_id)
         except NotFound:  # it is a partition itself
             continue
-        found += [(device.device_id, profile) for profile in profiles]
-    return found
+        offered += [(device.device_id, profile) for profile in profiles]
+    return offered
 
 
 async def _made(subject: Subject) -> tuple[PartitionProfile, DeviceId]:
@@ -44,11 +44,13 @@ async def _made(subject: Subject) -> tuple[PartitionProfile, DeviceId]:
 @CHECKS.add(_CUT, power="partitionable")
 async def partition_profiles_are_told(subject: Subject) -> None:
     """Each device has its profiles, of slots that can be configured; an unknown device is NotFound."""
-    known = {slot.slot_name for slot in await subject.call("configurable_slots")}
+    slot_names = {slot.slot_name for slot in await subject.call("configurable_slots")}
     for device_id, profile in await _profiles(subject):
         where = f"{device_id}: the profile {profile.name!r}"
         expect(profile.name, f"{device_id} has a profile without a name")
-        expect(profile.slot_name in known, f"{where} is of the slot {profile.slot_name}, which is not configurable")
+        expect(
+            profile.slot_name in slot_names, f"{where} is of the slot {profile.slot_name}, which is not configurable"
+        )
         expect(profile.available >= 0, f"{where}: {profile.available} are available")
         expect(profile.amount > 0, f"{where} has the amount {profile.amount}")
     await subject.refused("partition_profiles", _STRANGER, by=NotFound, why="for an unknown device")

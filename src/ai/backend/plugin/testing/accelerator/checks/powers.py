@@ -81,10 +81,10 @@ async def devices_are_attached_and_detached(subject: Subject) -> None:
     device = elsewhere[0]
     for _ in range(2):
         await subject.call("attach", device)
-    found = {d.device_id: d for d in await subject.devices()}
-    expect(device in found, f"{device} was attached, and is not listed")
+    by_id = {d.device_id: d for d in await subject.devices()}
+    expect(device in by_id, f"{device} was attached, and is not listed")
     expect(device not in await subject.call("attachable_devices"), f"{device} was attached, and is attachable")
-    slot = found[device].slots[0]
+    slot = by_id[device].slots[0]
     held, state = DeviceAllocation(slots={slot.slot_name: {device: slot.quantum}}), ManagedState()
     await subject.hook("pre_create", held, state)
     await subject.refused("detach", device, by=Conflict, why="while a workload held the device")
@@ -97,10 +97,10 @@ async def devices_are_attached_and_detached(subject: Subject) -> None:
 @CHECKS.add("accelerator v2, HealthWatching; decision 0060", power="health_watching")
 async def health_is_watched(subject: Subject) -> None:
     """The watch goes on, tells of known devices only, can be cancelled, and begun again."""
-    known = {d.device_id for d in await subject.devices()}
+    device_ids = {d.device_id for d in await subject.devices()}
     for _ in range(2):
         watch: AsyncIterator[Any] = subject.plugin.watch_health()  # type: ignore[attr-defined]  # the flag promises it
-        listening = asyncio.create_task(_listen(watch, known))
+        listening = asyncio.create_task(_listen(watch, device_ids))
         done, _ = await asyncio.wait([listening], timeout=_LISTEN_S)
         if done:
             listening.result()
@@ -110,10 +110,10 @@ async def health_is_watched(subject: Subject) -> None:
         expect(done, f"watch_health goes on {subject.deadline_s:g} s after it was cancelled")
 
 
-async def _listen(watch: AsyncIterator[Any], known: set[DeviceId]) -> None:
+async def _listen(watch: AsyncIterator[Any], device_ids: set[DeviceId]) -> None:
     async for change in watch:
         expect(isinstance(change, DeviceHealthChange), f"watch_health gives {shown(change)}")
-        expect(change.device_id in known, f"watch_health tells of the unknown device {change.device_id}")
+        expect(change.device_id in device_ids, f"watch_health tells of the unknown device {change.device_id}")
         is_reasoned = change.health is DeviceHealth.HEALTHY or change.reason
         expect(is_reasoned, f"watch_health gives no reason why {change.device_id} is {change.health}")
 
@@ -157,7 +157,7 @@ def _check_edits(where: str, edits: Mapping[str, Any]) -> None:
 
 @CHECKS.add("DeviceMapping.cdi_name", power="cdi_provider")
 async def cdi_names_of_hooks_are_in_the_spec(subject: Subject) -> None:
-    """What a hook names by CDI, the specification describes."""
+    """The specification describes every CDI name that a hook uses."""
     config = await subject.hook("pre_create", await subject.an_allocation(), ManagedState())
     named = {device.cdi_name for device in config.devices if device.cdi_name}
     spec = await subject.call("cdi_spec")

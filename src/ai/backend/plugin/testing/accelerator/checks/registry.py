@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One promise.
+    """Describes one check.
 
     Attributes:
         name: of the function; ``test_`` and it is the test's.
@@ -45,12 +45,12 @@ class Checks(list[Check]):
     def add(self, source: str, **facts: Any) -> Callable[[Run], Run]:
         """Note a function as a check; its docstring is what it proves."""
 
-        def note(run: Run) -> Run:
+        def register(run: Run) -> Run:
             proves = " ".join((run.__doc__ or "").split())
             self.append(Check(name=run.__name__, proves=proves, source=source, run=run, **facts))
             return run
 
-        return note
+        return register
 
 
 def expect(condition: object, problem: str) -> None:

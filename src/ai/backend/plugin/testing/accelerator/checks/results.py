@@ -1,4 +1,4 @@
-"""Results of checks."""
+"""The outcomes of checks."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ class NotApplicable(Exception):
 
 
 def shown(value: object, limit: int = 120) -> str:
-    """A value in a message."""
+    """Formats a value for a message."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[:limit]}..."

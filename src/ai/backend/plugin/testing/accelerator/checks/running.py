@@ -29,7 +29,7 @@ class Outcome:
 
 
 async def run_check(check: Check, subject: Subject) -> None:
-    """One check, with ``init`` before it where it wants that, and ``cleanup`` after it.
+    """Runs a check, with ``init`` before it if it needs that, and ``cleanup`` after it.
 
     Raises:
         CheckFailed, NotApplicable: see there.
@@ -50,7 +50,7 @@ async def run_check(check: Check, subject: Subject) -> None:
 
 
 async def outcome_of(check: Check, make: Callable[[], Awaitable[Subject]]) -> Outcome:
-    """What has become of a check on a new plugin."""
+    """Runs a check on a new plugin and returns its outcome."""
     try:
         await run_check(check, await make())
     except NotApplicable as e:
@@ -69,25 +69,25 @@ async def run_all(
     make: Callable[[], Awaitable[Subject]],
     *,
     begun: Callable[[Check], None] = lambda _: None,
-    told: Callable[[Outcome], None] = lambda _: None,
+    on_outcome: Callable[[Outcome], None] = lambda _: None,
 ) -> list[Outcome]:
-    """All checks in their order; what builds on a basic one that has failed is not run.
+    """Returns all checks in their order; what builds on a basic one that has failed is not run.
 
     Args:
         checks: which.
         make: a new plugin, not initialised.
         begun, told: hear of each at once.
     """
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
     for check in checks:
         begun(check)
-        broken = next((o.check for o in found if o.result is Result.FAILED), None)
+        broken = next((o.check for o in outcomes if o.result is Result.FAILED), None)
         is_vain = broken is not None and any(c.name == broken and c.is_basic for c in checks)
         outcome = (
             Outcome(check.name, Result.NOT_RUN, f"{broken} has failed")
             if is_vain and check.starts
             else await outcome_of(check, make)
         )
-        found.append(outcome)
-        told(outcome)
-    return found
+        outcomes.append(outcome)
+        on_outcome(outcome)
+    return outcomes

@@ -44,8 +44,8 @@ Remake = Callable[[AbstractComputePlugin], Awaitable[AbstractComputePlugin]]
 
 
 @coroutine
-def _timed(work: Awaitable[Any], note: Callable[[float], None]) -> Generator[Any, Any, Any]:
-    """Await it, and note how long each of its steps held the event loop."""
+def _timed(work: Awaitable[Any], record: Callable[[float], None]) -> Generator[Any, Any, Any]:
+    """Await it, and record how long each of its steps held the event loop."""
     steps = work.__await__()
     step: Callable[[], Any] = partial(next, steps)
     while True:
@@ -55,7 +55,7 @@ def _timed(work: Awaitable[Any], note: Callable[[float], None]) -> Generator[Any
         except StopIteration as done:
             return done.value
         finally:
-            note(time.perf_counter() - began)
+            record(time.perf_counter() - began)
         try:
             sent = yield waits_for
         except BaseException as e:  # noqa: BLE001  # a cancellation is thrown in, as into any coroutine
@@ -91,7 +91,7 @@ class Subject:
     # ---- calls
 
     async def call(self, method: str, *arguments: Any, of: Any = None) -> Any:
-        """One call within its deadline; its answer as it would come through a host process.
+        """Calls a method within its deadline; returns the answer as it would arrive through a host process.
 
         Args:
             method: its name.
@@ -103,13 +103,13 @@ class Subject:
             BackendError, TerminationDeferred: what it means to say.
         """
 
-        def note(seconds: float) -> None:
+        def record(seconds: float) -> None:
             self.held_s[method] = max(self.held_s.get(method, 0.0), seconds)
 
         target = self.plugin if of is None else of
         try:
             async with asyncio.timeout(self.deadline_s):
-                answer = await _timed(_begun(getattr(target, method), arguments), note)
+                answer = await _timed(_begun(getattr(target, method), arguments), record)
             return normalized(method, answer) if method in DIRECT else answer
         except TimeoutError:
             raise CheckFailed(f"{method} took longer than {self.deadline_s:g} s") from None
@@ -152,24 +152,24 @@ class Subject:
     # ---- what there is
 
     async def devices(self) -> Sequence[ComputeDevice]:
-        found: tuple[ComputeDevice, ...] = await self.call("list_devices")
-        return found
+        listed: tuple[ComputeDevice, ...] = await self.call("list_devices")
+        return listed
 
     async def a_device(self) -> ComputeDevice:
-        """A healthy one. Raises NotApplicable if there is none."""
+        """Returns a healthy device. Raises NotApplicable if there is none."""
         for device in await self.devices():
             if device.health is DeviceHealth.HEALTHY:
                 return device
         raise NotApplicable("this node has no healthy device of the plugin")
 
     async def smallest(self) -> dict[SlotName, Decimal]:
-        """The smallest quantity of every slot that can be had now."""
+        """Returns the smallest quantity of every slot that can be had now."""
         quanta = {s.slot_name: s.quantum for d in await self.devices() for s in d.slots}
         offered: Mapping[SlotName, Decimal] = await self.call("available_slots")
         return {slot: quanta[slot] for slot, total in offered.items() if total and slot in quanta}
 
     async def a_request(self) -> dict[SlotName, Decimal]:
-        """One slot's smallest quantity. Raises NotApplicable if there is nothing."""
+        """Returns a request for one slot's smallest quantity. Raises NotApplicable if there is nothing."""
         for slot, quantity in (await self.smallest()).items():
             return {slot: quantity}
         raise NotApplicable("this node offers no device of the plugin")
@@ -185,7 +185,7 @@ class Subject:
     async def hook(
         self, method: str, allocation: DeviceAllocation, state: ManagedState, kernel: KernelId = KERNEL, **context: Any
     ) -> Any:
-        """One call of a hook that is made for it, as the agent does; a termination that is deferred goes on.
+        """Calls a method of a new hook, as the agent does; a deferred termination is repeated.
 
         Raises:
             NotApplicable: the plugin takes no workload now.
@@ -235,7 +235,7 @@ async def _begun(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def usable(config: object) -> WorkloadConfig:
-    """The config as the agent takes it. Raises CheckFailed."""
+    """Returns the config as the agent takes it. Raises CheckFailed."""
     try:
         return check_config(config)
     except ValueError as e:

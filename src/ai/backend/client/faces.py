@@ -1,3 +1,0 @@
-"""The blocking faces of the areas whose objects have no handle."""
-
-from __future__ import annotations
