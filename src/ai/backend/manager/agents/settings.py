@@ -1,4 +1,4 @@
-"""Settings of agents."""
+"""Settings that control how the manager watches agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""REST routes of agents."""
+"""REST routes of the watchers of agents."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WatcherBody(Schema, frozen=True):
 
 
 class WatchersApi:
-    """For superadmins."""
+    """Routes for superadmins."""
 
     def __init__(self, watchers: WatcherService) -> None:
         self._watchers = watchers

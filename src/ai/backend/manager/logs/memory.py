@@ -1,13 +1,27 @@
-"""Stores of logs in memory."""
+"""The stores of the audit trail and of reported errors in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from ai.backend.common.ids import UserId
-from ai.backend.manager.logs.model import ErrorReport, KeptError
+from ai.backend.manager.logs.model import AuditRecord, ErrorReport, KeptError
 from ai.backend.manager.query.model import Page
+
+
+class MemoryAuditStore:
+    """Implements :class:`ai.backend.manager.logs.store.AuditStore`."""
+
+    def __init__(self) -> None:
+        self._records: list[AuditRecord] = []
+
+    async def append(self, records: Sequence[AuditRecord]) -> None:
+        self._records.extend(records)
+
+    async def recent(self, limit: int) -> list[AuditRecord]:
+        return list(reversed(self._records))[:limit]
 
 
 class MemoryErrorLogStore:

@@ -1,8 +1,9 @@
-"""Stores of logs in SQL."""
+"""The stores of the audit trail and of reported errors in SQL."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
@@ -10,8 +11,34 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 from ai.backend.common.ids import UserId
 from ai.backend.infra.database import Database
 from ai.backend.manager.logs import tables
-from ai.backend.manager.logs.model import ErrorReport, KeptError
+from ai.backend.manager.logs.model import AuditRecord, ErrorReport, KeptError
 from ai.backend.manager.query.model import Page
+
+
+class SqlAuditStore:
+    """Implements :class:`ai.backend.manager.logs.store.AuditStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def append(self, records: Sequence[AuditRecord]) -> None:
+        if records:
+            names = [f.name for f in fields(AuditRecord)]
+
+            def work(s: Connection) -> None:
+                s.execute(insert(tables.audit_logs), [{n: getattr(r, n) for n in names} for r in records])
+
+            await self._db.run_write(work)
+
+    async def recent(self, limit: int) -> list[AuditRecord]:
+        names = [f.name for f in fields(AuditRecord)]
+        columns = [tables.audit_logs.c[name] for name in names]
+
+        def work(s: Connection) -> list[AuditRecord]:
+            rows = s.execute(select(*columns).order_by(tables.audit_logs.c.id.desc()).limit(limit))
+            return [AuditRecord(**row._mapping) for row in rows]
+
+        return await self._db.run_read(work)
 
 
 class SqlErrorLogStore:

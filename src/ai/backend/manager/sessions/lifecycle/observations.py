@@ -1,51 +1,34 @@
-"""What agents report: inventory, observations, statistics (:class:`ai.backend.common.wire.link.ManagerReports`)."""
+"""Applies the observations and statistics that agents report."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
-from ai.backend.common.errors import NotFound, StaleVersion
+from ai.backend.common.errors import StaleVersion
 from ai.backend.common.ids import AgentId, KernelId, SessionId
-from ai.backend.common.images import architecture_name
-from ai.backend.common.names import check_slug
-from ai.backend.common.slots import ResourceSlot
-from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import (
     AgentReport,
     HeartbeatReply,
     KernelObservation,
     ObservationReport,
-    OverlayReport,
     StatReport,
 )
 from ai.backend.core.lifecycle.events import KernelObserved
-from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
-from ai.backend.manager.agents.assignments import Assignments
-from ai.backend.manager.agents.model import Agent, SlotTypeInfo
-from ai.backend.manager.agents.overlay import admitted
-from ai.backend.manager.agents.registration import _BEAT_S, _slot_types, _without
-from ai.backend.manager.agents.settings import AgentSettings
-from ai.backend.manager.agents.slots import SlotCatalogue
-from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.changes import Change, ObservationAck
 from ai.backend.manager.sessions.events import EventDraft
-from ai.backend.manager.sessions.lifecycle.reconcile import KernelReconciler
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.store import SessionStore
 from ai.backend.manager.sessions.transitions import advance, deferred, fold, note_health
 from ai.backend.manager.sessions.writer import SessionWriter
-from ai.backend.manager.topics import LAUNCH, SCHEDULE
 
 log = logging.getLogger(__name__)
 
@@ -61,147 +44,36 @@ def _as_kernel_id(text: str) -> KernelId | None:
         return None
 
 
-class ReportsService:
-    """Implements ManagerReports. The transport has bound ``agent_id`` to the peer before it calls."""
+class ObservationService:
+    """Implements :class:`ai.backend.common.wire.link.ManagerReports`; heartbeats go to the registry of agents.
+
+    The transport has checked that ``agent_id`` is the peer's before it calls.
+    """
 
     def __init__(
         self,
         *,
         sessions: SessionStore,
-        agents: AgentStore,
-        identities: IdentityStore,
-        slots: SlotCatalogue,
+        registry: AgentRegistry,
         writer: SessionWriter,
         stats: LiveMetrics,
-        presence: KernelReconciler,
-        bus: Bus,
         clock: Clock,
-        settings: AgentSettings,
-        assignments: Assignments,
         log_tail_bytes: int = 262_144,
         is_shared: bool = False,
     ) -> None:
         self._is_shared = is_shared
         self._log_tail_bytes = max(1, log_tail_bytes)
         self._sessions = sessions
-        self._agents = agents
-        self._identities = identities
-        self._slots = slots
+        self._registry = registry
         self._writer = writer
         self._stats = stats
-        self._presence = presence
-        self._bus = bus
         self._clock = clock
-        self._settings = settings
-        self._known: dict[AgentId, bytes] = {}
-        self._written: dict[AgentId, float] = {}
-        self.last_seen: dict[AgentId, float] = {}
-        """Agent -> monotonic time of its last sign of life in this process."""
-        self.leads: Callable[[], bool] = lambda: True
-        """Whether this manager runs the loops; only that one says which kernels an agent should not have."""
         self._acked: dict[AgentId, tuple[int, int]] = {}
-        self._assignments = assignments
         self._locks: dict[AgentId, asyncio.Lock] = {}
-        self._registering = asyncio.Lock()
-
-    # ---- heartbeats ----
 
     async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
-        """Register or refresh an agent and compare what it holds with what it should hold.
-
-        Raises:
-            NotFound: its resource group does not exist. InvalidName, InvalidInput: a malformed report.
-        """
-        agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
-        monotonic = self._clock.monotonic()
-        self.last_seen[agent_id] = monotonic  # it lives, even if what it says cannot be written now
-        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[]))
-        if self._known.get(agent_id) != fingerprint:
-            is_whole = await self._register(agent_id, report)
-            self._known[agent_id] = fingerprint if is_whole else b""
-            self._written[agent_id] = monotonic
-            self._bus.publish(SCHEDULE)
-            self._bus.publish(LAUNCH)
-        elif monotonic - self._written.get(agent_id, 0.0) >= _BEAT_S:
-            await self._agents.beat(agent_id, at=self._clock.now())
-            self._written[agent_id] = monotonic
-        unknown = await self._presence.compare(agent_id, report.kernels) if self.leads() else []
-        return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
-
-    @property
-    def registered(self) -> Collection[AgentId]:
-        """Agents that have told this process what they have, and are not lost since."""
-        return self._known.keys()
-
-    def mark_lost(self, agent_id: AgentId) -> None:
-        """The next heartbeat registers the agent anew."""
-        self._known.pop(agent_id, None)
-
-    async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
-        """Returns whether all of it is in force; what another agent keeps from it may be later."""
-        if await self._identities.resource_group(report.resource_group) is None:
-            raise NotFound(
-                f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
-                data={"resource_group": report.resource_group[:64]},
-            )
-        slot_types = _slot_types(report)
-        async with self._registering:
-            overlay = await self._admitted(agent_id, report.overlay)
-            await self._store(agent_id, msgspec.structs.replace(report, overlay=overlay), slot_types)
-        return overlay == report.overlay
-
-    async def _admitted(self, agent_id: AgentId, told: OverlayReport | None) -> OverlayReport | None:
-        if told is None or told.why_not:
-            return told
-        others = await self._agents.underlays()
-        others.pop(agent_id, None)
-        found = admitted(told, others)
-        if found.why_not and self._known.get(agent_id) != b"":
-            log.warning("agent %s takes no part in networks over several agents: %s", agent_id, found.why_not)
-        return found
-
-    async def _store(self, agent_id: AgentId, report: AgentReport, slot_types: Sequence[SlotTypeInfo]) -> None:
-        now = self._clock.now()
-        offered = ResourceSlot.parse({s.slot_name: s.amount for s in report.slots}).nonzero()
-        refused = await self._slots.report(agent_id, slot_types)
-        report = _without(report, refused)
-        known = await self._agents.agent(agent_id)
-        slots = ResourceSlot({name: q for name, q in offered.items() if name not in refused})
-        alive = known is not None and known.status is AgentStatus.ALIVE
-        await self._agents.put_agent(
-            Agent(
-                id=agent_id,
-                status=AgentStatus.ALIVE,
-                status_changed=known.status_changed if known is not None and alive else now,
-                epoch=report.epoch,
-                region=report.region,
-                architecture=architecture_name(report.architecture),
-                scaling_group=await self._assignments.group_of(agent_id, report.resource_group),
-                schedulable=known.schedulable if known is not None else True,
-                available_slots=slots,
-                addr=report.addr,
-                first_contact=known.first_contact if known is not None else now,
-                last_heartbeat=now,
-                version=report.version,
-                runtime=report.runtime,
-                tier=report.tier,
-                enforcement={name: e.value for name, e in report.enforcement.items()},
-                generation=report.generation,
-                devices=tuple(report.devices),
-                plugins=tuple(report.plugins),
-                images=tuple(report.images),
-                runtime_classes=tuple(report.runtime_classes),
-                overlay=report.overlay,
-                location=tuple(report.location),
-                kernel_limit=report.kernel_limit,
-            )
-        )
-        if known is None:
-            log.info("agent %s joined %s with %s", agent_id, report.resource_group, slots.to_json())
-
-    def lead(self) -> None:
-        """Begin to lead: what agents are is learnt anew from each of them, and silence counts from now on."""
-        self._known.clear()
+        """Registers or refreshes an agent. Raises as :meth:`AgentRegistry.heartbeat`."""
+        return await self._registry.heartbeat(report)
 
     # ---- observations ----
 
@@ -212,7 +84,7 @@ class ReportsService:
         and void.
         """
         agent, epoch = AgentId(report.agent_id), report.epoch
-        self.last_seen[agent] = self._clock.monotonic()
+        self._registry.record_contact(agent)
         async with self._locks.setdefault(agent, asyncio.Lock()):
             done = await self._highest(agent, epoch)
             fresh = sorted((o for o in report.observations if o.seq > done), key=lambda o: o.seq)
