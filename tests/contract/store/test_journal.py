@@ -71,10 +71,10 @@ async def test_tasks_and_the_audit_trail(stores: Stores) -> None:
     await tasks.put_task(moved)
     assert await tasks.task(task.id) == moved
     assert await tasks.open_task("images") == moved
-    assert list(await tasks.asked_to_cancel([task.id, another.id])) == []
-    await tasks.ask_to_cancel(task.id)
+    assert list(await tasks.cancel_requested([task.id, another.id])) == []
+    await tasks.request_cancel(task.id)
     await tasks.put_task(moved)
-    assert list(await tasks.asked_to_cancel([task.id, another.id])) == [task.id]
+    assert list(await tasks.cancel_requested([task.id, another.id])) == [task.id]
     assert await tasks.fail_open_tasks(at=NOW, message="gone") == 1
     assert await tasks.fail_open_tasks(at=NOW, message="gone") == 0
     assert await tasks.open_task("images") is None

@@ -33,7 +33,7 @@ class AgentsApi:
 
     @route("GET", "/resource/agents/{agent_id}/devices/{device_name}/operations")
     async def device_operations(self, call: Call) -> dict[str, Any]:
-        """The operations that the devices of an agent's plugin offer."""
+        """List the operations that the devices of an agent's plugin offer."""
         params = call.params
         options = await self._agents.device_options(caller_of(call), params["agent_id"], params["device_name"])
         reply: dict[str, Any] = msgspec.to_builtins(options)

@@ -10,7 +10,7 @@ import msgspec
 from ai.backend.common.ids import AgentId
 from ai.backend.common.wire.reports import OverlayReport
 
-_MAX_PORT = 65_535
+MAX_PORT = 65_535
 _BROADCAST = IPv4Address("255.255.255.255")
 
 
@@ -22,7 +22,7 @@ def _invalid_reason(address: str, ports: Collection[int]) -> str:
         return f"{address[:64]!r} is no IPv4 address"
     if parsed.is_unspecified or parsed.is_multicast or parsed == _BROADCAST:
         return f"{address} is no address of one node"
-    if len(ports) == 1 or not all(0 < port <= _MAX_PORT for port in ports):
+    if len(ports) == 1 or not all(0 < port <= MAX_PORT for port in ports):
         return "its two ports must differ, and be from 1 to 65535"
     return ""
 

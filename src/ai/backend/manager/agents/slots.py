@@ -18,8 +18,8 @@ from ai.backend.manager.agents.store import AgentStore, SlotUse
 
 log = logging.getLogger(__name__)
 
-KnownSlots = Mapping[str, SlotTypeInfo]
-current_resource_slots: ContextVar[KnownSlots | None] = ContextVar("current_resource_slots", default=None)
+SlotTypes = Mapping[str, SlotTypeInfo]
+current_resource_slots: ContextVar[SlotTypes | None] = ContextVar("current_resource_slots", default=None)
 """The slots of the current request; None outside of requests."""
 
 
@@ -29,7 +29,7 @@ class SlotCatalogue:
     def __init__(self, agents: AgentStore, use: SlotUse) -> None:
         self._agents = agents
         self._use = use
-        self._newest: KnownSlots = {}
+        self._newest: SlotTypes = {}
 
     async def load(self) -> None:
         self._newest = {s.slot_name: s for s in await self._agents.slot_types()}
@@ -39,7 +39,7 @@ class SlotCatalogue:
         current_resource_slots.set(self._newest)
 
     @property
-    def known(self) -> KnownSlots:
+    def slot_types(self) -> SlotTypes:
         """The slots of the current request; the newest outside of requests."""
         pinned = current_resource_slots.get()
         return self._newest if pinned is None else pinned

@@ -54,7 +54,7 @@ class EventsApi:
 
     @route("GET", "/events/session", kind="stream", query=SessionEventsQuery)
     async def session_events(self, call: Call[Nothing, SessionEventsQuery]) -> web.StreamResponse:
-        """Life-cycle events of one session, or of all that the caller sees; ``session_device_*`` tell of devices."""
+        """Stream the events of one session, or of all that the caller sees; ``session_device_*`` are about devices."""
         caller, query = caller_of(call), call.query
         ref = either(query.session_id, query.session_name, "sessionId", "sessionName") or "*"
         owner = either(query.owner, call.owner_access_key, "ownerAccessKey", "owner_access_key")

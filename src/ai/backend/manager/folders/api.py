@@ -50,7 +50,7 @@ class FolderTypesApi:
 
     @route("GET", "/config/vfolder-types")
     async def vfolder_types(self, call: Call) -> list[str]:
-        """Who may own virtual folders here; nobody where no folders are kept."""
+        """List the kinds of owners of virtual folders; empty if no folders are stored."""
         return ["user", "group"] if self._has_folders else []
 
 

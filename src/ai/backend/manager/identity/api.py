@@ -81,7 +81,7 @@ class RoleApi:
 
     @route("GET", "/auth/role", query=RoleQuery)
     async def role(self, call: Call[Nothing, RoleQuery]) -> dict[str, Any]:
-        """What the caller is: over all, in the domain, in a group."""
+        """Return the roles of the caller: over all, in the domain, in a group."""
         caller = caller_of(call)
         admin = "admin" if caller.is_any_admin else "user"
         is_member = call.query.group is not None and await self._identity.groups(caller, name=call.query.group)

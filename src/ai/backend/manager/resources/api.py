@@ -42,12 +42,12 @@ class ResourcesApi:
 
     @route("GET", "/config/resource-slots")
     async def resource_slots(self, call: Call) -> dict[str, str]:
-        """Slot name to its type, of every slot that an agent ever reported."""
+        """Return the type of every slot that an agent ever reported, by name."""
         return {info.slot_name: info.slot_type.value for info in self._resources.slot_types()}
 
     @route("GET", "/config/resource-slots/details", query=SlotsQuery)
     async def resource_slot_details(self, call: Call[Nothing, SlotsQuery]) -> dict[str, Any]:
-        """Slot name to what user interfaces show of it; with ``sgroup`` only what that resource group has now."""
+        """Return the display data of slots, by name; with ``sgroup`` only of those that the resource group has now."""
         group, slots = call.query.sgroup, self._resources.slot_types()
         if group is not None:
             offered = await self._resources.offered_slots(caller_of(call), group)
@@ -56,13 +56,13 @@ class ResourcesApi:
 
     @route("GET", "/resource/variant-properties", query=VariantsQuery)
     async def variant_properties(self, call: Call[Nothing, VariantsQuery]) -> dict[str, Any]:
-        """What a session may require of its devices here (``config.variant_requirements``), and how many there are."""
+        """List what a session may require of its devices (``config.variant_requirements``), with numbers of devices."""
         variants = await self._resources.variants(caller_of(call), call.query.scaling_group)
         return {"variant_properties": [variant.to_json() for variant in variants]}
 
     @route("GET", "/resource/presets")
     async def presets(self, call: Call) -> msgspec.Raw:
-        """Combinations of resources that an administrator has named."""
+        """List the named combinations of resources."""
         now = time.monotonic()
         until, encoded = self._encoded_presets
         if now >= until:
@@ -74,7 +74,7 @@ class ResourcesApi:
 
     @route("POST", "/resource/check-presets", body=CheckPresetsBody, audited=False)
     async def check_presets(self, call: Call[CheckPresetsBody]) -> dict[str, Any]:
-        """The presets with whether each could be had now, and what is left to the caller."""
+        """Return the presets, whether each is allocatable now, and the remaining quotas of the caller."""
         body = call.body
         check = await self._resources.check_presets(caller_of(call), group=body.group, scaling_group=body.scaling_group)
         slot_names = {info.slot_name for info in self._resources.slot_types()}

@@ -70,7 +70,7 @@ class ResourceService:
 
     def slot_types(self) -> Sequence[SlotTypeInfo]:
         """Returns every slot that was ever reported, ordered by name."""
-        return tuple(self._slots.known.values())
+        return tuple(self._slots.slot_types.values())
 
     async def offered_slots(self, caller: Caller, scaling_group: str) -> frozenset[str]:
         """Returns the slots of the living agents of a resource group; none if the group is not open to the caller."""
@@ -97,7 +97,7 @@ class ResourceService:
     ) -> PresetCheck:
         """Returns what the caller can have now, in one resource group or in all that are open to them."""
         policy = await self._identity.resource_policy(caller)
-        names = list(self._slots.known)
+        names = list(self._slots.slot_types)
         nothing = ResourceSlot(dict.fromkeys(names, Decimal(0)))
         limits = policy_limits(names, policy)
         groups = await self._identity.groups(caller)

@@ -107,7 +107,7 @@ class SessionsApi:
 
     @route("POST", "/resource/recalculate-usage", repeatable=True)
     async def recount(self, call: Call) -> dict[str, Any]:
-        """Count again what kernels hold: ``drift`` names agents whose record differs, and should be empty."""
+        """Recount the slots that kernels hold: ``drift`` names agents whose record differs, and should be empty."""
         audit = await self._sessions.recount(caller_of(call))
         drift = {
             agent: {"recorded": recorded.to_json(), "counted": counted.to_json()}

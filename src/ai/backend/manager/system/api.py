@@ -29,7 +29,7 @@ class AnnouncementBody(Schema, frozen=True):
 
 
 class StateApi:
-    """Everybody reads the state, superadmins change it."""
+    """Routes of the state: everybody reads it, superadmins change it."""
 
     def __init__(self, state: ManagerState, sessions: LiveSessions, *, announcement: str = "") -> None:
         self._state = state
@@ -38,13 +38,13 @@ class StateApi:
 
     @route("GET", "/manager/status", query=StatusQuery)
     async def status(self, call: Call[Nothing, StatusQuery]) -> dict[str, Any]:
-        """Whether new sessions are taken, and how many there are."""
+        """Return the status of the installation and the number of active sessions."""
         active, status = await self._sessions.count_active(), await self._state.status()
         return {"status": status, "active_sessions": active, "nodes": []}
 
     @route("PUT", "/manager/status", body=StatusBody)
     async def set_status(self, call: Call[StatusBody]) -> None:
-        """Freeze or unfreeze: a frozen installation takes no new sessions. ``force_kill`` also ends those there are."""
+        """Freeze or unfreeze: a frozen installation takes no new sessions. ``force_kill`` also ends the live ones."""
         caller, body = caller_of(call), call.body
         await self._state.set_status(caller, body.status)
         if body.force_kill and body.status == FROZEN:
@@ -52,13 +52,13 @@ class StateApi:
 
     @route("GET", "/manager/announcement")
     async def announcement(self, call: Call) -> dict[str, Any]:
-        """What administrators want everybody to read."""
+        """Return the announcement of the administrators."""
         announcement = await self._state.announcement(self._announcement)
         return {"enabled": announcement.enabled, "message": announcement.message}
 
     @route("POST", "/manager/announcement", body=AnnouncementBody)
     async def set_announcement(self, call: Call[AnnouncementBody]) -> None:
-        """Tell everybody something, or nothing any more."""
+        """Set or disable the announcement."""
         message = call.body.message or ""
         if call.body.enabled and not message.strip():
             raise refuse({"message": "required"})

@@ -62,7 +62,7 @@ class ManagerState:
 
     async def set_status(self, caller: Caller, status: str) -> None:
         """Sets the status. Existing sessions go on, waiting ones as well."""
-        _check(caller)
+        _require_superadmin(caller)
         await self._store.put_many({STATUS_KEY: status})
         self._cached_status = (self._clock.monotonic(), status)
 
@@ -76,7 +76,7 @@ class ManagerState:
 
     async def announce(self, caller: Caller, announcement: Announcement) -> None:
         """Replaces the announcement."""
-        _check(caller)
+        _require_superadmin(caller)
         await self._store.put_many(
             {
                 f"{ANNOUNCEMENT_KEY}/enabled": "true" if announcement.enabled else "false",
@@ -85,6 +85,6 @@ class ManagerState:
         )
 
 
-def _check(caller: Caller) -> None:
+def _require_superadmin(caller: Caller) -> None:
     if not caller.is_superadmin:
         raise Forbidden("Only superadmins change the state of the installation.")

@@ -34,7 +34,7 @@ class TasksApi:
 
     @route("GET", "/events/background-task", kind="stream", query=TaskEventsQuery)
     async def task_events(self, call: Call[Nothing, TaskEventsQuery]) -> web.StreamResponse:
-        """Progress and end of a background task; then ``server_close``."""
+        """Stream the progress and the end of a background task; then ``server_close``."""
         text = either(call.query.task_id, call.query.camel, "task_id", "taskId")
         if text is None:
             raise refuse({"task_id": "required"})

@@ -15,12 +15,12 @@ class MemoryTaskStore:
 
     def __init__(self) -> None:
         self._tasks: dict[TaskId, Task] = {}
-        self._cancelled: set[TaskId] = set()
+        self._cancel_requested: set[TaskId] = set()
 
     async def add_task(self, task: Task) -> None:
-        busy = await self.open_task(task.subject) if task.subject else None
-        if busy is not None:
-            raise busy_with(busy.subject, busy.id)
+        existing = await self.open_task(task.subject) if task.subject else None
+        if existing is not None:
+            raise busy_with(existing.subject, existing.id)
         self._tasks[task.id] = task
 
     async def put_task(self, task: Task) -> None:
@@ -32,11 +32,11 @@ class MemoryTaskStore:
     async def open_task(self, subject: str) -> Task | None:
         return next((t for t in self._tasks.values() if t.subject == subject and not t.status.is_final), None)
 
-    async def ask_to_cancel(self, task_id: TaskId) -> None:
-        self._cancelled.add(task_id)
+    async def request_cancel(self, task_id: TaskId) -> None:
+        self._cancel_requested.add(task_id)
 
-    async def asked_to_cancel(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
-        return self._cancelled & set(task_ids)
+    async def cancel_requested(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
+        return self._cancel_requested & set(task_ids)
 
     async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
         unfinished = [t for t in self._tasks.values() if not t.status.is_final and t.manager not in but]

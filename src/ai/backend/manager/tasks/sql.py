@@ -50,11 +50,11 @@ class SqlTaskStore:
         row = await self._db.run_read(lambda s: s.execute(query).first())
         return Task(**row._mapping) if row is not None else None
 
-    async def ask_to_cancel(self, task_id: TaskId) -> None:
+    async def request_cancel(self, task_id: TaskId) -> None:
         query = update(tables.tasks).where(tables.tasks.c.id == task_id).values(is_unwanted=True)
         await self._db.run_write(lambda s: s.execute(query))
 
-    async def asked_to_cancel(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
+    async def cancel_requested(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
         query = select(tables.tasks.c.id).where(tables.tasks.c.id.in_(task_ids), tables.tasks.c.is_unwanted)
         return await self._db.run_read(lambda s: [TaskId(i) for i in s.execute(query).scalars()])
 

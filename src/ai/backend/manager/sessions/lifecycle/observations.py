@@ -32,9 +32,9 @@ from ai.backend.manager.sessions.writer import SessionWriter
 
 log = logging.getLogger(__name__)
 
-_TRIES = 20
+_MAX_TRIES = 20
 _STAT_LOADS = 512
-"""Kernels of one report of statistics whose sessions are looked up; the next report has the others."""
+"""Maximum number of kernels of one report whose sessions are looked up; the next report has the others."""
 
 
 def _as_kernel_id(text: str) -> KernelId | None:
@@ -78,10 +78,9 @@ class ObservationService:
     # ---- observations ----
 
     async def observe(self, report: ObservationReport) -> int:
-        """Apply in order and return the highest ``seq`` that is durably applied.
+        """Applies observations in order and returns the highest ``seq`` that is durably applied.
 
-        Repeated ones are skipped; those of kernels that are not (or not any more) on this agent are acknowledged
-        and void.
+        Repeated ones are skipped; those of kernels that are not on this agent are acknowledged and ignored.
         """
         agent, epoch = AgentId(report.agent_id), report.epoch
         self._registry.record_contact(agent)
@@ -91,19 +90,19 @@ class ObservationService:
             if not fresh:
                 return done
             ack = ObservationAck(agent_id=agent, epoch=epoch, seq=fresh[-1].seq)
-            await self._keep_logs(fresh)  # first: whoever sees the end may ask for the log at once
+            await self._store_logs(fresh)  # first: clients may request the log as soon as they see the end
             await self._apply(agent, fresh, ack)
             self._acked[agent] = (epoch, ack.seq)
             return ack.seq
 
     async def _highest(self, agent: AgentId, epoch: int) -> int:
-        known = self._acked.get(agent)
-        if known is not None and known[0] == epoch and not self._is_shared:
-            return known[1]
+        acked = self._acked.get(agent)
+        if acked is not None and acked[0] == epoch and not self._is_shared:
+            return acked[1]
         return await self._sessions.acked(agent, epoch)
 
     async def _apply(self, agent: AgentId, fresh: Sequence[KernelObservation], ack: ObservationAck) -> None:
-        for attempt in range(_TRIES):
+        for attempt in range(_MAX_TRIES):
             sessions = await self._sessions_of(fresh, reload=attempt > 0)
             changes = self._decide(agent, fresh, sessions)
             ends = any(c.new.status.is_final for c in changes)
@@ -116,19 +115,19 @@ class ObservationService:
         raise StaleVersion("the observed sessions change too fast")
 
     async def _sessions_of(self, fresh: Sequence[KernelObservation], *, reload: bool) -> dict[KernelId, Session]:
-        wanted = {k for o in fresh if (k := _as_kernel_id(o.kernel_id)) is not None}
-        found: dict[KernelId, Session] = {}
-        if not reload and not self._is_shared:  # a copy that others made stale would make an observation mean nothing
-            for kernel_id in wanted:
+        kernel_ids = {k for o in fresh if (k := _as_kernel_id(o.kernel_id)) is not None}
+        sessions: dict[KernelId, Session] = {}
+        if not reload and not self._is_shared:  # with several managers, cached copies may be stale
+            for kernel_id in kernel_ids:
                 session = self._writer.recent_of_kernel(kernel_id)
                 if session is not None:
-                    found[kernel_id] = session
-        missing = wanted - found.keys()
+                    sessions[kernel_id] = session
+        missing = kernel_ids - sessions.keys()
         if missing:
             loaded = await self._sessions.of_kernels(missing)
             self._writer.note(loaded)
-            found.update((k.id, s) for s in loaded for k in s.kernels if k.id in missing)
-        return found
+            sessions.update((k.id, s) for s in loaded for k in s.kernels if k.id in missing)
+        return sessions
 
     def _decide(
         self, agent: AgentId, fresh: Sequence[KernelObservation], sessions: Mapping[KernelId, Session]
@@ -154,9 +153,9 @@ class ObservationService:
         if kernel is None or kernel.agent != agent or kernel.attempt != seen.attempt:
             return None
         detailed = _with_details(session, kernel, seen)
-        told: tuple[EventDraft, ...] = ()
+        health_events: tuple[EventDraft, ...] = ()
         if seen.unhealthy_devices is not None:
-            detailed, told = note_health(detailed, kernel_id, seen.unhealthy_devices)
+            detailed, health_events = note_health(detailed, kernel_id, seen.unhealthy_devices)
         event = KernelObserved(
             kernel_id=kernel_id,
             attempt=seen.attempt,
@@ -167,34 +166,34 @@ class ObservationService:
         )
         change = advance(detailed, event, now=now)
         if change is None:
-            return Change(old=session, new=detailed, events=told) if detailed != session else None
-        whole = replace(change, old=session, events=(*change.events, *told))
+            return Change(old=session, new=detailed, events=health_events) if detailed != session else None
+        whole = replace(change, old=session, events=(*change.events, *health_events))
         return deferred(whole, seen.retry_after_s, now)
 
-    async def _keep_logs(self, fresh: Sequence[KernelObservation]) -> None:
+    async def _store_logs(self, fresh: Sequence[KernelObservation]) -> None:
         for observation in fresh:
             kernel_id = _as_kernel_id(observation.kernel_id)
             if observation.log_tail and kernel_id is not None:
                 try:
                     await self._sessions.put_log(kernel_id, observation.log_tail[-self._log_tail_bytes :])
-                except Exception:  # the log of a kernel is worth less than the agent's observations
-                    log.exception("could not keep the log of kernel %s", kernel_id)
+                except Exception:  # a failure to store a log must not delay observations
+                    log.exception("could not store the log of kernel %s", kernel_id)
 
     # ---- statistics ----
 
     async def report_stats(self, report: StatReport) -> None:
-        """Keep the newest statistics in memory. An agent speaks only for kernels that are on it."""
+        """Holds the latest statistics in memory; those of kernels that are not on the agent are ignored."""
         agent = AgentId(report.agent_id)
         named = {text: kernel_id for text in report.kernels if (kernel_id := _as_kernel_id(text)) is not None}
         unknown = [k for k in named.values() if not self._writer.is_on(k, agent)]
-        if unknown:  # this process has just started, or forgot them for others, or another manager placed them
+        if unknown:  # not cached: this process has just started, evicted them, or another manager placed them
             self._writer.note(await self._sessions.of_kernels(unknown[:_STAT_LOADS]))
-        mine = {text: kernel_id for text, kernel_id in named.items() if self._writer.is_on(kernel_id, agent)}
-        self._stats.put(report, mine)
+        own = {text: kernel_id for text, kernel_id in named.items() if self._writer.is_on(kernel_id, agent)}
+        self._stats.put(report, own)
 
 
 def _troubles(seen: KernelObservation) -> dict[str, dict[str, Any]]:
-    """By plugin and method, the newest news of each."""
+    """Returns the latest trouble of each hook, by plugin and method."""
     return {
         f"{t.plugin}.{t.method}"[:200]: {"state": t.state, "message": t.message[:500], "since": t.since}
         for t in seen.hook_troubles[:100]
@@ -202,25 +201,25 @@ def _troubles(seen: KernelObservation) -> dict[str, dict[str, Any]]:
 
 
 def _with_details(session: Session, kernel: Kernel, seen: KernelObservation) -> Session:
-    """The session with what the observation tells besides the status."""
-    told: dict[str, Any] = {}
+    """Returns the session with the details of the observation besides the status."""
+    details: dict[str, Any] = {}
     if seen.workload_id is not None:
-        told["container_id"] = seen.workload_id
+        details["container_id"] = seen.workload_id
     if seen.devices is not None:
-        told["devices"] = seen.devices
+        details["devices"] = seen.devices
     if seen.attached_devices is not None:
-        told["attached_devices"] = seen.attached_devices
+        details["attached_devices"] = seen.attached_devices
     if seen.service_ports is not None:
-        told["service_ports"] = tuple(seen.service_ports)
+        details["service_ports"] = tuple(seen.service_ports)
     if seen.last_stat is not None:
-        told["last_stat"] = seen.last_stat
+        details["last_stat"] = seen.last_stat
     data = dict(kernel.status_data)
     if seen.message:
         data["message"] = seen.message[:2000]
     if seen.hook_troubles:
         data["hooks"] = {**data.get("hooks", {}), **_troubles(seen)}
-    told["status_data"] = data
-    changed = {name: value for name, value in told.items() if getattr(kernel, name) != value}
+    details["status_data"] = data
+    changed = {name: value for name, value in details.items() if getattr(kernel, name) != value}
     if not changed:
         return session
     after = replace(kernel, **changed)
