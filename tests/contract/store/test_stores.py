@@ -453,8 +453,8 @@ class StoreContract:
     async def test_the_oldest_answers_go_first(
         self, stores: Stores, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
     ) -> None:
-        for module in ("db", "memory"):
-            monkeypatch.setattr(f"ai.backend.manager.adapters.{module}.answer_store.{limit}", value)
+        for module in ("sql", "memory"):
+            monkeypatch.setattr(f"ai.backend.manager.idempotency.{module}.{limit}", value)
         since = NOW - timedelta(hours=1)
         for i in range(6):
             for key in (KEY, "AKIAOTHER"):
