@@ -152,7 +152,7 @@ async def test_what_does_not_fit_now_waits_with_a_reason_and_can_be_cancelled(
 
 async def test_an_agent_cannot_have_the_address_of_another(cluster: Cluster, agent: FakeAgent) -> None:
     """It would be sent what is for the other one. When that one is lost, the place is free."""
-    agents = cluster.manager.reports._agents
+    agents = cluster.manager._stores.agents
     liar = FakeAgent(agent_id="agent-2")
     claim = OverlayReport(address=agent.address)
     reports = cluster.manager.reports

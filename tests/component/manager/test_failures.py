@@ -274,5 +274,5 @@ async def test_agents_of_unknown_resource_groups_are_refused(cluster: Cluster) -
     assert (await cluster.manager._stores.agents.agents()) == []
     agent = await cluster.join(FakeAgent())
     assert [a.status for a in await cluster.manager._stores.agents.agents()] == [AgentStatus.ALIVE]
-    assert {s.slot_name for s in cluster.manager.services.cluster.slot_types()} == {"cpu", "mem", "mock.device"}
+    assert {s.slot_name for s in cluster.manager.services.resources.slot_types()} == {"cpu", "mem", "mock.device"}
     await agent.close()

@@ -193,11 +193,11 @@ async def test_transfers_are_bounded(cluster: Cluster, agent: FakeAgent) -> None
 
 async def test_presets_tell_what_fits_now(cluster: Cluster, agent: FakeAgent) -> None:
     for name, cpu in (("small", "1"), ("huge", "64")):
-        await cluster.manager._stores.agents.put_preset(
+        await cluster.manager._stores.presets.put_preset(
             ResourcePreset(name=name, resource_slots=ResourceSlot.parse({"cpu": cpu}))
         )
     await cluster.manager.services.sessions.create(cluster.user, CreateSession(image="python", resources={"cpu": 2}))
-    check = await cluster.manager.services.cluster.check_presets(cluster.user)
+    check = await cluster.manager.services.resources.check_presets(cluster.user)
     assert {preset.name: fits for preset, fits in check.presets} == {"small": True, "huge": False}
     assert check.keypair_using["cpu"] == 2
     assert check.keypair_limits["cpu"].is_infinite()

@@ -32,7 +32,7 @@ async def test_a_session_lives_and_ends(cluster: Cluster, agent: FakeAgent) -> N
     assert end.session.status is SessionStatus.TERMINATED
     assert end.stats["cpu_used"]["current"] == "12"
     assert (await cluster.manager.audit()).is_clean
-    seen = await services.cluster.agent(cluster.admin, "agent-1")
+    seen = await services.agents.agent(cluster.admin, "agent-1")
     assert not seen.occupied_slots.nonzero()
     assert await services.execution.logs(cluster.user, str(session.id)) == "hello\n"
 

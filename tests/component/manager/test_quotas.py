@@ -43,17 +43,17 @@ async def test_quotas_hold_over_resource_groups(cluster: Cluster, agent: FakeAge
         await identities.change_group(group.id, total_resource_slots=limit)
     else:
         await identities.change_domain("default", total_resource_slots=limit)
-    await cluster.manager._stores.agents.put_preset(
+    await cluster.manager._stores.presets.put_preset(
         ResourcePreset(name="small", resource_slots=ResourceSlot.parse({"cpu": "1"}))
     )
-    await cluster.manager._stores.agents.put_preset(
+    await cluster.manager._stores.presets.put_preset(
         ResourcePreset(name="large", resource_slots=ResourceSlot.parse({"cpu": "2"}))
     )
     first = await settled(cluster, await enqueue(cluster, "first"))
     second = await settled(cluster, await enqueue(cluster, "second"))
     assert (first.status, second.status) == (SessionStatus.RUNNING, SessionStatus.PENDING)
     assert "3" in second.status_data["scheduler"]["message"], second.status_data
-    told = await cluster.manager.services.cluster.check_presets(cluster.user, group="default")
+    told = await cluster.manager.services.resources.check_presets(cluster.user, group="default")
     remaining = {
         "keypair": told.keypair_remaining,
         "group": told.group_remaining,

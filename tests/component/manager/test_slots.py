@@ -61,7 +61,7 @@ def request(**resources: Any) -> CreateSession:
 
 
 def known(cluster: Cluster) -> dict[str, str]:
-    return {s.slot_name: s.slot_type.value for s in cluster.manager.services.cluster.slot_types()}
+    return {s.slot_name: s.slot_type.value for s in cluster.manager.services.resources.slot_types()}
 
 
 async def test_slots_accumulate_and_outlive_their_agents_and_the_manager(cluster: Cluster, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_slots_accumulate_and_outlive_their_agents_and_the_manager(cluster
     await cluster.leave(first)
     assert known(cluster) == everything
     manager, database = await start_manager(tmp_path / "manager.db", MemoryLink(), SETTINGS)
-    assert {s.slot_name: s.slot_type.value for s in manager.services.cluster.slot_types()} == everything
+    assert {s.slot_name: s.slot_type.value for s in manager.services.resources.slot_types()} == everything
     await manager.stop()
     await database.close()
 
@@ -86,7 +86,7 @@ async def test_a_slot_in_use_keeps_its_type_and_the_agent_is_told_of(cluster: Cl
     await cluster.join(first)
     await cluster.join(liar)
     assert known(cluster)["cuda.shares"] == "count"
-    agent = await cluster.manager.services.cluster.agent(cluster.admin, "a-2")
+    agent = await cluster.manager.services.agents.agent(cluster.admin, "a-2")
     assert agent.available_slots.to_json() == BASE, "its other slots are as good as any"
     reason = agent.compute_plugins["cuda"]["reason"]
     assert reason == "cuda.shares is of type bytes here, but agent a-1 uses it as count"
@@ -125,7 +125,7 @@ async def test_the_newest_display_wins_and_one_that_cannot_be_read_is_none(clust
         return {"slot_name": "cuda.device", "slot_type": "count", "human_readable_name": name, "number_round_length": 1}
 
     def name() -> str:
-        told = {str(s.slot_name): s.metadata for s in cluster.manager.services.cluster.slot_types()}
+        told = {str(s.slot_name): s.metadata for s in cluster.manager.services.resources.slot_types()}
         return str(told["cuda.device"]["human_readable_name"])
 
     first, second = Machine("a-1", cuda_device="2"), Machine("a-2", cuda_device="1")

@@ -215,7 +215,7 @@ async def test_namespaces_that_cannot_be_read_leave_exact_comparison(cluster: Cl
 async def test_the_list_of_what_there_is(cluster: Cluster, old: GpuAgent, new: GpuAgent) -> None:
     new.unhealthy = {"gpu-0"}
     await new.beat()
-    found = await cluster.manager.services.cluster.variants(cluster.user)
+    found = await cluster.manager.services.resources.variants(cluster.user)
     assert [(str(v.property), v.match_mode.value, v.device_names, dict(v.devices)) for v in found] == [
         ("cuda::model::A100", "exact", ("cuda",), {"default": 2}),
         ("cuda::model::H100", "exact", ("cuda",), {"default": 1}),
@@ -223,4 +223,4 @@ async def test_the_list_of_what_there_is(cluster: Cluster, old: GpuAgent, new: G
         ("nvidia::compute_capability::9.0", "minimum", ("cuda",), {"default": 1}),
     ]
     with pytest.raises(NotFound):
-        await cluster.manager.services.cluster.variants(cluster.user, "elsewhere")
+        await cluster.manager.services.resources.variants(cluster.user, "elsewhere")

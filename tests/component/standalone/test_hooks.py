@@ -57,7 +57,7 @@ class Cluster:
 
     async def create(self, slot: str, size: int = 1) -> Session:
         async with asyncio.timeout(30):
-            while len(self.manager.reports.registered) < len(self._agents):  # noqa: ASYNC110  # a book has no event
+            while len(self.manager.registry.registered) < len(self._agents):  # noqa: ASYNC110  # a book has no event
                 await asyncio.sleep(0.02)
         request = CreateSession(
             image="python", resources={"cpu": "1", "mem": "1", slot: "1"}, enqueue_only=True, cluster_size=size

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 from uuid import uuid4
 
 import pytest
@@ -13,29 +12,35 @@ import pytest
 from ai.backend.common.errors import Conflict
 from ai.backend.common.ids import TaskId, UserId
 from ai.backend.infra.database import Database
+from ai.backend.manager.logs.memory import MemoryAuditStore
 from ai.backend.manager.logs.model import AuditRecord
+from ai.backend.manager.logs.sql import SqlAuditStore
 from ai.backend.manager.logs.store import AuditStore
-from ai.backend.manager.tasks.memory import MemoryJournalStore
+from ai.backend.manager.tasks.memory import MemoryTaskStore
 from ai.backend.manager.tasks.model import Task, TaskStatus
-from ai.backend.manager.tasks.sql import SqlJournalStore
+from ai.backend.manager.tasks.sql import SqlTaskStore
 from ai.backend.manager.tasks.store import TaskStore
 from tests.contract.store.builders import NOW
 from tests.support.migrated import migrated
 from tests.support.postgres import emptied, migrated_template, shared_server
 
 
-class Journal(TaskStore, AuditStore, Protocol):
-    """Both."""
+@dataclass(frozen=True)
+class Stores:
+    """The two stores, over one database."""
+
+    tasks: TaskStore
+    audit: AuditStore
 
 
 @pytest.fixture(params=["memory", "sqlite", pytest.param("postgres", marks=pytest.mark.needs("postgres"))])
-async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Journal]:
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
     if request.param == "memory":
-        yield MemoryJournalStore()
+        yield Stores(MemoryTaskStore(), MemoryAuditStore())
         return
     url = f"sqlite+aiosqlite:///{migrated(tmp_path / 'manager.db')}" if request.param == "sqlite" else _postgres()
     database = Database(url)
-    yield SqlJournalStore(database)
+    yield Stores(SqlTaskStore(database), SqlAuditStore(database))
     await database.close()
 
 
@@ -44,7 +49,8 @@ def _postgres() -> str:
     return server.url(emptied(server, migrated_template()))
 
 
-async def test_tasks_and_the_audit_trail(journal: Journal) -> None:
+async def test_tasks_and_the_audit_trail(stores: Stores) -> None:
+    tasks = stores.tasks
     task = Task(
         id=TaskId(uuid4()),
         name="rescan",
@@ -54,25 +60,25 @@ async def test_tasks_and_the_audit_trail(journal: Journal) -> None:
         updated_at=NOW,
         subject="images",
     )
-    await journal.add_task(task)
+    await tasks.add_task(task)
     another = replace(task, id=TaskId(uuid4()))
     with pytest.raises(Conflict) as busy:
-        await journal.add_task(another)
+        await tasks.add_task(another)
     assert busy.value.data["task"] == str(task.id)
     for _ in range(2):
-        await journal.add_task(replace(task, id=TaskId(uuid4()), subject="", status=TaskStatus.DONE))
+        await tasks.add_task(replace(task, id=TaskId(uuid4()), subject="", status=TaskStatus.DONE))
     moved = replace(task, status=TaskStatus.UPDATED, current_progress=1, total_progress=2, message="half")
-    await journal.put_task(moved)
-    assert await journal.task(task.id) == moved
-    assert await journal.open_task("images") == moved
-    assert list(await journal.asked_to_cancel([task.id, another.id])) == []
-    await journal.ask_to_cancel(task.id)
-    await journal.put_task(moved)
-    assert list(await journal.asked_to_cancel([task.id, another.id])) == [task.id]
-    assert await journal.fail_open_tasks(at=NOW, message="gone") == 1
-    assert await journal.fail_open_tasks(at=NOW, message="gone") == 0
-    assert await journal.open_task("images") is None
-    await journal.add_task(another)
+    await tasks.put_task(moved)
+    assert await tasks.task(task.id) == moved
+    assert await tasks.open_task("images") == moved
+    assert list(await tasks.cancel_requested([task.id, another.id])) == []
+    await tasks.request_cancel(task.id)
+    await tasks.put_task(moved)
+    assert list(await tasks.cancel_requested([task.id, another.id])) == [task.id]
+    assert await tasks.fail_open_tasks(at=NOW, message="gone") == 1
+    assert await tasks.fail_open_tasks(at=NOW, message="gone") == 0
+    assert await tasks.open_task("images") is None
+    await tasks.add_task(another)
     records = [
         AuditRecord(
             at=NOW,
@@ -87,5 +93,5 @@ async def test_tasks_and_the_audit_trail(journal: Journal) -> None:
         )
         for i in range(3)
     ]
-    await journal.append(records)
-    assert await journal.recent(2) == [records[2], records[1]]
+    await stores.audit.append(records)
+    assert await stores.audit.recent(2) == [records[2], records[1]]

@@ -41,13 +41,15 @@ from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.identity.memory import MemoryIdentityStore
 from ai.backend.manager.identity.model import Domain, Group, GroupRef, Keypair, ResourcePolicy, StoragePolicy, User
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
+from ai.backend.manager.logs.memory import MemoryAuditStore
 from ai.backend.manager.query.model import Condition, Junction, ListQuery, OrderBy
 from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resources.memory import MemoryPresetStore
 from ai.backend.manager.resources.model import ResourcePreset
 from ai.backend.manager.sessions.changes import Change, ObservationAck
 from ai.backend.manager.sessions.memory import Memory, MemorySessionStore
 from ai.backend.manager.sessions.model import OwnerLimits, SessionQuery
-from ai.backend.manager.tasks.memory import MemoryJournalStore
+from ai.backend.manager.tasks.memory import MemoryTaskStore
 from tests.contract.store.builders import (
     AGENT,
     KEY,
@@ -497,9 +499,9 @@ class StoreContract:
         await stores.agents.add_slot_types([cpu, replace(mem, display={"unit": "MiB"})])
         assert await stores.agents.slot_types() == [cpu, replace(mem, display={"unit": "MiB"})]
         preset = ResourcePreset(name="small", resource_slots=SLOTS, shared_memory=1024)
-        await stores.agents.put_preset(preset)
-        await stores.agents.put_preset(preset)
-        assert await stores.agents.presets() == [preset]
+        await stores.presets.put_preset(preset)
+        await stores.presets.put_preset(preset)
+        assert await stores.presets.presets() == [preset]
 
     # ---- identities ----
 
@@ -768,11 +770,12 @@ class TestPostgres(StoreContract):
 class TestMemory(StoreContract):
     @pytest.fixture
     def stores(self) -> Stores:
-        memory, journal = Memory(), MemoryJournalStore()
+        memory = Memory()
         return Stores(
             sessions=MemorySessionStore(memory),
-            agents=MemoryAgentStore(memory),
+            agents=MemoryAgentStore(memory.agents),
             identities=MemoryIdentityStore(),
-            tasks=journal,
-            audit=journal,
+            tasks=MemoryTaskStore(),
+            audit=MemoryAuditStore(),
+            presets=MemoryPresetStore(),
         )

@@ -94,7 +94,7 @@ class ManagerDaemon:
 
     async def _readiness(self) -> Mapping[str, bool]:
         # One that is only connected has not said what it has: whoever asked for its devices would hear of none.
-        return {"agents": bool(self._endpoint.agents.keys() & set(self.manager.reports.registered))}
+        return {"agents": bool(self._endpoint.agents.keys() & set(self.manager.registry.registered))}
 
     async def stop(self) -> None:
         """Stops serving and the loops; sessions go on. Safe after a failed start."""

@@ -217,14 +217,14 @@ async def test_a_call_that_was_cut_off(served: Served) -> None:
     first = await served.send(how="ok")
     row = client_tokens._rows[ACCESS, "t"]
     since = START - timedelta(hours=1)
-    await client_tokens.begin(ACCESS, "cut", row.known.fingerprint, call_id=uuid4(), now=START, since=since)
+    await client_tokens.begin(ACCESS, "cut", row.call.fingerprint, call_id=uuid4(), now=START, since=since)
     cut = await served.send(token="cut")
     assert (cut.status, cut.problem) == (409, "outcome-unknown")
     assert first.status == 202
     assert served.api.done == ["a"]
 
     await served.send("/jobs/a/again", json=None, token="u")
-    known, call_id = client_tokens._rows[ACCESS, "u"].known.fingerprint, uuid4()
+    known, call_id = client_tokens._rows[ACCESS, "u"].call.fingerprint, uuid4()
     await client_tokens.begin(ACCESS, "cut2", known, call_id=call_id, now=START, since=since)
     replies = [await served.send("/jobs/a/again", json=None, token="cut2") for _ in range(2)]
     assert [r.json() for r in replies] == [{"n": 3, "id": str(call_id)}] * 2

@@ -275,7 +275,7 @@ async def test_agents_are_excluded_and_included(api: Api) -> None:
     path = "/manager/scheduler/operation"
     assert (await api.user.request("POST", path, json=operation("exclude-agents", "agent-1"))).status == 403
     assert (await api.admin.request("POST", path, json=operation("exclude-agents", "agent-1", "none"))).status == 404
-    agents = api.cluster.manager.services.cluster
+    agents = api.cluster.manager.services.agents
     assert (await agents.agent(api.cluster.admin, "agent-1")).schedulable
     assert (await api.admin.request("POST", path, json=operation("exclude-agents", "agent-1"))).status == 204
     assert not (await agents.agent(api.cluster.admin, "agent-1")).schedulable

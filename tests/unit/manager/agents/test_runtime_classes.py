@@ -1,4 +1,4 @@
-"""Which agents take a session of a runtime class, what it costs, and why it is refused."""
+"""Matching of agents and runtime classes: overheads and refusals."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def slots(**amounts: str) -> ResourceSlot:
     return ResourceSlot.parse({name.replace("_", "."): amount for name, amount in amounts.items()})
 
 
-def test_the_most_that_it_costs_is_what_it_costs() -> None:
-    dear = RuntimeClassReport(name="kata", overhead={"mem": str(200 * MIB), "cpu": "0.5"})
-    taking, cost = with_class(
-        [agent("a", vm()), agent("b", dear), agent("c")], "kata", [slots(cpu="1")], "default", DeviceReader()
+def test_the_largest_overhead_counts() -> None:
+    expensive = RuntimeClassReport(name="kata", overhead={"mem": str(200 * MIB), "cpu": "0.5"})
+    accepting, overhead = with_class(
+        [agent("a", vm()), agent("b", expensive), agent("c")], "kata", [slots(cpu="1")], "default", DeviceReader()
     )
-    assert [one.id for one in taking] == ["a", "b"]
-    assert cost == slots(mem="200m", cpu="0.5")
+    assert [a.id for a in accepting] == ["a", "b"]
+    assert overhead == slots(mem="200m", cpu="0.5")
 
 
 @pytest.mark.parametrize(
-    ("asked", "why"),
+    ("requested", "reason"),
     [
         ({"cuda_shares": "0.5"}, "whole devices only, and 0.5 of cuda.shares is a part of one"),
         ({"cuda_shares": "1.5"}, "whole devices only"),
@@ -65,24 +65,24 @@ def test_the_most_that_it_costs_is_what_it_costs() -> None:
         ({"cuda_shares": "1", "tpu_device": "1"}, "1 device at most"),
     ],
 )
-def test_a_machine_takes_one_whole_device(asked: dict[str, str], why: str) -> None:
-    with pytest.raises(InvalidInput, match=why):
-        with_class([agent("a", vm())], "kata", [slots(cpu="1", **asked)], "default", DeviceReader())
+def test_a_machine_takes_one_whole_device(requested: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        with_class([agent("a", vm())], "kata", [slots(cpu="1", **requested)], "default", DeviceReader())
 
 
 def test_a_class_elsewhere_may_take_more() -> None:
     free = RuntimeClassReport(name="kata")
-    taking, cost = with_class(
+    accepting, overhead = with_class(
         [agent("a", vm()), agent("b", free)], "kata", [slots(cuda_shares="2")], "default", DeviceReader()
     )
-    assert ([one.id for one in taking], cost) == (["b"], ResourceSlot())
+    assert ([a.id for a in accepting], overhead) == (["b"], ResourceSlot())
     assert (
         len(with_class([agent("a", vm())], "kata", [slots(cuda_shares="1"), slots(cpu="1")], "g", DeviceReader())[0])
         == 1
     )
 
 
-def test_an_unknown_class_names_those_that_there_are() -> None:
+def test_the_refusal_of_an_unknown_class_lists_the_available_ones() -> None:
     with pytest.raises(UnsupportedResource, match="'gvisor'; there are kata, runc") as refused:
         with_class(
             [agent("a", vm()), agent("b", RuntimeClassReport(name="runc"))], "gvisor", [], "default", DeviceReader()
@@ -100,7 +100,7 @@ def test_networks_are_asked_for_by_clusters_of_one_node() -> None:
         with_networks([without], "default", frozenset({NETWORKS}))
 
 
-def test_users_are_told_little_of_what_agents_say_of_themselves() -> None:
+def test_reasons_of_agents_are_shortened_for_users() -> None:
     talkative = [agent(f"agent-{i}", overlay=OverlayReport(why_not="x" * 100_000)) for i in range(50)]
     with pytest.raises(BackendError, match=r"\(and 47 more\)") as refused:
         with_networks(talkative, "default", needs_of(2, ClusterMode.MULTI_NODE, ""))
@@ -108,10 +108,10 @@ def test_users_are_told_little_of_what_agents_say_of_themselves() -> None:
     assert len(refused.value.message) < 1_000
 
 
-@pytest.mark.parametrize(("wanted", "place"), [("kata", "b"), ("runc", "a"), ("gvisor", None)])
-def test_the_scheduler_goes_where_the_class_is(wanted: str, place: str | None) -> None:
+@pytest.mark.parametrize(("runtime_class", "agent_id"), [("kata", "b"), ("runc", "a"), ("gvisor", None)])
+def test_the_scheduler_goes_where_the_class_is(runtime_class: str, agent_id: str | None) -> None:
     agents = [agent(n, RuntimeClassReport(name=c)) for n, c in (("a", "runc"), ("b", "kata"))]
-    session = make_session(starts_at=None, dependencies=(), designated_agents=(), runtime_class=wanted)
+    session = make_session(starts_at=None, dependencies=(), designated_agents=(), runtime_class=runtime_class)
     session = replace(session, kernels=tuple(replace(k, requested_slots=slots(cpu="1")) for k in session.kernels))
     plan = decide(
         build_snapshot("default", agents, [], [session], {}, {}, DeviceReader()),
@@ -119,8 +119,8 @@ def test_the_scheduler_goes_where_the_class_is(wanted: str, place: str | None) -
         now=NOW,
         rng=random.Random(1),
     )
-    if place is None:
+    if agent_id is None:
         assert [skip.reason for skip in plan.skips] == ["no-matching-agent"]
         assert "no agent has runtime class gvisor" in plan.skips[0].message
     else:
-        assert {k.agent_id for p in plan.placements for k in p.kernels} == {place}
+        assert {k.agent_id for p in plan.placements for k in p.kernels} == {agent_id}

@@ -1,4 +1,4 @@
-"""A leader whose renewals hang; what the lease itself does is tested with the stores."""
+"""A leader whose renewals hang. The leases themselves are tested with the stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TTL_S = 0.05
 
 
 class _Leases:
-    """Gives the lease; from then on it does not answer until it is told to."""
+    """Grants the lease once and then blocks until ``answers`` is set."""
 
     def __init__(self) -> None:
         self.answers = asyncio.Event()
@@ -39,24 +39,24 @@ class _Leases:
 
 async def test_a_renewal_that_hangs_does_not_outlive_the_lease() -> None:
     clock, leases = SystemClock(), _Leases()
-    story: list[tuple[str, float]] = []
-    told = asyncio.Event()
+    calls: list[tuple[str, float]] = []
+    ended = asyncio.Event()
 
     async def begin() -> None:
-        story.append(("begin", clock.monotonic()))
+        calls.append(("begin", clock.monotonic()))
 
     async def end() -> None:
-        story.append(("end", clock.monotonic()))
-        told.set()
+        calls.append(("end", clock.monotonic()))
+        ended.set()
 
     leadership = Leadership(leases, clock, holder="me", ttl_s=TTL_S, begin=begin, end=end)
     running = asyncio.create_task(leadership.run())
     async with asyncio.timeout(30):
-        await told.wait()
+        await ended.wait()
         assert not leadership.leads
-        told.clear()
-        leases.answers.set()  # and it goes on from there
-        await told.wait()
+        ended.clear()
+        leases.answers.set()  # the next acquisition succeeds
+        await ended.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    assert [what for what, _ in story] == ["begin", "end", "begin", "end"]
+    assert [name for name, _ in calls] == ["begin", "end", "begin", "end"]

@@ -253,7 +253,7 @@ def test_who_is_chosen_and_what_is_told_to_those_who_cannot_have_one() -> None:
     everybody = [able, plain, unable, silent]
     assert with_networks(everybody, "default", needs_of(2, multi, "")) == [able, plain]
     assert with_networks(everybody, "default", needs_of(2, multi, "", encrypted=True)) == [able]
-    with pytest.raises(UnsupportedResource, match="agent-3: no vxlan; agent-4: it does not say where") as told:
+    with pytest.raises(UnsupportedResource, match="agent-3: no vxlan; agent-4: it does not report an address") as told:
         with_networks([unable, silent], "default", needs_of(2, multi, ""))
     assert told.value.data["clusterMode"] == "not possible here"
     with pytest.raises(UnsupportedResource, match="an encrypted network over several nodes: agent-2: no ESP"):

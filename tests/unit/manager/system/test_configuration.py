@@ -1,4 +1,4 @@
-"""The shared configuration as administrators see it."""
+"""Reading and changing the shared configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of what was used, kernel by kernel."""
+"""Usage reports: sums, bounds of metrics, limits of concurrent reports."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def kernel(begin: datetime, end: datetime | None, **changes: Any) -> UsedKernel:
     return UsedKernel(**{**values, **changes})
 
 
-def test_a_group_is_told_what_was_held_within_the_period_only() -> None:
+def test_a_report_counts_only_what_was_held_within_the_period() -> None:
     query = UsageQuery(start=NOW - 10 * DAY, end=NOW)
     usage = GroupUsage(group_id=GroupId(UUID(int=2)), group_name="g", domain_name=DomainName("default"))
     usage.add(kernel(NOW - 20 * DAY, NOW - 9 * DAY), query, NOW, is_listed=True)
@@ -81,7 +81,7 @@ def test_a_group_is_told_what_was_held_within_the_period_only() -> None:
 
 @pytest.mark.timeout(60)  # as an integer, one of them took seconds
 @pytest.mark.parametrize(
-    ("told", "value"),
+    ("text", "value"),
     [
         ("9223372036854775807", 2**63 - 1),
         ("9223372036854775808", 0),
@@ -97,26 +97,26 @@ def test_a_group_is_told_what_was_held_within_the_period_only() -> None:
         (["1"], 0),
     ],
 )
-def test_what_no_counter_holds_is_not_added_up(told: Any, value: int) -> None:
-    stat = {name: {"current": told, "stats.max": told} for name in ("cpu_used", "mem", "io_read", "io_write")}
-    one = kernel(NOW - DAY, None, last_stat=stat)
-    assert [one.metric("mem", "stats.max"), one.metric("io_read")] == [value, value]
+def test_what_no_counter_holds_is_not_added_up(text: Any, value: int) -> None:
+    stat = {name: {"current": text, "stats.max": text} for name in ("cpu_used", "mem", "io_read", "io_write")}
+    used = kernel(NOW - DAY, None, last_stat=stat)
+    assert [used.metric("mem", "stats.max"), used.metric("io_read")] == [value, value]
     usage = GroupUsage(group_id=GroupId(UUID(int=2)), group_name="g", domain_name=DomainName("default"))
-    usage.add(one, UsageQuery(start=NOW - 10 * DAY, end=NOW), NOW, is_listed=True)
+    usage.add(used, UsageQuery(start=NOW - 10 * DAY, end=NOW), NOW, is_listed=True)
     assert _group(usage)["g_io_read"] == value
     timeline = Timeline(NOW)
-    timeline.add(one)
+    timeline.add(used)
     assert timeline.bins()[-1][1]["io_write"] == value
 
 
 @pytest.mark.timeout(60)
 def test_what_is_next_to_nothing_is_added_up_at_once() -> None:
     stat = {"io_read": {"current": "1E-999999999"}, "io_write": {"current": "0." + 1_000_000 * "1"}}
-    one = kernel(NOW - DAY, None, last_stat=stat)
+    used = kernel(NOW - DAY, None, last_stat=stat)
     usage = GroupUsage(group_id=GroupId(UUID(int=2)), group_name="g", domain_name=DomainName("default"))
-    usage.add(one, UsageQuery(start=NOW - 10 * DAY, end=NOW), NOW, is_listed=True)
-    told = _group(usage)
-    assert (told["g_io_read"], told["g_io_write"], told["c_infos"][0]["io_read"]) == (0, 0, 0)
+    usage.add(used, UsageQuery(start=NOW - 10 * DAY, end=NOW), NOW, is_listed=True)
+    view = _group(usage)
+    assert (view["g_io_read"], view["g_io_write"], view["c_infos"][0]["io_read"]) == (0, 0, 0)
 
 
 def test_a_period_that_a_kernel_did_not_reach_holds_nothing() -> None:
@@ -138,10 +138,10 @@ def test_a_kernel_is_in_the_bins_in_which_it_ran(begin: datetime, end: datetime 
     timeline = Timeline(NOW)
     timeline.add(kernel(begin, end))
     timeline.add(kernel(begin, end, is_main=False, slots=ResourceSlot.parse({"cpu": "1"})))
-    told = timeline.bins()
-    assert len(told) == BINS
-    assert told[0][0] == NOW - 30 * DAY
-    for index, (_, values) in enumerate(told):
+    values_of_bins = timeline.bins()
+    assert len(values_of_bins) == BINS
+    assert values_of_bins[0][0] == NOW - 30 * DAY
+    for index, (_, values) in enumerate(values_of_bins):
         ran = index in bins
         assert values["num_sessions"] == ran, index
         assert values["cpu"] == 3 * ran, index
@@ -150,7 +150,7 @@ def test_a_kernel_is_in_the_bins_in_which_it_ran(begin: datetime, end: datetime 
 
 
 class Busy:
-    """A store that answers when it may, and an identity service without groups."""
+    """A store that blocks until ``go_on`` is set, an identity service without groups, and a clock."""
 
     def __init__(self) -> None:
         self.go_on, self.at_work = asyncio.Event(), 0
@@ -182,7 +182,7 @@ def caller(role: UserRole, user: int) -> Caller:
     )
 
 
-async def test_who_asks_all_the_time_keeps_nobody_else_from_a_report() -> None:
+async def test_a_greedy_user_does_not_keep_others_from_reports() -> None:
     busy: Any = Busy()
     service = UsageService(busy, busy, busy)
     greedy, admins = caller(UserRole.USER, 1), [caller(role, 9) for role in (UserRole.ADMIN, UserRole.MONITOR)]
@@ -198,7 +198,7 @@ async def test_who_asks_all_the_time_keeps_nobody_else_from_a_report() -> None:
     assert busy.at_work == 2
     running.append(asyncio.create_task(service.of_month(admins[0], "202601", None)))
     await asyncio.sleep(0)
-    assert busy.at_work == 3, "administrators have a room of their own"
+    assert busy.at_work == 3, "administrators have a limit of their own"
     with pytest.raises(RateLimitExceeded, match="for you"):
         await service.timeline(admins[1])
     with pytest.raises(Forbidden):

@@ -198,6 +198,13 @@ def _holds_list(annotation: Any) -> bool:
     return any(get_origin(part) is list for part in get_args(annotation))
 
 
+def either(one: str | None, other: str | None, name: str, other_name: str) -> str | None:
+    """Return the value of a field that has two names. Raises InvalidInput if they contradict each other."""
+    if one and other and one != other:
+        raise refuse({other_name: f"contradicts {name}"})
+    return one or other or None
+
+
 def check_json_type(media_type: str) -> None:
     """Accept JSON, and what the published client sends with an empty or JSON body.
 

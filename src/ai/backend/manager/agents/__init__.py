@@ -1,1 +1,1 @@
-"""Agents, their capabilities, devices and slots; watcher."""
+"""Registers agents and manages their devices, slots and watchers."""

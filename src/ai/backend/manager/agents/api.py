@@ -1,13 +1,17 @@
-"""REST routes of agents."""
+"""REST routes of agents and their devices (spec 03-08)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+import msgspec
 from msgspec import Meta
 
+from ai.backend.common.wire.agent import OperateDevice
 from ai.backend.infra.http.fields import Name
-from ai.backend.infra.http.routes import Schema
+from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.agents.service import AgentService
 
 
 class DeviceOperationBody(Schema, frozen=True):
@@ -19,3 +23,35 @@ class DeviceOperationBody(Schema, frozen=True):
 class SchedulerBody(Schema, frozen=True):
     op: Literal["include-agents", "exclude-agents"]
     args: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(min_length=1, max_length=10_000)]
+
+
+class AgentsApi:
+    """Routes for superadmins."""
+
+    def __init__(self, agents: AgentService) -> None:
+        self._agents = agents
+
+    @route("GET", "/resource/agents/{agent_id}/devices/{device_name}/operations")
+    async def device_operations(self, call: Call) -> dict[str, Any]:
+        """List the operations that the devices of an agent's plugin offer."""
+        params = call.params
+        options = await self._agents.device_options(caller_of(call), params["agent_id"], params["device_name"])
+        reply: dict[str, Any] = msgspec.to_builtins(options)
+        return reply
+
+    @route("POST", "/resource/agents/{agent_id}/devices/{device_name}/operations", body=DeviceOperationBody)
+    async def operate_device(self, call: Call[DeviceOperationBody]) -> dict[str, Any]:
+        """Do something to a device that is not in use; answered when it is done.
+
+        ``action`` is partition, unpartition, power-on, power-off, reset, program, attach or detach; the answer has the
+        id of the device, or of the new partition.
+        """
+        operation = OperateDevice(device_name=call.params["device_name"], **msgspec.structs.asdict(call.body))
+        result = await self._agents.operate_device(caller_of(call), call.params["agent_id"], operation)
+        return {"device_id": result.device_id}
+
+    @route("POST", "/manager/scheduler/operation", body=SchedulerBody)
+    async def operate_scheduler(self, call: Call[SchedulerBody]) -> None:
+        """Let agents take new sessions, or none."""
+        is_included = call.body.op == "include-agents"
+        await self._agents.set_schedulable(caller_of(call), call.body.args, is_included)

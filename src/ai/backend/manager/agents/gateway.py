@@ -1,4 +1,4 @@
-"""Gateways of agents: the ports."""
+"""The ports to agents and to their watchers."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ai.backend.common.wire.link import AgentCommands
 
 
 class AgentGateway(Protocol):
-    """The manager's end of the link (``infra.rpc.endpoints.ManagerEndpoint`` fits)."""
+    """Sends commands to agents (``infra.rpc.endpoints.ManagerEndpoint`` implements it)."""
 
     def agent(self, agent_id: str) -> AgentCommands:
-        """Never raises; the calls raise Unavailable while that agent is not connected."""
+        """Returns the commands of an agent; calling one raises Unavailable while the agent is not connected."""
         ...
 
 
 class WatcherGateway(Protocol):
-    """Reaches the watchers of agents."""
+    """Calls the watchers of agents."""
 
-    async def ask(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
-        """The object that a watcher answers.
+    async def call(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
+        """Returns the object that a watcher replies with.
 
         Raises:
-            InvalidInput: host and port are no address. Unavailable: it does not answer, or refuses.
+            InvalidInput: host and port are no address. Unavailable: the watcher does not reply, or refuses.
         """
         ...

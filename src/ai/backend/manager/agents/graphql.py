@@ -14,7 +14,6 @@ from ai.backend.common.errors import NotFound
 from ai.backend.common.slots import format_quantity
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql import values as views
 from ai.backend.manager.graphql.context import Info, answer, context_of, page_of
 from ai.backend.manager.graphql.values import View, _current, json_or_null, slots_json
 from ai.backend.manager.query.model import ListQuery
@@ -24,13 +23,13 @@ mutation = MutationType()
 
 
 @mutation.field("modify_agent")
-async def modify_agent(_: Any, info: Info, id: str, props: views.View) -> views.View:  # noqa: A002  # the wire's name
+async def modify_agent(_: Any, info: Info, id: str, props: values.View) -> values.View:  # noqa: A002  # the wire's name
     context = context_of(info)
     return await answer(
         info,
         "agent",
         id,
-        lambda: context.services.equipment.modify_agent(
+        lambda: context.services.agents.modify_agent(
             context.caller, id, schedulable=props.get("schedulable"), scaling_group=props.get("scaling_group")
         ),
     )
@@ -43,7 +42,7 @@ agent_type = ObjectType("Agent")
 async def agent(_: Any, info: Info, agent_id: str) -> values.View | None:
     context = context_of(info)
     try:
-        return context.agents([await context.services.cluster.agent(context.caller, agent_id)])[0]
+        return context.agents([await context.services.agents.agent(context.caller, agent_id)])[0]
     except NotFound:
         return None
 
@@ -51,7 +50,7 @@ async def agent(_: Any, info: Info, agent_id: str) -> values.View | None:
 @query.field("agent_list")
 async def agent_list(_: Any, info: Info, **args: Any) -> values.View:
     context = context_of(info)
-    page = await context.services.cluster.agents(
+    page = await context.services.agents.agents(
         context.caller,
         ListQuery(**page_of(args)),
         status=args.get("status"),
@@ -69,17 +68,21 @@ _PUBLISHED_UNITS = {"percent": "pct", "celsius": "Celsius", **{u: u for u in ("p
 
 
 def published_units(live_stat: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """An agent's statistics in the units that published clients know there (wire contract, Agent).
+    """Returns an agent's statistics in the units that published clients accept (wire contract, Agent).
 
-    They crash on any other, so such a metric is told as a percentage, with its own unit as ``unit``.
+    They crash on any other unit, so such a metric is returned as a percentage, with its own unit as ``unit``.
     """
     if live_stat is None:
         return None
 
     def renamed(metric: Mapping[str, Any]) -> dict[str, Any]:
         unit = str(metric.get("unit_hint"))
-        known = _PUBLISHED_UNITS.get(unit)
-        return {**metric, "unit_hint": known} if known is not None else {**metric, "unit_hint": "pct", "unit": unit}
+        published = _PUBLISHED_UNITS.get(unit)
+        return (
+            {**metric, "unit_hint": published}
+            if published is not None
+            else {**metric, "unit_hint": "pct", "unit": unit}
+        )
 
     return {
         "node": {key: renamed(metric) for key, metric in live_stat.get("node", {}).items()},
@@ -114,7 +117,7 @@ def agent_view(agent: Agent) -> View:
         "runtime_classes": json.dumps([to_builtins(one) for one in agent.runtime_classes]),
         "location": agent.location,
         "max_kernels": agent.kernel_limit,
-        "enforcement": json.dumps({name: str(word) for name, word in agent.enforcement.items()}),
+        "enforcement": json.dumps({name: str(mode) for name, mode in agent.enforcement.items()}),
         "compute_plugins": json.dumps({name: dict(info) for name, info in agent.compute_plugins.items()}, default=str),
         "hardware_metadata": json.dumps(
             {
@@ -142,7 +145,7 @@ def agent_view(agent: Agent) -> View:
 
 
 def devices_json(devices: Sequence[Mapping[str, Any]], holdings: Sequence[KernelOccupancy]) -> str:
-    """Devices as their plugins told of them, with ``allocated``: slot -> what kernels hold of it there."""
+    """Returns the devices as their plugins reported them, with ``allocated``: slot -> amount that kernels hold."""
     allocated: dict[tuple[str, str], Decimal] = {}
     for holding in holdings:
         for slot, per_device in holding.devices.items():

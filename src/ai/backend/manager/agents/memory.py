@@ -1,4 +1,4 @@
-"""Agents, slot types, presets, tasks and the audit trail in memory."""
+"""The store of agents and slot types in memory."""
 
 from __future__ import annotations
 
@@ -12,72 +12,61 @@ from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.manager.agents.model import Agent, SlotTypeInfo
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import ListQuery, Page
-from ai.backend.manager.resources.model import ResourcePreset
-from ai.backend.manager.sessions.memory import Memory
 
 
 class MemoryAgentStore:
     """Implements :class:`ai.backend.manager.agents.store.AgentStore`."""
 
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
+    def __init__(self, agents: dict[AgentId, Agent] | None = None) -> None:
+        """``agents`` is shared with the store of sessions, which records what kernels occupy."""
+        self._agents = agents if agents is not None else {}
         self._slots: dict[str, SlotTypeInfo] = {}
-        self._presets: dict[str, ResourcePreset] = {}
 
     async def put_agent(self, agent: Agent) -> None:
-        known = self._memory.agents.get(agent.id)
-        if known is not None:
-            agent = replace(agent, occupied_slots=known.occupied_slots, version_id=known.version_id + 1)
-        self._memory.agents[agent.id] = agent
+        stored = self._agents.get(agent.id)
+        if stored is not None:
+            agent = replace(agent, occupied_slots=stored.occupied_slots, version_id=stored.version_id + 1)
+        self._agents[agent.id] = agent
 
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None:
-        agent = self._memory.agents.get(agent_id)
+        agent = self._agents.get(agent_id)
         if agent is not None:
             lost_at = at if status is AgentStatus.LOST else None
-            self._memory.agents[agent_id] = replace(agent, status=status, status_changed=at, lost_at=lost_at)
+            self._agents[agent_id] = replace(agent, status=status, status_changed=at, lost_at=lost_at)
 
     async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None:
-        agent = self._memory.agents.get(agent_id)
+        agent = self._agents.get(agent_id)
         if agent is not None:
-            self._memory.agents[agent_id] = replace(agent, schedulable=schedulable)
+            self._agents[agent_id] = replace(agent, schedulable=schedulable)
 
     async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None:
-        agent = self._memory.agents.get(agent_id)
+        agent = self._agents.get(agent_id)
         if agent is not None:
-            self._memory.agents[agent_id] = replace(agent, scaling_group=name)
+            self._agents[agent_id] = replace(agent, scaling_group=name)
 
     async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
-        agent = self._memory.agents.get(agent_id)
+        agent = self._agents.get(agent_id)
         if agent is not None:
-            self._memory.agents[agent_id] = replace(agent, last_heartbeat=at)
+            self._agents[agent_id] = replace(agent, last_heartbeat=at)
 
     async def agent(self, agent_id: AgentId) -> Agent | None:
-        return self._memory.agents.get(agent_id)
+        return self._agents.get(agent_id)
 
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]:
-        found = (a for a in self._memory.agents.values() if scaling_group in (None, a.scaling_group))
-        return sorted(found, key=lambda a: a.id)
+        agents = (a for a in self._agents.values() if scaling_group in (None, a.scaling_group))
+        return sorted(agents, key=lambda a: a.id)
 
     async def underlays(self) -> dict[AgentId, OverlayReport]:
         alive = (a for a in await self.agents() if a.status is AgentStatus.ALIVE)
         return {a.id: a.overlay for a in alive if a.overlay is not None}
 
     async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]:
-        found = [a for a in await self.agents(scaling_group=scaling_group) if status in (None, a.status.value)]
-        page = select(found, replace(query, order=query.order), default="id")
-        return page if query.order else replace(page, items=found[query.offset : query.offset + query.limit])
+        agents = [a for a in await self.agents(scaling_group=scaling_group) if status in (None, a.status.value)]
+        page = select(agents, query, default="id")
+        return page if query.order else replace(page, items=agents[query.offset : query.offset + query.limit])
 
     async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None:
         self._slots.update({s.slot_name: s for s in slots})
 
     async def slot_types(self) -> list[SlotTypeInfo]:
         return [self._slots[name] for name in sorted(self._slots)]
-
-    async def presets(self) -> list[ResourcePreset]:
-        return [self._presets[name] for name in sorted(self._presets)]
-
-    async def put_preset(self, preset: ResourcePreset) -> None:
-        self._presets[preset.name] = preset
-
-    async def delete_preset(self, name: str) -> bool:
-        return self._presets.pop(name, None) is not None

@@ -1,4 +1,4 @@
-"""Agents and what they offer, as the manager knows them.
+"""Agents, slot types, and the kernels that occupy agents.
 
 Source: spec 03-09 (Agent, Image, ResourcePreset), client wire contract 3.3.
 """
@@ -22,7 +22,7 @@ PULLING_RUNTIMES = frozenset({"docker"})
 
 
 def withheld_slots(devices: Iterable[Mapping[str, Any]]) -> ResourceSlot:
-    """What the failed ones of these devices would offer; a device that cannot be read has nothing."""
+    """Returns the slots of the unhealthy devices; malformed devices count as empty."""
     total = ResourceSlot()
     for device in devices:
         if device.get("health") == DeviceHealth.UNHEALTHY.value:
@@ -39,11 +39,11 @@ class Agent:
         epoch: grows with each start of the agent.
         generation: of the device inventory.
         devices: :class:`ai.backend.common.devices.ComputeDevice` as builtins, as they came.
-        enforcement: limit or isolation -> what the runtime really does about it.
-        location: the places that it is in, the widest first.
-        kernel_limit: how many kernels it takes at once; None for any number.
-        overlay: how it takes part in networks over several agents; None: it says nothing of them.
-        live_stat: ``{"node": {...}, "devices": {...}}``, latest in memory, filled at reads only.
+        enforcement: limit or isolation -> how the runtime enforces it.
+        location: the failure domains that it is in, the widest first.
+        kernel_limit: the maximum number of kernels at a time; None for any number.
+        overlay: how it takes part in networks over several agents; None: it has not reported.
+        live_stat: ``{"node": {...}, "devices": {...}}``, the latest in memory; filled at reads only.
     """
 
     id: AgentId
@@ -77,17 +77,17 @@ class Agent:
 
     @property
     def can_pull(self) -> bool:
-        """Whether its runtime fetches images from registries."""
+        """True if its runtime pulls images from registries."""
         return self.runtime in PULLING_RUNTIMES
 
     @property
     def capacity(self) -> ResourceSlot:
-        """What it offers, and what it would offer if no device had failed: kernels may still hold that."""
+        """The available slots plus those of failed devices, which kernels may still hold."""
         return self.available_slots + withheld_slots(self.devices)
 
     @property
     def compute_plugins(self) -> Mapping[str, Mapping[str, Any]]:
-        """Plugin name -> its version, health and whatever it tells about itself."""
+        """Plugin name -> its version, health and own information."""
         return {
             p.name: {**p.info, "version": p.version, "healthy": p.healthy, **({"reason": p.reason} if p.reason else {})}
             for p in self.plugins
@@ -96,8 +96,10 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotTypeInfo:
-    """A slot that an agent has reported at any time; ``display`` is a
-    :class:`~ai.backend.common.devices.SlotDisplay` as builtins, or empty."""
+    """A slot type that an agent has reported at any time.
+
+    ``display`` is a :class:`~ai.backend.common.devices.SlotDisplay` as builtins, or empty.
+    """
 
     slot_name: SlotName
     slot_type: SlotType
@@ -105,26 +107,26 @@ class SlotTypeInfo:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """What user interfaces show (peer facts 1.1), with something to show where the plugin says nothing."""
-        shown = self.display
+        """The display data for user interfaces (peer facts 1.1), with defaults for what the plugin does not set."""
+        display = self.display
         is_bytes = self.slot_type is SlotType.BYTES
         return {
             "slot_name": self.slot_name,
             "slot_type": self.slot_type.value,
-            "description": shown.get("description") or "",
-            "human_readable_name": shown.get("human_readable_name") or self.slot_name,
-            "display_unit": shown.get("display_unit") or ("GiB" if is_bytes else ""),
+            "description": display.get("description") or "",
+            "human_readable_name": display.get("human_readable_name") or self.slot_name,
+            "display_unit": display.get("display_unit") or ("GiB" if is_bytes else ""),
             "number_format": {
-                "binary": shown.get("number_binary", is_bytes),
-                "round_length": shown.get("number_round_length", 0),
+                "binary": display.get("number_binary", is_bytes),
+                "round_length": display.get("number_round_length", 0),
             },
-            "display_icon": shown.get("display_icon") or "",
+            "display_icon": display.get("display_icon") or "",
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelOccupancy:
-    """A kernel that occupies an agent, in short; the fields are those of :class:`Kernel`."""
+    """A summary of a kernel that occupies an agent; the fields are those of :class:`Kernel`."""
 
     kernel_id: KernelId
     session_id: SessionId

@@ -1,29 +1,174 @@
-"""Registration of agents."""
+"""Registers agents and records their heartbeats."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ai.backend.common.devices import SlotDisplay
-from ai.backend.common.errors import InvalidInput
-from ai.backend.common.ids import SlotName
-from ai.backend.common.names import check_slot_name
-from ai.backend.common.states import SlotType
-from ai.backend.common.wire.reports import AgentReport, SlotReport
-from ai.backend.manager.agents.model import SlotTypeInfo
+from ai.backend.common.errors import InvalidInput, NotFound
+from ai.backend.common.ids import AgentId, SlotName
+from ai.backend.common.images import architecture_name
+from ai.backend.common.names import check_slot_name, check_slug
+from ai.backend.common.slots import ResourceSlot
+from ai.backend.common.states import AgentStatus, SlotType
+from ai.backend.common.wire.reports import AgentReport, HeartbeatReply, OverlayReport, SlotReport
+from ai.backend.infra.bus import Bus
+from ai.backend.infra.clock import Clock
+from ai.backend.manager.agents.assignments import Assignments
+from ai.backend.manager.agents.model import Agent, SlotTypeInfo
+from ai.backend.manager.agents.overlay import admitted
+from ai.backend.manager.agents.settings import AgentSettings
+from ai.backend.manager.agents.slots import SlotCatalogue
+from ai.backend.manager.agents.store import AgentStore, PresenceComparison
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.topics import LAUNCH, SCHEDULE
 
 log = logging.getLogger(__name__)
-
-
 _BEAT_S = 5.0
+"""Seconds between two writes of the time of an agent's last heartbeat."""
+
+
+class AgentRegistry:
+    """Registers agents by their heartbeats, and tracks when this process last heard of each."""
+
+    def __init__(
+        self,
+        *,
+        agents: AgentStore,
+        identities: IdentityStore,
+        slots: SlotCatalogue,
+        presence: PresenceComparison,
+        bus: Bus,
+        clock: Clock,
+        settings: AgentSettings,
+        assignments: Assignments,
+    ) -> None:
+        self._agents = agents
+        self._identities = identities
+        self._slots = slots
+        self._presence = presence
+        self._bus = bus
+        self._clock = clock
+        self._settings = settings
+        self._assignments = assignments
+        self._fingerprints: dict[AgentId, bytes] = {}
+        """Agent -> its registered report; empty if a part of it was refused, which the next heartbeat tries again."""
+        self._written: dict[AgentId, float] = {}
+        self.last_seen: dict[AgentId, float] = {}
+        """Agent -> monotonic time of its last report to this process."""
+        self.leads: Callable[[], bool] = lambda: True
+        """Returns whether this manager runs the loops: only the leader says which kernels an agent should not have."""
+        self._registering = asyncio.Lock()
+
+    async def heartbeat(self, report: AgentReport) -> HeartbeatReply:
+        """Registers or refreshes an agent and compares the kernels that it holds with those that it should hold.
+
+        Raises:
+            NotFound: its resource group does not exist. InvalidName, InvalidInput: a malformed report.
+        """
+        agent_id = AgentId(check_slug(report.agent_id, what="agent_id", allow_dots=True))
+        monotonic = self._clock.monotonic()
+        self.record_contact(agent_id)  # first: the agent lives even if its report cannot be written now
+        fingerprint = msgspec.msgpack.encode(msgspec.structs.replace(report, kernels=[]))
+        if self._fingerprints.get(agent_id) != fingerprint:
+            is_whole = await self._register(agent_id, report)
+            self._fingerprints[agent_id] = fingerprint if is_whole else b""
+            self._written[agent_id] = monotonic
+            self._bus.publish(SCHEDULE)
+            self._bus.publish(LAUNCH)
+        elif monotonic - self._written.get(agent_id, 0.0) >= _BEAT_S:
+            await self._agents.beat(agent_id, at=self._clock.now())
+            self._written[agent_id] = monotonic
+        unknown = await self._presence.compare(agent_id, report.kernels) if self.leads() else []
+        return HeartbeatReply(interval_s=self._settings.heartbeat_interval_s, unknown_kernels=unknown)
+
+    @property
+    def registered(self) -> Collection[AgentId]:
+        """Agents that have registered with this process and have not been lost since."""
+        return self._fingerprints.keys()
+
+    def record_contact(self, agent_id: AgentId) -> None:
+        """Records that the agent is alive now."""
+        self.last_seen[agent_id] = self._clock.monotonic()
+
+    def mark_lost(self, agent_id: AgentId) -> None:
+        """Forgets the registration, so that the next heartbeat registers the agent again."""
+        self._fingerprints.pop(agent_id, None)
+
+    def become_leader(self) -> None:
+        """Forgets all registrations, so that every agent registers again."""
+        self._fingerprints.clear()
+
+    async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
+        """Stores the agent and returns whether its overlay report was admitted unchanged."""
+        if await self._identities.resource_group(report.resource_group) is None:
+            raise NotFound(
+                f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
+                data={"resource_group": report.resource_group[:64]},
+            )
+        slot_types = _slot_types(report)
+        async with self._registering:
+            overlay = await self._admitted(agent_id, report.overlay)
+            await self._store(agent_id, msgspec.structs.replace(report, overlay=overlay), slot_types)
+        return overlay == report.overlay
+
+    async def _admitted(self, agent_id: AgentId, overlay: OverlayReport | None) -> OverlayReport | None:
+        if overlay is None or overlay.why_not:
+            return overlay
+        others = await self._agents.underlays()
+        others.pop(agent_id, None)
+        result = admitted(overlay, others)
+        if result.why_not and self._fingerprints.get(agent_id) != b"":
+            log.warning("agent %s takes no part in networks over several agents: %s", agent_id, result.why_not)
+        return result
+
+    async def _store(self, agent_id: AgentId, report: AgentReport, slot_types: Sequence[SlotTypeInfo]) -> None:
+        now = self._clock.now()
+        offered = ResourceSlot.parse({s.slot_name: s.amount for s in report.slots}).nonzero()
+        refused = await self._slots.report(agent_id, slot_types)
+        report = _without(report, refused)
+        stored = await self._agents.agent(agent_id)
+        slots = ResourceSlot({name: q for name, q in offered.items() if name not in refused})
+        is_alive = stored is not None and stored.status is AgentStatus.ALIVE
+        await self._agents.put_agent(
+            Agent(
+                id=agent_id,
+                status=AgentStatus.ALIVE,
+                status_changed=stored.status_changed if stored is not None and is_alive else now,
+                epoch=report.epoch,
+                region=report.region,
+                architecture=architecture_name(report.architecture),
+                scaling_group=await self._assignments.group_of(agent_id, report.resource_group),
+                schedulable=stored.schedulable if stored is not None else True,
+                available_slots=slots,
+                addr=report.addr,
+                first_contact=stored.first_contact if stored is not None else now,
+                last_heartbeat=now,
+                version=report.version,
+                runtime=report.runtime,
+                tier=report.tier,
+                enforcement={name: e.value for name, e in report.enforcement.items()},
+                generation=report.generation,
+                devices=tuple(report.devices),
+                plugins=tuple(report.plugins),
+                images=tuple(report.images),
+                runtime_classes=tuple(report.runtime_classes),
+                overlay=report.overlay,
+                location=tuple(report.location),
+                kernel_limit=report.kernel_limit,
+            )
+        )
+        if stored is None:
+            log.info("agent %s joined %s with %s", agent_id, report.resource_group, slots.to_json())
 
 
 def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:
-    """Raises InvalidInput, InvalidName."""
+    """Returns the slot types of a report. Raises InvalidInput, InvalidName."""
     try:
         return [
             SlotTypeInfo(
@@ -36,20 +181,19 @@ def _slot_types(report: AgentReport) -> list[SlotTypeInfo]:
 
 
 def _display(slot: SlotReport) -> Mapping[str, Any]:
-    """Nothing where it cannot be read: how a slot looks must not keep an agent out."""
+    """Returns the display data of a slot; nothing if malformed, since that must not keep an agent out."""
     if not slot.display:
         return {}
     try:
-        shown = msgspec.convert(slot.display, SlotDisplay)
+        display: dict[str, Any] = msgspec.to_builtins(msgspec.convert(slot.display, SlotDisplay))
     except msgspec.ValidationError as e:
         log.warning("the display data of the slot %s cannot be read: %s", slot.slot_name, e)
         return {}
-    told: dict[str, Any] = msgspec.to_builtins(shown)
-    return told
+    return display
 
 
 def _without(report: AgentReport, refused: Mapping[str, str]) -> AgentReport:
-    """The report without slots that were refused; the plugin that offers one says why."""
+    """Returns the report without the refused slots; their reasons are added to the plugins that offer them."""
     if not refused:
         return report
     devices: list[dict[str, Any]] = []

@@ -1,50 +1,144 @@
-"""Use cases of agents."""
+"""Use cases of users and administrators on agents and their devices (spec 03-09, "Agent")."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
-from ai.backend.common.errors import Conflict, NotFound
+from ai.backend.common.errors import Conflict, Forbidden, NotFound
 from ai.backend.common.ids import AgentId, ResourceGroupName
-from ai.backend.common.names import check_slug
+from ai.backend.common.states import AgentStatus
+from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceOptionsOf, OperateDevice
+from ai.backend.common.wire.link import AgentCommands
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.assignments import Assignments, _check
-from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.agents.assignments import Assignments
+from ai.backend.manager.agents.gateway import AgentGateway
+from ai.backend.manager.agents.model import Agent, KernelOccupancy
+from ai.backend.manager.agents.store import AgentStore, Occupancy
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.resources.model import ResourcePreset
+from ai.backend.manager.metrics.live import LiveMetrics
+from ai.backend.manager.query.model import ListQuery, Page
 
 
-class EquipmentService:
-    """Every method raises Forbidden for callers who are no superadmins, and NotFound for what is not there."""
+class AgentService:
+    """Lists agents for superadmins and monitors; lets superadmins change agents and operate their devices."""
 
     def __init__(
         self,
         agents: AgentStore,
+        occupancy: Occupancy,
         identities: IdentityStore,
         assignments: Assignments,
-        after_change: Sequence[PeriodicLoop] = (),
+        metrics: LiveMetrics,
+        gateway: AgentGateway,
     ) -> None:
         self._agents = agents
+        self._occupancy = occupancy
         self._identities = identities
         self._assignments = assignments
-        self.after_change = list(after_change)
+        self._metrics = metrics
+        self._gateway = gateway
+        self.after_change: list[PeriodicLoop] = []
+        """Loops that are woken after an agent has been changed."""
+
+    # ---- reading ----
+
+    async def agents(
+        self, caller: Caller, query: ListQuery, *, status: str | None = None, scaling_group: str | None = None
+    ) -> Page[Agent]:
+        """Returns a page of agents with live statistics; an empty page unless the caller sees all."""
+        if not caller.sees_all:
+            return Page(items=[], total_count=0)
+        page = await self._agents.page(query, status=status, scaling_group=scaling_group)
+        return replace(page, items=[self._with_statistics(a) for a in page.items])
+
+    async def agent(self, caller: Caller, agent_id: str) -> Agent:
+        """Returns an agent with live statistics. Raises NotFound, also for callers who may not see agents."""
+        if not caller.sees_all:
+            raise _not_found(agent_id)
+        return self._with_statistics(await self._existing(agent_id))
+
+    async def living(self) -> Sequence[Agent]:
+        return [a for a in await self._agents.agents() if a.status is AgentStatus.ALIVE]
+
+    async def count_by_status(self) -> Mapping[AgentStatus, int]:
+        return Counter(a.status for a in await self._agents.agents())
+
+    async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
+        """Returns what occupies agents, by agent; nothing unless the caller sees all."""
+        if not caller.sees_all:
+            return {}
+        holdings: dict[str, list[KernelOccupancy]] = {}
+        for holding in await self._occupancy.held([AgentId(agent_id) for agent_id in agent_ids]):
+            holdings.setdefault(holding.agent, []).append(holding)
+        return holdings
+
+    def _with_statistics(self, agent: Agent) -> Agent:
+        live_stat = self._metrics.of_agent(agent.id)
+        return replace(agent, live_stat=live_stat) if live_stat is not None else agent
+
+    async def _existing(self, agent_id: str) -> Agent:
+        agent = await self._agents.agent(AgentId(agent_id))
+        if agent is None:
+            raise _not_found(agent_id)
+        return agent
+
+    # ---- devices ----
+
+    async def operate_device(self, caller: Caller, agent_id: str, operation: OperateDevice) -> DeviceOperation:
+        """Partitions, switches, programs or attaches a device of an agent, and returns when that is done.
+
+        Raises:
+            Forbidden: not a superadmin. NotFound: no such agent or device. Conflict: the agent is not alive, or a
+            session holds the device. InvalidInput: not an operation that the device knows.
+        """
+        return await (await self._commands(caller, agent_id)).operate_device(operation)
+
+    async def device_options(self, caller: Caller, agent_id: str, device_name: str) -> DeviceOptions:
+        """Returns the operations that the devices of a plugin offer. Raises as :meth:`operate_device`."""
+        return await (await self._commands(caller, agent_id)).device_options(DeviceOptionsOf(device_name=device_name))
+
+    async def _commands(self, caller: Caller, agent_id: str) -> AgentCommands:
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins may operate devices.")
+        agent = await self._existing(agent_id)
+        if agent.status is not AgentStatus.ALIVE:
+            raise Conflict(f"The agent {agent.id} is {agent.status}.", data={"status": agent.status.value})
+        return self._gateway.agent(agent.id)
+
+    # ---- changes ----
+
+    async def set_schedulable(self, caller: Caller, agent_ids: Sequence[str], schedulable: bool) -> None:
+        """Lets agents take new sessions, or none; running sessions go on.
+
+        Raises:
+            Forbidden: not a superadmin. NotFound: one of them does not exist, and none is changed.
+        """
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins decide which agents take sessions.")
+        for agent_id in agent_ids:
+            if await self._agents.agent(AgentId(agent_id)) is None:
+                raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"args": "unknown agent"})
+        for agent_id in agent_ids:
+            await self._agents.set_schedulable(AgentId(agent_id), schedulable)
 
     async def modify_agent(
         self, caller: Caller, agent_id: str, *, schedulable: bool | None = None, scaling_group: str | None = None
     ) -> Agent:
-        """Let it take sessions or not, or move it to another resource group; its sessions go on."""
-        _check(caller)
-        agent = await self._agents.agent(AgentId(agent_id))
-        if agent is None:
-            raise NotFound(f"There is no agent {agent_id[:64]!r}.")
+        """Makes an agent schedulable or not, or moves it to another resource group; its sessions go on.
+
+        Raises:
+            Forbidden: not a superadmin. NotFound: no such agent or resource group.
+        """
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins change agents.")
+        agent = await self._existing(agent_id)
         if scaling_group is not None:
             if await self._identities.resource_group(scaling_group) is None:
                 raise NotFound(f"There is no resource group {scaling_group[:64]!r}.", data={"scaling_group": "unknown"})
-            # First what the next report of the agent is judged by.
+            # The assignment first: the next report of the agent is registered by it.
             named = await self._assignments.named_by(agent)
             await self._assignments.put(agent.id, scaling_group, instead_of=named)
             await self._agents.set_resource_group(agent.id, ResourceGroupName(scaling_group))
@@ -54,29 +148,6 @@ class EquipmentService:
             loop.wake()
         return await self._agents.agent(agent.id) or agent
 
-    async def create_preset(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourcePreset:
-        """Raises InvalidName; Conflict for a known name."""
-        _check(caller)
-        check_slug(name, what="name", allow_dots=True)
-        if await self._preset(name) is not None:
-            raise Conflict(f"There is a preset {name!r} already.", data={"name": "taken"})
-        preset = ResourcePreset(name=name, **values)
-        await self._agents.put_preset(preset)
-        return preset
 
-    async def modify_preset(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourcePreset:
-        _check(caller)
-        known = await self._preset(name)
-        if known is None:
-            raise NotFound(f"There is no preset {name[:64]!r}.")
-        changed = replace(known, **{field: value for field, value in values.items() if value is not None})
-        await self._agents.put_preset(changed)
-        return changed
-
-    async def delete_preset(self, caller: Caller, name: str) -> None:
-        _check(caller)
-        if not await self._agents.delete_preset(name):
-            raise NotFound(f"There is no preset {name[:64]!r}.")
-
-    async def _preset(self, name: str) -> ResourcePreset | None:
-        return next((p for p in await self._agents.presets() if p.name == name), None)
+def _not_found(agent_id: str) -> NotFound:
+    return NotFound(f"There is no agent {agent_id[:64]!r}.")

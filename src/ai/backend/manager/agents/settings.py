@@ -1,4 +1,4 @@
-"""Settings of agents."""
+"""Settings that control how the manager watches agents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ai.backend.infra.settings import Settings
 
 
 class AgentSettings(Settings):
-    """How agents are watched."""
+    """Settings of heartbeats and of lost agents."""
 
     heartbeat_interval_s: float = Field(3.0, gt=0, description="How often agents report, in seconds.")
     heartbeat_timeout_s: float = Field(

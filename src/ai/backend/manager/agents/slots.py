@@ -1,6 +1,6 @@
-"""The resource slots that the cluster knows: the union of all that agents ever reported (spec 01).
+"""The resource slots of the cluster: the union of all that agents ever reported (spec 01).
 
-The set is a value that is replaced as a whole. A request sees one of them from its beginning to its end, whatever
+The set is an immutable value that is replaced as a whole. A request sees the same set from beginning to end, whatever
 agents report meanwhile.
 """
 
@@ -12,73 +12,69 @@ from contextvars import ContextVar
 from dataclasses import replace
 
 from ai.backend.common.ids import AgentId
-from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus
+from ai.backend.common.states import AgentStatus
 from ai.backend.manager.agents.model import SlotTypeInfo
-from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.agents.store import AgentStore, SlotUse
 
 log = logging.getLogger(__name__)
 
-KnownSlots = Mapping[str, SlotTypeInfo]
-current_resource_slots: ContextVar[KnownSlots | None] = ContextVar("current_resource_slots", default=None)
-"""The slots of the request at hand; None outside of requests."""
+SlotTypes = Mapping[str, SlotTypeInfo]
+current_resource_slots: ContextVar[SlotTypes | None] = ContextVar("current_resource_slots", default=None)
+"""The slots of the current request; None outside of requests."""
 
 
 class SlotCatalogue:
-    """Slots are added and described anew, never removed: not when their last agent leaves either."""
+    """Holds the resource slots. Slots are added and updated, never removed, not even when their last agent leaves."""
 
-    def __init__(self, agents: AgentStore, sessions: SessionStore) -> None:
+    def __init__(self, agents: AgentStore, use: SlotUse) -> None:
         self._agents = agents
-        self._sessions = sessions
-        self._newest: KnownSlots = {}
+        self._use = use
+        self._newest: SlotTypes = {}
 
     async def load(self) -> None:
         self._newest = {s.slot_name: s for s in await self._agents.slot_types()}
 
     def pin(self) -> None:
-        """From here on the request at hand sees the slots of now. The dispatcher calls it once for each request."""
+        """Fixes the slots that the current request sees. The dispatcher calls it once for each request."""
         current_resource_slots.set(self._newest)
 
     @property
-    def known(self) -> KnownSlots:
-        """The slots of the request at hand, the newest outside of requests."""
+    def slot_types(self) -> SlotTypes:
+        """The slots of the current request; the newest outside of requests."""
         pinned = current_resource_slots.get()
         return self._newest if pinned is None else pinned
 
     async def report(self, agent_id: AgentId, slots: Sequence[SlotTypeInfo]) -> dict[str, str]:
-        """Take in what an agent reports; of two that describe a slot, the newer one wins.
+        """Adds the slots that an agent reports; the newest description of a slot wins.
 
-        A quantity means nothing without its type, so a slot that is in use keeps its type: an agent that names another
-        one is refused that slot. Calls must not overlap, and the agent must be stored before the next one.
+        A slot that is in use keeps its type, since its quantities mean nothing without it: a report of another type is
+        refused. Calls must not overlap, and the agent must be stored before the next call.
 
         Returns:
-            Slot -> why it was refused.
+            Slot -> reason, for every refused slot.
         """
         refused: dict[str, str] = {}
         accepted = []
         for slot in slots:
-            known = self._newest.get(slot.slot_name)
-            if known is not None and known.slot_type is not slot.slot_type:
+            existing = self._newest.get(slot.slot_name)
+            if existing is not None and existing.slot_type is not slot.slot_type:
                 user = await self._user(agent_id, slot.slot_name)
                 if user is not None:
                     reason = (
-                        f"{slot.slot_name} is of type {slot.slot_type} here, but {user} uses it as {known.slot_type}"
+                        f"{slot.slot_name} is of type {slot.slot_type} here, but {user} uses it as {existing.slot_type}"
                     )
                     refused[slot.slot_name] = reason
                     log.warning("not scheduled on agent %s: %s", agent_id, reason)
                     continue
                 log.warning("the slot %s is of type %s from now on", slot.slot_name, slot.slot_type)
-            accepted.append(slot if slot.display or known is None else replace(slot, display=known.display))
+            accepted.append(slot if slot.display or existing is None else replace(slot, display=existing.display))
         await self._agents.add_slot_types(accepted)
         await self.load()
         return refused
 
     async def _user(self, agent_id: AgentId, slot: str) -> str | None:
-        """Who else counts on the type of a slot: another living agent that offers it, or a live session."""
+        """Returns a user of a slot other than the agent: a living agent that offers it, or a live session."""
         for agent in await self._agents.agents():
             if agent.id != agent_id and agent.status is AgentStatus.ALIVE and agent.available_slots[slot]:
                 return f"agent {agent.id}"
-        for session in await self._sessions.by_status(LIVE_SESSION_STATUSES):
-            if session.requested_slots[slot]:
-                return f"session {session.id}"
-        return None
+        return await self._use.slot_user(slot)

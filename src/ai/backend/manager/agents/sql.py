@@ -1,4 +1,4 @@
-"""Agents, slot types, presets, tasks and the audit trail in SQL."""
+"""The store of agents and slot types in SQL."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus
 from ai.backend.common.wire.reports import OverlayReport
 from ai.backend.infra.database import Database
-from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.agents import tables
 from ai.backend.manager.agents.model import Agent, SlotTypeInfo
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
-from ai.backend.manager.resources import tables as resources_tables
-from ai.backend.manager.resources.model import ResourcePreset
 
 _AGENT_FIELDS = tuple(f.name for f in fields(Agent) if f.name not in ("live_stat", "occupied_slots"))
 
@@ -39,8 +36,8 @@ class SqlAgentStore:
             row["version_id"] = c.version_id + 1
             done = s.execute(update(tables.agents).where(c.id == agent.id).values(row))
             if done.rowcount == 0:
-                fresh = {**row, "version_id": 1, "occupied_slots": ResourceSlot()}
-                s.execute(insert(tables.agents), fresh)
+                new_row = {**row, "version_id": 1, "occupied_slots": ResourceSlot()}
+                s.execute(insert(tables.agents), new_row)
 
         await self._db.run_write(work)
 
@@ -109,10 +106,10 @@ class SqlAgentStore:
         c = tables.slot_types.c
 
         def work(s: Connection) -> None:
-            known = set((s.execute(select(c.slot_name))).scalars())
+            existing = set(s.execute(select(c.slot_name)).scalars())
             for slot in slots:
                 row = {"slot_name": slot.slot_name, "slot_type": slot.slot_type, "display": dict(slot.display)}
-                if slot.slot_name in known:
+                if slot.slot_name in existing:
                     s.execute(update(tables.slot_types).where(c.slot_name == slot.slot_name).values(row))
                 else:
                     s.execute(insert(tables.slot_types), row)
@@ -125,26 +122,3 @@ class SqlAgentStore:
             return [SlotTypeInfo(**row._mapping) for row in rows]
 
         return await self._db.run_read(work)
-
-    async def presets(self) -> list[ResourcePreset]:
-        def work(s: Connection) -> list[ResourcePreset]:
-            rows = s.execute(select(resources_tables.presets).order_by(resources_tables.presets.c.name))
-            return [ResourcePreset(**row._mapping) for row in rows]
-
-        return await self._db.run_read(work)
-
-    async def put_preset(self, preset: ResourcePreset) -> None:
-        row = row_of(preset)
-
-        def work(s: Connection) -> None:
-            done = s.execute(
-                update(resources_tables.presets).where(resources_tables.presets.c.name == preset.name).values(row)
-            )
-            if done.rowcount == 0:
-                s.execute(insert(resources_tables.presets), row)
-
-        await self._db.run_write(work)
-
-    async def delete_preset(self, name: str) -> bool:
-        query = delete(resources_tables.presets).where(resources_tables.presets.c.name == name)
-        return await self._db.run_write(lambda s: bool(s.execute(query).rowcount))

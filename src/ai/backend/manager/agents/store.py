@@ -1,40 +1,58 @@
-"""Stores of agents: the ports."""
+"""The ports of the store of agents, and of what agents need of sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Protocol
 
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.common.states import AgentStatus
-from ai.backend.common.wire.reports import OverlayReport
-from ai.backend.manager.agents.model import Agent, SlotTypeInfo
+from ai.backend.common.wire.reports import KernelPresence, OverlayReport
+from ai.backend.manager.agents.model import Agent, KernelOccupancy, SlotTypeInfo
 from ai.backend.manager.query.model import ListQuery, Page
-from ai.backend.manager.resources.model import ResourcePreset
 
 
 class AgentStore(Protocol):
-    """Agents, slot types, presets. ``occupied_slots`` belongs to SessionStore and is never written here."""
+    """Stores agents and slot types. Only the store of sessions writes ``occupied_slots``."""
 
     async def put_agent(self, agent: Agent) -> None: ...
     async def set_status(self, agent_id: AgentId, status: AgentStatus, *, at: datetime) -> None: ...
     async def set_schedulable(self, agent_id: AgentId, schedulable: bool) -> None: ...
     async def set_resource_group(self, agent_id: AgentId, name: ResourceGroupName) -> None: ...
     async def beat(self, agent_id: AgentId, *, at: datetime) -> None:
-        """Only the time of the last heartbeat."""
+        """Records the time of the last heartbeat."""
 
     async def agent(self, agent_id: AgentId) -> Agent | None: ...
     async def agents(self, *, scaling_group: str | None = None) -> list[Agent]: ...
     async def underlays(self) -> dict[AgentId, OverlayReport]:
-        """How those that live take part in networks over several agents; without those that say nothing of it."""
+        """Returns the overlay reports of living agents that have made one."""
         ...
 
     async def page(self, query: ListQuery, *, status: str | None, scaling_group: str | None) -> Page[Agent]: ...
-    async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None: ...
+    async def add_slot_types(self, slots: Iterable[SlotTypeInfo]) -> None:
+        """Inserts slot types, or replaces those of the same name."""
+
     async def slot_types(self) -> list[SlotTypeInfo]: ...
-    async def presets(self) -> list[ResourcePreset]: ...
-    async def put_preset(self, preset: ResourcePreset) -> None: ...
-    async def delete_preset(self, name: str) -> bool:
-        """False if there is none."""
+
+
+class Occupancy(Protocol):
+    """Lists the kernels that occupy agents."""
+
+    async def held(self, agent_ids: Collection[AgentId]) -> list[KernelOccupancy]: ...
+
+
+class SlotUse(Protocol):
+    """Finds the live sessions that depend on the type of a slot."""
+
+    async def slot_user(self, slot: str) -> str | None:
+        """Returns the name of a live session that requests the slot, for a message; None if there is none."""
+        ...
+
+
+class PresenceComparison(Protocol):
+    """Compares the kernels that an agent holds with those that it should hold."""
+
+    async def compare(self, agent_id: AgentId, held: Sequence[KernelPresence]) -> list[KernelPresence]:
+        """Ends the sessions of missing kernels and returns the kernels that the agent should remove."""
         ...

@@ -1,4 +1,4 @@
-"""Tables of agents."""
+"""The tables of agents and slot types."""
 
 from __future__ import annotations
 

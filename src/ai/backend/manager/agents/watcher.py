@@ -1,8 +1,8 @@
-"""The watchers of agents, who start, stop and restart them (spec 03-02, client wire contract 2.9).
+"""Calls the watchers of agents, which start, stop and restart them (spec 03-02, client wire contract 2.9).
 
-Where a watcher is and what it wants to hear is in the shared configuration (peer facts 4.5): ``nodes/agents/ID/ip`` and
-``watcher_port``, ``config/watcher/token``. Agents do not write it: an address that an agent names would be one that the
-manager sends the token to.
+The address and the token of a watcher are in the shared configuration (peer facts 4.5): ``nodes/agents/ID/ip`` and
+``watcher_port``, ``config/watcher/token``. Agents do not write them: the manager would send the token to any address
+that an agent names.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_PORT = 6009
 
 
 class WatcherService:
-    """For superadmins."""
+    """Lets superadmins start, stop and restart agents."""
 
     def __init__(self, agents: AgentStore, config: ConfigStore, gateway: WatcherGateway) -> None:
         self._agents = agents
@@ -30,24 +30,24 @@ class WatcherService:
         self._gateway = gateway
 
     async def status(self, caller: Caller, agent_id: str) -> Mapping[str, Any]:
-        """What the watcher knows of its agent: ``agent-status``. Raises Forbidden, NotFound, Unavailable."""
-        return await self._ask(caller, agent_id, "GET", "/")
+        """Returns the status of an agent, as ``agent-status``. Raises Forbidden, NotFound, Unavailable."""
+        return await self._call(caller, agent_id, "GET", "/")
 
     async def act(self, caller: Caller, agent_id: str, action: str) -> Mapping[str, Any]:
-        """Start, stop or restart the agent; its sessions outlive that. Raises as :meth:`status`."""
-        return await self._ask(caller, agent_id, "POST", f"/agent/{action}")
+        """Starts, stops or restarts an agent; its sessions go on. Raises as :meth:`status`."""
+        return await self._call(caller, agent_id, "POST", f"/agent/{action}")
 
-    async def _ask(self, caller: Caller, agent_id: str, method: str, path: str) -> Mapping[str, Any]:
+    async def _call(self, caller: Caller, agent_id: str, method: str, path: str) -> Mapping[str, Any]:
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins start and stop agents.")
         agent = await self._agents.agent(AgentId(agent_id))
         if agent is None:
             raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"agent_id": "unknown"})
-        place = f"nodes/agents/{agent.id}"
-        host, port = await self._config.get(f"{place}/ip"), await self._config.get(f"{place}/watcher_port")
+        prefix = f"nodes/agents/{agent.id}"
+        host, port = await self._config.get(f"{prefix}/ip"), await self._config.get(f"{prefix}/watcher_port")
         token = await self._config.get(TOKEN_KEY)
-        for key, value in ((f"{place}/ip", host), (TOKEN_KEY, token)):
+        for key, value in ((f"{prefix}/ip", host), (TOKEN_KEY, token)):
             if not value:
                 message = f"The watcher of {agent.id} is not known: set {key} in the shared configuration."
                 raise NotFound(message, data={"agent_id": "no watcher"})
-        return await self._gateway.ask(method, str(host), str(port or DEFAULT_PORT), path, token=str(token))
+        return await self._gateway.call(method, str(host), str(port or DEFAULT_PORT), path, token=str(token))

@@ -1,4 +1,4 @@
-"""REST routes of agents."""
+"""REST routes of the watchers of agents."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class WatcherBody(Schema, frozen=True):
 
 
 class WatchersApi:
-    """For superadmins."""
+    """Routes for superadmins."""
 
     def __init__(self, watchers: WatcherService) -> None:
         self._watchers = watchers
 
     @route("GET", "/resource/watcher", query=WatcherBody)
     async def status(self, call: Call[Nothing, WatcherBody]) -> dict[str, Any]:
-        """What the watcher of an agent knows of it."""
+        """Return the status of an agent from its watcher."""
         return dict(await self._watchers.status(caller_of(call), call.query.agent_id))
 
     @route("POST", "/resource/watcher/agent/start", body=WatcherBody)
     @route("POST", "/resource/watcher/agent/stop", body=WatcherBody)
     @route("POST", "/resource/watcher/agent/restart", body=WatcherBody)
     async def act(self, call: Call[WatcherBody]) -> dict[str, Any]:
-        """Start, stop or restart an agent; its sessions outlive that."""
+        """Start, stop or restart an agent; its sessions go on."""
         action = call.endpoint.path.rpartition("/")[2]
         return dict(await self._watchers.act(caller_of(call), call.body.agent_id, action))

@@ -1,4 +1,4 @@
-"""Asks watchers over HTTP."""
+"""Calls watchers over HTTP."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ai.backend.common.errors import InvalidInput, Unavailable
 
 TOKEN_HEADER = "X-BackendAI-Watcher-Token"
 _TIMEOUT = aiohttp.ClientTimeout(total=75.0, connect=5.0)
-"""A watcher itself waits for a minute."""
-_MAX_ANSWER = 65_536
+"""Longer than the minute for which a watcher waits for its agent."""
+_MAX_REPLY = 65_536
 
 
 class HttpWatcherGateway:
     """Calls watchers over HTTP; ``https://`` before the host selects TLS."""
 
-    async def ask(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
+    async def call(self, method: str, host: str, port: str, path: str, *, token: str) -> Mapping[str, Any]:
         scheme, _, name = host.rpartition("://")
         try:
             url = URL.build(scheme=scheme or "http", host=name, port=int(port), path=path)
@@ -31,17 +31,18 @@ class HttpWatcherGateway:
         try:
             async with (
                 aiohttp.ClientSession(timeout=_TIMEOUT, headers={TOKEN_HEADER: token}) as http,
-                http.request(method, url, allow_redirects=False) as reply,
+                http.request(method, url, allow_redirects=False) as response,
             ):
                 text = b""
-                while piece := await reply.content.read(_MAX_ANSWER):
+                while piece := await response.content.read(_MAX_REPLY):
                     text += piece
-                    if len(text) > _MAX_ANSWER:
+                    if len(text) > _MAX_REPLY:
                         raise ValueError("the answer is too long")
-                told = json.loads(text)
-                if reply.status != 200 or not isinstance(told, dict):
-                    said = (told.get("msg") or told.get("title")) if isinstance(told, dict) else None
-                    raise Unavailable(f"The watcher at {url.host} refused ({reply.status}): {str(said or '')[:500]}")
+                reply = json.loads(text)
+                if response.status != 200 or not isinstance(reply, dict):
+                    reason = (reply.get("msg") or reply.get("title")) if isinstance(reply, dict) else None
+                    message = f"The watcher at {url.host} refused ({response.status}): {str(reason or '')[:500]}"
+                    raise Unavailable(message)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as e:
             raise Unavailable(f"The watcher at {url.host} does not answer: {type(e).__name__}.") from e
-        return told
+        return reply

@@ -14,7 +14,7 @@ import click
 from ai.backend.infra.config_store import GLOBAL, ConfigScope, ConfigStore, ScopeKind
 from ai.backend.manager.commands.running import on_config
 from ai.backend.manager.config.settings import ManagerSettings
-from ai.backend.manager.system.configuration import flattened, planted
+from ai.backend.manager.system.configuration import flattened, nested
 
 _KINDS = {"global": ScopeKind.GLOBAL, "sgroup": ScopeKind.RESOURCE_GROUP, "node": ScopeKind.NODE}
 
@@ -51,7 +51,7 @@ def get(settings: ManagerSettings, key: str, prefix: bool, scope: ConfigScope) -
     """Print the value of KEY."""
     if prefix:
         found = on_config(settings, lambda store: store.get_prefix(key.rstrip("/"), scopes=(scope,)))
-        click.echo(json.dumps(planted(key, found), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(nested(key, found), indent=2, ensure_ascii=False))
         return
     value = on_config(settings, lambda store: store.get(key, scopes=(scope,)))
     if value is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from aiohttp import web
 
 from ai.backend.common.ids import AccessKey
+from ai.backend.common.states import AgentStatus
 from ai.backend.infra.http.health import HealthApi, Readiness, VersionApi
 from ai.backend.infra.http.openapi import OpenApiApi
 from ai.backend.infra.http.ratelimit import Limiter
@@ -17,6 +18,7 @@ from ai.backend.infra.http.routes import Endpoint, endpoints_of
 from ai.backend.infra.http.server import HttpOptions, HttpServer
 from ai.backend.infra.http.signature import Authenticator
 from ai.backend.infra.telemetry import Metrics
+from ai.backend.manager.agents.api import AgentsApi
 from ai.backend.manager.agents.watcher_api import WatchersApi
 from ai.backend.manager.artifacts.api import ArtifactRegistriesApi, ArtifactsApi
 from ai.backend.manager.artifacts.facade import Artifacts
@@ -27,19 +29,22 @@ from ai.backend.manager.events.api import EventsApi
 from ai.backend.manager.execution.api import ExecutionApi, FileLimits
 from ai.backend.manager.execution.commits_api import ImagesApi
 from ai.backend.manager.execution.streams_api import StreamsApi
-from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi
+from ai.backend.manager.folders.api import FoldersApi, FolderSharingApi, FolderTypesApi
 from ai.backend.manager.folders.facade import Folders
 from ai.backend.manager.graphql.endpoint import GraphQLApi
 from ai.backend.manager.graphql.settings import GraphQLSettings
-from ai.backend.manager.identity.api import AuthApi, PasswordsApi
+from ai.backend.manager.identity.api import AuthApi, PasswordsApi, RoleApi
 from ai.backend.manager.identity.signing_keys import KeypairStore
 from ai.backend.manager.logs.api import ErrorLogApi
 from ai.backend.manager.logs.audit_calls import CallAudit
-from ai.backend.manager.resources.api import ClusterApi
+from ai.backend.manager.resource_groups.api import ResourceGroupsApi
+from ai.backend.manager.resources.api import ResourcesApi
 from ai.backend.manager.service_ports.api import ServicePortsApi
 from ai.backend.manager.service_ports.tunnels_api import TunnelsApi
 from ai.backend.manager.sessions.api import SessionsApi
+from ai.backend.manager.system.api import StateApi
 from ai.backend.manager.system.config_api import ConfigApi
+from ai.backend.manager.tasks.api import TasksApi
 from ai.backend.manager.templates.api import TemplatesApi
 from ai.backend.manager.usage.api import UsageApi
 from ai.backend.manager.volumes.api import FolderHostsApi
@@ -101,33 +106,39 @@ def api_endpoints(
         *endpoints_of(StreamsApi(sessions, execution), tag="streams"),
         *endpoints_of(TunnelsApi(services.tunnels), tag="streams"),
         *endpoints_of(ServicePortsApi(services.service_ports), tag="sessions"),
-        *endpoints_of(EventsApi(sessions, services.identity, services.events, services.tasks), tag="events"),
-        *endpoints_of(
-            ClusterApi(
-                services.cluster,
-                services.identity,
-                sessions,
-                services.state,
-                announcement=options.announcement,
-                has_folders=services.folders is not None,
-            ),
-            tag="cluster",
-        ),
+        *endpoints_of(EventsApi(sessions, services.identity, services.events), tag="events"),
+        *endpoints_of(TasksApi(services.tasks), tag="events"),
+        *endpoints_of(ResourcesApi(services.resources, services.presets), tag="cluster"),
+        *endpoints_of(AgentsApi(services.agents), tag="cluster"),
+        *endpoints_of(ResourceGroupsApi(services.identity), tag="cluster"),
+        *endpoints_of(StateApi(services.state, sessions, announcement=options.announcement), tag="cluster"),
+        *endpoints_of(RoleApi(services.identity), tag="auth"),
         *endpoints_of(AuthApi(services.passwords, services.ssh_keys), tag="auth"),
         *endpoints_of(ErrorLogApi(services.errors, services.clock.now), tag="error log"),
         *endpoints_of(TemplatesApi(services.templates), tag="templates"),
         *endpoints_of(SessionDefaultsApi(services.defaults), tag="session defaults"),
         *endpoints_of(ConfigApi(services.config), tag="config"),
         *endpoints_of(WatchersApi(services.watchers), tag="watchers"),
+        *endpoints_of(FolderTypesApi(has_folders=services.folders is not None), tag="folders"),
         *_folder_endpoints(services.folders),
         *_artifact_endpoints(services.artifacts),
         *(endpoints_of(ImagesApi(services.images), tag="images") if services.images is not None else ()),
         *(endpoints_of(UsageApi(services.usage), tag="usage") if services.usage is not None else ()),
         *endpoints_of(PasswordsApi(services.passwords), tag="auth"),
         *endpoints_of(GraphQLApi(services, options.graphql, _load_schema), tag="graphql"),
-        *endpoints_of(HealthApi(metrics, readiness or _always_ready, services.cluster.gauges), tag="health"),
+        *endpoints_of(HealthApi(metrics, readiness or _always_ready, lambda: _gauges(services)), tag="health"),
         *endpoints_of(VersionApi(manager=COMPATIBLE_RELEASE, build=_build()), tag="version"),
     ]
+
+
+async def _gauges(services: Services) -> Mapping[str, float]:
+    """Returns the values that are counted at each scrape of the metrics."""
+    agents = await services.agents.count_by_status()
+    return {
+        "agents_alive": agents.get(AgentStatus.ALIVE, 0),
+        "agents_lost": agents.get(AgentStatus.LOST, 0),
+        "sessions_live": await services.sessions.count_active(),
+    }
 
 
 def _load_schema() -> GraphQLSchema:

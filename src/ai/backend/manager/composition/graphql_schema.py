@@ -17,7 +17,7 @@ from ai.backend.manager.identity.graphql_users import PEOPLE_BINDABLES
 from ai.backend.manager.idle.graphql import IDLE_BINDABLES
 from ai.backend.manager.images.graphql import IMAGE_BINDABLES
 from ai.backend.manager.resource_groups.graphql import RESOURCE_GROUP_BINDABLES
-from ai.backend.manager.resources.graphql import EQUIPMENT_BINDABLES
+from ai.backend.manager.resources.graphql import RESOURCE_BINDABLES
 from ai.backend.manager.sessions.graphql import SESSION_BINDABLES
 from ai.backend.manager.volumes.graphql import VOLUME_BINDABLES
 
@@ -31,7 +31,7 @@ _BINDABLES = (
     *IDLE_BINDABLES,
     *IMAGE_BINDABLES,
     *RESOURCE_GROUP_BINDABLES,
-    *EQUIPMENT_BINDABLES,
+    *RESOURCE_BINDABLES,
     *SESSION_BINDABLES,
     *VOLUME_BINDABLES,
 )

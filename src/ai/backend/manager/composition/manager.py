@@ -23,7 +23,8 @@ from ai.backend.infra.telemetry import Metrics
 from ai.backend.manager.agents.assignments import Assignments
 from ai.backend.manager.agents.capabilities import DeviceReader
 from ai.backend.manager.agents.gateway import AgentGateway
-from ai.backend.manager.agents.service import EquipmentService
+from ai.backend.manager.agents.registration import AgentRegistry
+from ai.backend.manager.agents.service import AgentService
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.watcher import WatcherService
 from ai.backend.manager.agents.watcher_client import HttpWatcherGateway
@@ -62,7 +63,8 @@ from ai.backend.manager.maintenance.loop import RetentionLoop
 from ai.backend.manager.maintenance.sql import seal_rows
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.resource_groups.service import ResourceGroupService
-from ai.backend.manager.resources.service import ClusterService
+from ai.backend.manager.resources.presets import PresetService
+from ai.backend.manager.resources.service import ResourceService
 from ai.backend.manager.scheduling.loop import ScheduleLoop
 from ai.backend.manager.secrets.config import SealedConfigStore, seal_config
 from ai.backend.manager.secrets.sealer import Sealer
@@ -72,11 +74,11 @@ from ai.backend.manager.sessions.creation.factory import SessionFactory
 from ai.backend.manager.sessions.creation.mounts import SessionMounts
 from ai.backend.manager.sessions.lifecycle.deleted_users import DeletedUsersLoop
 from ai.backend.manager.sessions.lifecycle.launch import LaunchLoop
-from ai.backend.manager.sessions.lifecycle.observations import ReportsService
+from ai.backend.manager.sessions.lifecycle.observations import ObservationService
 from ai.backend.manager.sessions.lifecycle.reconcile import KernelReconciler
 from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
 from ai.backend.manager.sessions.lifecycle.watchdog import WatchdogLoop
-from ai.backend.manager.sessions.lookup import SessionFinder
+from ai.backend.manager.sessions.lookup import LiveSlotUse, SessionFinder
 from ai.backend.manager.sessions.model import Session, SlotAudit
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.writer import SessionWriter
@@ -135,7 +137,7 @@ class Manager:
         self._stats = LiveMetrics(kept.sessions)
         self._devices = DeviceReader()
         self.metrics.expose(self._stats.families)
-        self._slots = SlotCatalogue(kept.agents, kept.sessions)
+        self._slots = SlotCatalogue(kept.agents, LiveSlotUse(kept.sessions))
         is_shared = kept.leases is not None
         self._writer = SessionWriter(kept.sessions, bus, on_end=self._forget, is_shared=is_shared)
         self._identity = IdentityService(kept.identities, kept.sessions, clock, id_generator)
@@ -154,19 +156,22 @@ class Manager:
         self._depot, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
         finder = SessionFinder(kept.sessions, self._writer, self._identity)
         self._services = self._make_services(gateway, finder, clock, id_generator)
-        self._presence = KernelReconciler(kept.sessions, self._writer, clock, settings.agents)
-        self._reports = ReportsService(
-            sessions=kept.sessions,
+        self._registry = AgentRegistry(
             agents=kept.agents,
             identities=kept.identities,
             slots=self._slots,
-            writer=self._writer,
-            stats=self._stats,
-            presence=self._presence,
+            presence=KernelReconciler(kept.sessions, self._writer, clock, settings.agents),
             bus=bus,
             clock=clock,
             settings=settings.agents,
             assignments=self._assignments,
+        )
+        self._reports = ObservationService(
+            sessions=kept.sessions,
+            registry=self._registry,
+            writer=self._writer,
+            stats=self._stats,
+            clock=clock,
             log_tail_bytes=settings.sessions.log_tail_bytes,
             is_shared=is_shared,
         )
@@ -183,7 +188,7 @@ class Manager:
                 begin=self._begin,
                 end=self._end,
             )
-            self._reports.leads = lambda: self._leadership is not None and self._leadership.leads
+            self._registry.leads = lambda: self._leadership is not None and self._leadership.leads
             self._services.tasks.manager = self._leadership.holder
 
     def _make_images(
@@ -281,7 +286,7 @@ class Manager:
                 id_generator,
                 (folders.quota_loop,) if folders is not None else (),
             ),
-            equipment=EquipmentService(kept.agents, kept.identities, self._assignments),
+            agents=AgentService(kept.agents, kept.sessions, kept.identities, self._assignments, self._stats, gateway),
             people=UserService(
                 kept.identities,
                 self._identity,
@@ -295,9 +300,10 @@ class Manager:
             passwords=self._passwords,
             ssh_keys=SshKeyService(kept.identities, self._identity, clock),
             resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
-            cluster=ClusterService(
-                kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway, self._devices
+            resources=ResourceService(
+                kept.agents, kept.sessions, self._identity, self._slots, kept.presets, self._devices
             ),
+            presets=PresetService(kept.presets),
             events=EventService(kept.sessions, finder, self._bus),
             tasks=tasks,
             audit=AuditService(kept.audit, clock),
@@ -339,7 +345,7 @@ class Manager:
             key_id=self._sealer.newest_id,
         )
         self._services.resource_groups.after_change.append(self._schedule)
-        self._services.equipment.after_change.append(self._schedule)
+        self._services.agents.after_change.append(self._schedule)
         self._terminate = TerminateLoop(
             kept.sessions, kept.agents, self._writer, gateway, clock, settings.sessions, settings.agents
         )
@@ -348,7 +354,7 @@ class Manager:
             agents=kept.agents,
             identities=kept.identities,
             writer=self._writer,
-            reports=self._reports,
+            registry=self._registry,
             clock=clock,
             session_settings=settings.sessions,
             agent_settings=settings.agents,
@@ -378,9 +384,14 @@ class Manager:
         return self._services
 
     @property
-    def reports(self) -> ReportsService:
-        """What agents report to; hand it to the link."""
+    def reports(self) -> ObservationService:
+        """Receives the reports of agents; hand it to the link."""
         return self._reports
+
+    @property
+    def registry(self) -> AgentRegistry:
+        """The agents that this process has heard of."""
+        return self._registry
 
     @property
     def loops(self) -> tuple[PeriodicLoop, ...]:
@@ -419,7 +430,7 @@ class Manager:
 
     async def _begin(self) -> None:
         """Run the loops."""
-        self._reports.lead()
+        self._registry.become_leader()
         work = [self._hints.run(), *(loop.run() for loop in self.loops)]
         if self._leadership is not None:
             work.append(self._bury(self._leadership))
@@ -471,7 +482,7 @@ class Manager:
                 log.exception("could not write what was pending")
 
     def _forget(self, ended: Session) -> None:
-        self._stats.forget(ended)
+        self._stats.forget(k.id for k in ended.kernels)
         self._activity.forget(ended)
 
     async def _resign(self) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.http.client_tokens import ClientTokens
-from ai.backend.manager.agents.service import EquipmentService
+from ai.backend.manager.agents.service import AgentService
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.watcher import WatcherService
 from ai.backend.manager.artifacts.facade import Artifacts
@@ -24,7 +24,8 @@ from ai.backend.manager.images.facade import Images
 from ai.backend.manager.logs.audit import AuditService
 from ai.backend.manager.logs.errors import ErrorLogService
 from ai.backend.manager.resource_groups.service import ResourceGroupService
-from ai.backend.manager.resources.service import ClusterService
+from ai.backend.manager.resources.presets import PresetService
+from ai.backend.manager.resources.service import ResourceService
 from ai.backend.manager.service_ports.service import ServicePorts
 from ai.backend.manager.service_ports.tunnels import TunnelService
 from ai.backend.manager.sessions.service import SessionService
@@ -46,9 +47,10 @@ class Services:
     people: UserService
     passwords: PasswordService
     ssh_keys: SshKeyService
-    equipment: EquipmentService
+    agents: AgentService
     resource_groups: ResourceGroupService
-    cluster: ClusterService
+    resources: ResourceService
+    presets: PresetService
     events: EventService
     tasks: TaskService
     audit: AuditService

@@ -28,15 +28,17 @@ from ai.backend.manager.images.store import ImageStore
 from ai.backend.manager.leadership.sql import SqlLeaseStore
 from ai.backend.manager.leadership.store import LeaseStore
 from ai.backend.manager.logs.memory import MemoryErrorLogStore
-from ai.backend.manager.logs.sql import SqlErrorLogStore
+from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
 from ai.backend.manager.logs.store import AuditStore, ErrorLogStore
+from ai.backend.manager.resources.sql import SqlPresetStore
+from ai.backend.manager.resources.store import PresetStore
 from ai.backend.manager.scheduling.memory import MemoryShareStore
 from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
 from ai.backend.manager.secrets.sealer import Sealer
 from ai.backend.manager.sessions.sql import SqlSessionStore
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.tasks.sql import SqlJournalStore
+from ai.backend.manager.tasks.sql import SqlTaskStore
 from ai.backend.manager.tasks.store import TaskStore
 from ai.backend.manager.templates.memory import MemoryTemplateStore
 from ai.backend.manager.templates.sql import SqlTemplateStore
@@ -51,6 +53,7 @@ class Stores:
 
     sessions: SessionStore
     agents: AgentStore
+    presets: PresetStore
     identities: IdentityStore
     tasks: TaskStore
     audit: AuditStore
@@ -70,14 +73,14 @@ class Stores:
 
     @classmethod
     def sql(cls, database: Database, sealer: Sealer | None = None, config: ConfigStore | None = None) -> Stores:
-        journal = SqlJournalStore(database)
         return cls(
             leases=SqlLeaseStore(database) if database.is_shared else None,
             sessions=SqlSessionStore(database),
             agents=SqlAgentStore(database),
+            presets=SqlPresetStore(database),
             identities=SqlIdentityStore(database, sealer),
-            tasks=journal,
-            audit=journal,
+            tasks=SqlTaskStore(database),
+            audit=SqlAuditStore(database),
             config=config or SQLiteConfigStore(database),
             answers=SqlAnswerStore(database, sealer),
             templates=SqlTemplateStore(database),

@@ -1,1 +1,1 @@
-"""Session events (SSE) and webhooks."""
+"""Streams session events to clients and posts them to webhooks."""

@@ -1,8 +1,7 @@
-"""Events, background tasks and the audit trail."""
+"""Delivers session events to subscribers."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Literal
@@ -14,19 +13,17 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.sessions.events import Event
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.store import SessionStore
-from ai.backend.manager.tasks.service import _RECHECK_S, _hint
+from ai.backend.manager.tasks.service import RECHECK_S, wait_for_hint
 from ai.backend.manager.topics import OUTBOX
-
-log = logging.getLogger(__name__)
 
 _PAGE = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventFilter:
-    """Which events a client wants. ``session_ref`` None is every session that the caller sees.
+    """Selects events. ``session_ref`` None selects all sessions that the caller sees.
 
-    ``after_id`` is the client's Last-Event-ID; None starts with the events that follow now.
+    ``after_id`` is the client's Last-Event-ID; None selects the events from now on.
     """
 
     session_ref: str | None = None
@@ -36,7 +33,7 @@ class EventFilter:
 
 
 class EventService:
-    """Reads the outbox; the bus only tells when to look."""
+    """Reads events from the outbox; the bus only signals that there are new ones."""
 
     def __init__(self, store: SessionStore, finder: SessionFinder, bus: Bus) -> None:
         self._store = store
@@ -44,37 +41,39 @@ class EventService:
         self._bus = bus
 
     async def newest_id(self) -> int:
-        """Of the last event that has happened: ``after_id`` for whoever wants to hear what comes."""
+        """Returns the id of the last event, which as ``after_id`` selects all later ones."""
         return await self._store.last_event_id()
 
-    async def subscribe(self, caller: Caller, wanted: EventFilter) -> AsyncIterator[Event]:
-        """At least once, in order per session, for ever; the consumer ends it by closing the iterator.
+    async def subscribe(self, caller: Caller, event_filter: EventFilter) -> AsyncIterator[Event]:
+        """Yields every matching event at least once, in order per session, until the consumer closes the iterator.
 
         Raises:
             SessionNotFound: at the first step.
         """
         with self._bus.subscribe(OUTBOX, limit=1) as hints:
-            after = wanted.after_id if wanted.after_id is not None else await self.newest_id()
+            after = event_filter.after_id if event_filter.after_id is not None else await self.newest_id()
             only: SessionId | None = None
-            if wanted.session_ref is not None:
-                session = await self._finder.one(caller, wanted.session_ref, owner_access_key=wanted.owner_access_key)
+            if event_filter.session_ref is not None:
+                session = await self._finder.one(
+                    caller, event_filter.session_ref, owner_access_key=event_filter.owner_access_key
+                )
                 only = session.id
             while True:
                 events = await self._store.events_after(after, limit=_PAGE)
                 for event in events:
                     after = event.id
-                    if _is_wanted(caller, event, wanted, only):
+                    if _matches(caller, event, event_filter, only):
                         yield event
                 if len(events) < _PAGE:
-                    await _hint(hints, _RECHECK_S)
+                    await wait_for_hint(hints, RECHECK_S)
 
 
-def _is_wanted(caller: Caller, event: Event, wanted: EventFilter, only: SessionId | None) -> bool:
+def _matches(caller: Caller, event: Event, event_filter: EventFilter, only: SessionId | None) -> bool:
     if only is not None and event.session_id != only:
         return False
-    if wanted.scope not in ("*", event.scope):
+    if event_filter.scope not in ("*", event.scope):
         return False
-    if wanted.owner_access_key is not None and only is None and event.access_key != wanted.owner_access_key:
+    if event_filter.owner_access_key is not None and only is None and event.access_key != event_filter.owner_access_key:
         return False
     return (
         caller.sees_all

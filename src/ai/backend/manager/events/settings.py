@@ -1,4 +1,4 @@
-"""Settings of events."""
+"""Settings of webhooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Posts callbacks over HTTP, and not to where the manager alone could reach."""
+"""Posts callbacks over HTTP, except to networks that only the manager can reach."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ID_HEADER = "X-BackendAI-Callback-Id"
 class HttpCallbackSender:
     """Implements :class:`ai.backend.manager.events.webhook_gateway.WebhookSender`.
 
-    Redirects are not followed, and no body of a response is read.
+    Redirects are not followed, and the body of the response is not read.
     """
 
     def __init__(self, *, refused_networks: Iterable[str], timeout_s: float) -> None:

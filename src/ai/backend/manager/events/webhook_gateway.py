@@ -1,4 +1,4 @@
-"""Agents, their watchers, and the receivers of callbacks."""
+"""The port to the receivers of callbacks."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Any, Protocol
 
 
 class WebhookFailed(Exception):
-    """A callback was not taken. The text names neither the URL nor what was said.
+    """A callback was not accepted. The text has neither the URL nor the response.
 
     Attributes:
-        may_pass: whether another try has any hope.
+        may_pass: False if a retry cannot succeed.
     """
 
-    def __init__(self, why: str, *, may_pass: bool = True) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, *, may_pass: bool = True) -> None:
+        super().__init__(reason)
         self.may_pass = may_pass
 
 
 class WebhookSender(Protocol):
-    """Tells somebody out there."""
+    """Sends callbacks."""
 
     async def send(self, url: str, callback_id: int, body: Mapping[str, Any]) -> None:
-        """Post ``body`` as JSON; ``callback_id`` is the same at every try.
+        """Posts ``body`` as JSON; ``callback_id`` is the same at every try.
 
         Raises:
-            CallbackFailed: nobody took it.
+            WebhookFailed: the receiver did not accept it.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Tells the URLs that sessions named what becomes of them. See docs/decisions/0044."""
+"""Posts the changes of sessions to their callback URLs (docs/decisions/0044)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ai.backend.manager.sessions.callbacks import Webhook
 from ai.backend.manager.sessions.store import SessionStore
 
 log = logging.getLogger(__name__)
-_PER_OWNER = 4
-_AT_ONCE = 64
+_MAX_PER_OWNER = 4
+_MAX_CONCURRENT = 64
 _BACKOFF = Backoff(1.0, 3600.0)
 
 
 class WebhookLoop(PeriodicLoop):
-    """Each session's callbacks one after the other, at least once; those of different sessions at the same time.
+    """Sends the callbacks of each session in order and at least once; different sessions concurrently.
 
-    What is not told stays in the store, so a new manager goes on where the last one was killed.
+    Unsent callbacks stay in the store, so a restarted manager continues with them.
     """
 
     period_s = 5.0
@@ -45,49 +45,51 @@ class WebhookLoop(PeriodicLoop):
         self._done.clear()
         due = await self._store.due_callbacks(self._clock.now(), limit=1000)
         owners = Counter(access_key for access_key, _ in self._busy.values())
-        for one in due:
-            if one.id in self._done:  # since it was read
+        for webhook in due:
+            if webhook.id in self._done:  # sent since it was read
                 continue
-            if len(self._busy) >= _AT_ONCE:
+            if len(self._busy) >= _MAX_CONCURRENT:
                 return
-            if owners[one.access_key] < _PER_OWNER and one.session_id not in self._busy:
-                owners[one.access_key] += 1
-                task = asyncio.create_task(self._tell(one), name=f"callback-{one.id}")
-                self._busy[one.session_id] = one.access_key, task
-                task.add_done_callback(partial(self._let_go, one))
+            if owners[webhook.access_key] < _MAX_PER_OWNER and webhook.session_id not in self._busy:
+                owners[webhook.access_key] += 1
+                task = asyncio.create_task(self._deliver(webhook), name=f"callback-{webhook.id}")
+                self._busy[webhook.session_id] = webhook.access_key, task
+                task.add_done_callback(partial(self._release, webhook))
 
-    def _let_go(self, one: Webhook, task: asyncio.Task[None]) -> None:
-        self._busy.pop(one.session_id, None)
-        self._done.add(one.id)
+    def _release(self, webhook: Webhook, task: asyncio.Task[None]) -> None:
+        self._busy.pop(webhook.session_id, None)
+        self._done.add(webhook.id)
         if not task.cancelled() and task.exception() is not None:  # it stays in the store
-            log.error("could not note what became of a callback", exc_info=task.exception())
+            log.error("could not record the outcome of a callback", exc_info=task.exception())
         self.wake()
 
-    async def _tell(self, one: Webhook) -> None:
+    async def _deliver(self, webhook: Webhook) -> None:
         try:
-            await self._sender.send(one.url, one.id, one.body)
+            await self._sender.send(webhook.url, webhook.id, webhook.body)
         except WebhookFailed as e:
-            await self._put_off(one, e)
+            await self._postpone(webhook, e)
         else:
-            await self._store.drop_callback(one.id)
+            await self._store.drop_callback(webhook.id)
 
-    async def _put_off(self, one: Webhook, why: WebhookFailed) -> None:
+    async def _postpone(self, webhook: Webhook, error: WebhookFailed) -> None:
         # The rest of the URL may be a secret.
-        where, tried = urlsplit(one.url).hostname, one.attempts + 1
-        if tried >= self._settings.attempts or not why.may_pass:
-            log.warning("gave up telling %s of session %s after %d tries: %s", where, one.session_id, tried, why)
-            await self._store.drop_callback(one.id)
+        host, attempts = urlsplit(webhook.url).hostname, webhook.attempts + 1
+        if attempts >= self._settings.attempts or not error.may_pass:
+            log.warning(
+                "gave up a callback to %s for session %s after %d tries: %s", host, webhook.session_id, attempts, error
+            )
+            await self._store.drop_callback(webhook.id)
             return
-        due = self._clock.now() + timedelta(seconds=_BACKOFF.delay_s(one.attempts))
-        await self._store.put_off_callback(one.id, attempts=tried, due_at=due)
+        due = self._clock.now() + timedelta(seconds=_BACKOFF.delay_s(webhook.attempts))
+        await self._store.put_off_callback(webhook.id, attempts=attempts, due_at=due)
 
-    async def settle(self) -> None:
-        """Wait for what is under way; for tests and simulations, which run ``once`` by hand."""
+    async def drain(self) -> None:
+        """Waits for the callbacks in progress; for tests and simulations, which call ``once`` themselves."""
         await asyncio.gather(*(task for _, task in self._busy.values()), return_exceptions=True)
 
     async def stop(self) -> None:
-        """What is under way is told again by the next manager."""
+        """Cancels the callbacks in progress; the next manager sends them again."""
         for _, task in self._busy.values():
             task.cancel()
-        await self.settle()
+        await self.drain()
         await self._sender.close()

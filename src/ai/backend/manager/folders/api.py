@@ -42,6 +42,18 @@ def _ticket(ticket: Ticket) -> schema.TransferTicket:
     return schema.TransferTicket(token=ticket.token, url=ticket.url)
 
 
+class FolderTypesApi:
+    """The route that lists the kinds of folder owners; served also where no folders are stored."""
+
+    def __init__(self, *, has_folders: bool) -> None:
+        self._has_folders = has_folders
+
+    @route("GET", "/config/vfolder-types")
+    async def vfolder_types(self, call: Call) -> list[str]:
+        """List the kinds of owners of virtual folders; empty if no folders are stored."""
+        return ["user", "group"] if self._has_folders else []
+
+
 class FoldersApi:
     """``{f}`` is a name or an id. Somebody else's folder is not found."""
 

@@ -83,7 +83,7 @@ class Context:
         async with self._loading:
             if self._listed:
                 listed, self._listed = self._listed, set()
-                self._holdings.update(await self.services.cluster.holdings(self.caller, listed))
+                self._holdings.update(await self.services.agents.holdings(self.caller, listed))
         return self._holdings.get(agent_id, ())
 
     async def idle_checks(self, session_id: SessionId) -> Mapping[str, Any]:

@@ -1,1 +1,1 @@
-"""Answers kept by client token."""
+"""Stores the answers to calls with a client token, so that a repeated call gets the same answer."""

@@ -1,4 +1,4 @@
-"""Answers to calls with a client token, in memory."""
+"""The store of answers in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.manager.idempotency.store import KEPT_BYTES, KEPT_CALLS
 @dataclass(frozen=True, slots=True)
 class _Row:
     begun_at: datetime
-    known: KnownCall
+    call: KnownCall
 
 
 class MemoryAnswerStore:
@@ -27,7 +27,7 @@ class MemoryAnswerStore:
     ) -> KnownCall | None:
         row = self._rows.get((access_key, token))
         if row is not None and row.begun_at > since:
-            return row.known
+            return row.call
         begun = KnownCall(fingerprint=fingerprint, call_id=call_id, answer=None)
         self._rows[access_key, token] = _Row(now, begun)
         return None
@@ -35,7 +35,7 @@ class MemoryAnswerStore:
     async def finish(self, access_key: str, token: str, answer: Answer) -> None:
         row = self._rows.get((access_key, token))
         if row is not None:
-            self._rows[access_key, token] = replace(row, known=replace(row.known, answer=answer))
+            self._rows[access_key, token] = replace(row, call=replace(row.call, answer=answer))
         self._prune(access_key)
 
     async def forget(self, access_key: str, token: str) -> None:
@@ -47,10 +47,10 @@ class MemoryAnswerStore:
             self._prune(access_key)
 
     def _prune(self, access_key: str) -> None:
-        mine = [(row.begun_at, key) for key, row in self._rows.items() if key[0] == access_key and row.known.answer]
+        rows = [(row.begun_at, key) for key, row in self._rows.items() if key[0] == access_key and row.call.answer]
         total = 0
-        for rank, (_, key) in enumerate(sorted(mine, reverse=True), start=1):
-            answer = self._rows[key].known.answer
+        for rank, (_, key) in enumerate(sorted(rows, reverse=True), start=1):
+            answer = self._rows[key].call.answer
             total += len(answer.body or b"") if answer is not None else 0
             if rank > KEPT_CALLS or total > KEPT_BYTES:
                 del self._rows[key]

@@ -1,4 +1,4 @@
-"""Answers to calls with a client token, in SQL."""
+"""The store of answers in SQL."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ _PRUNE_EVERY = 50
 
 
 class SqlAnswerStore:
-    """Implements :class:`ai.backend.manager.idempotency.store.AnswerStore`. Bodies are sealed, since an answer may tell
-    a secret that is told once; one that does not open counts as one that was too large to be kept. Fingerprints are
-    kept under a key as well: with a plain one, passwords that a call had could be guessed as fast as SHA-256 goes."""
+    """Implements :class:`ai.backend.manager.idempotency.store.AnswerStore`.
+
+    Bodies are sealed, since they may contain secrets; one that cannot be opened counts as too large to be stored.
+    Fingerprints are keyed digests, since passwords in calls could be guessed from plain SHA-256 digests.
+    """
 
     def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
         self._db = database
@@ -32,19 +34,19 @@ class SqlAnswerStore:
         self, access_key: str, token: str, fingerprint: str, *, call_id: UUID, now: datetime, since: datetime
     ) -> KnownCall | None:
         c = tables.kept_answers.c
-        mine = (c.access_key == access_key, c.token == token)
+        own = (c.access_key == access_key, c.token == token)
         digests = self._sealer.keyed_digests(fingerprint, "kept_answers.fingerprint")
 
         def work(s: Connection) -> KnownCall | None:
-            row = s.execute(select(tables.kept_answers).where(*mine, c.begun_at > since)).one_or_none()
+            row = s.execute(select(tables.kept_answers).where(*own, c.begun_at > since)).one_or_none()
             if row is not None:
                 answer = None
                 if row.status is not None:
-                    body = self._opened(row.body, _place(access_key, token))
+                    body = self._opened(row.body, _associated_data(access_key, token))
                     answer = Answer(status=row.status, headers=row.headers, body=body)
-                first = fingerprint if row.fingerprint in digests else row.fingerprint
-                return KnownCall(fingerprint=first, call_id=row.call_id, answer=answer)
-            s.execute(delete(tables.kept_answers).where(*mine))
+                stored = fingerprint if row.fingerprint in digests else row.fingerprint
+                return KnownCall(fingerprint=stored, call_id=row.call_id, answer=answer)
+            s.execute(delete(tables.kept_answers).where(*own))
             begun = {
                 "access_key": access_key,
                 "token": token,
@@ -66,7 +68,7 @@ class SqlAnswerStore:
         is_time_to_prune = self._finished % _PRUNE_EVERY == 0
 
         def work(s: Connection) -> None:
-            body = self._sealed(answer.body, _place(access_key, token))
+            body = self._sealed(answer.body, _associated_data(access_key, token))
             values = {"status": answer.status, "headers": dict(answer.headers), "body": body}
             s.execute(update(tables.kept_answers).where(c.access_key == access_key, c.token == token).values(values))
             if is_time_to_prune:
@@ -89,24 +91,26 @@ class SqlAnswerStore:
 
         await self._db.run_write(work)
 
-    def _sealed(self, body: bytes | None, place: str) -> bytes | None:
+    def _sealed(self, body: bytes | None, associated_data: str) -> bytes | None:
         if body is None or not self._sealer.is_on:
             return body
-        return self._sealer.seal(body.decode("latin-1"), place).encode()
+        return self._sealer.seal(body.decode("latin-1"), associated_data).encode()
 
-    def _opened(self, stored: bytes | None, place: str) -> bytes | None:
+    def _opened(self, stored: bytes | None, associated_data: str) -> bytes | None:
+        if stored is None:
+            return None
         try:
-            return None if stored is None else self._sealer.open(stored.decode("latin-1"), place).encode("latin-1")
+            return self._sealer.open(stored.decode("latin-1"), associated_data).encode("latin-1")
         except InternalError:
             return None
 
 
-def _place(access_key: str, token: str) -> str:
+def _associated_data(access_key: str, token: str) -> str:
     return f"kept_answers.body:{access_key}:{token}"
 
 
 def _prune(s: Connection) -> None:
-    """Keep the newest answers of each access key, within both limits."""
+    """Deletes all but the newest answers of each access key, within both limits."""
     c = tables.kept_answers.c
     newest = (c.begun_at.desc(), c.token)
     size = func.coalesce(func.length(c.body), 0)
@@ -120,7 +124,7 @@ def _prune(s: Connection) -> None:
         .where(c.status.is_not(None))
         .subquery()
     )
-    over = select(ranked.c.access_key, ranked.c.token).where(
+    excess = select(ranked.c.access_key, ranked.c.token).where(
         or_(ranked.c.rank > KEPT_CALLS, ranked.c.bytes > KEPT_BYTES)
     )
-    s.execute(delete(tables.kept_answers).where(tuple_(c.access_key, c.token).in_(over)))
+    s.execute(delete(tables.kept_answers).where(tuple_(c.access_key, c.token).in_(excess)))

@@ -1,4 +1,4 @@
-"""Tables of idempotency."""
+"""The table of stored answers."""
 
 from __future__ import annotations
 

@@ -8,9 +8,10 @@ from msgspec import Meta
 
 from ai.backend.common.errors import InvalidInput, NotSupported
 from ai.backend.infra.http.fields import Name
-from ai.backend.infra.http.routes import Call, Schema, route
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.identity.passwords import MAX_LENGTH, PasswordService
+from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.ssh_keys import MAX_KEY, SshKeyService
 
 CurrentPassword = Annotated[str, Meta(min_length=1, max_length=1_024)]
@@ -70,6 +71,25 @@ class AuthApi:
 
 class RoleQuery(Schema, frozen=True):
     group: Name | None = None
+
+
+class RoleApi:
+    """The route that returns the caller's roles."""
+
+    def __init__(self, identity: IdentityService) -> None:
+        self._identity = identity
+
+    @route("GET", "/auth/role", query=RoleQuery)
+    async def role(self, call: Call[Nothing, RoleQuery]) -> dict[str, Any]:
+        """Return the roles of the caller: over all, in the domain, in a group."""
+        caller = caller_of(call)
+        admin = "admin" if caller.is_any_admin else "user"
+        is_member = call.query.group is not None and await self._identity.groups(caller, name=call.query.group)
+        return {
+            "global_role": caller.role.value,
+            "domain_role": admin,
+            "group_role": admin if is_member else None,
+        }
 
 
 Password = Annotated[str, Meta(max_length=MAX_LENGTH)]

@@ -21,6 +21,7 @@ from ai.backend.manager.idle.activity import WRITE_S, ActivityTracker
 from ai.backend.manager.idle.model import Activity
 from ai.backend.manager.idle.store import ActivityStore
 from ai.backend.manager.metrics.live import LiveMetrics
+from ai.backend.manager.sessions.lookup import with_live_statistics
 from ai.backend.manager.sessions.model import Kernel, Session
 
 log = logging.getLogger(__name__)
@@ -166,7 +167,7 @@ class IdleService:
         # what is known of a kernel whose agent is silent is old
         if at is None or session.status is not SessionStatus.RUNNING:
             return window
-        values = utilization(self._stats.fill(session).kernels, tuple(rule.thresholds))
+        values = utilization(with_live_statistics(session, self._stats).kernels, tuple(rule.thresholds))
         return window.add(at, values) if values else window
 
     async def put_usage(self, windows: Mapping[SessionId, Window]) -> None:

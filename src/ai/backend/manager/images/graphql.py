@@ -18,7 +18,7 @@ from ai.backend.manager.graphql.values import View
 from ai.backend.manager.images.facade import Images
 from ai.backend.manager.images.model import ContainerRegistry, ContainerRegistryType, Image
 from ai.backend.manager.images.registries import require_superadmin
-from ai.backend.manager.images.service import ImageFilter, resolve_image
+from ai.backend.manager.images.service import ImageFilter, merge_images, resolve_image
 
 query = QueryType()
 mutation = MutationType()
@@ -46,7 +46,7 @@ async def images(
 ) -> list[values.View]:
     context = context_of(info)
     if context.services.images is None:
-        found = await context.services.cluster.images()
+        found = merge_images(await context.services.agents.living())
         return [image_view(image, context.caller) for image in found if is_installed is not False]
     wanted = ImageFilter(
         is_installed=is_installed, is_operation=is_operation, domain=domain, group=group, scaling_group=scaling_group
@@ -61,7 +61,7 @@ async def image(_: Any, info: Info, reference: str, architecture: str | None = N
     kept = context.services.images
     try:
         if kept is None:
-            found = resolve_image(await context.services.cluster.images(), reference, architecture)
+            found = resolve_image(merge_images(await context.services.agents.living()), reference, architecture)
         else:
             found = await kept.catalogue.image(context.caller, reference, architecture)
     except ImageNotFound:

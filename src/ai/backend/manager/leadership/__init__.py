@@ -1,1 +1,1 @@
-"""Leader election."""
+"""Elects the manager that runs the loops."""

@@ -1,4 +1,4 @@
-"""One of several managers runs the loops: the one that holds the lease."""
+"""Elects a leader among several managers by a lease; only the leader runs the loops."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ log = logging.getLogger(__name__)
 
 LEADER = "leader"
 PRESENCE = "manager:"
-"""Each manager holds a lease of this name and its own while it lives."""
+"""Prefix of the lease that each manager holds while it is alive."""
 
 
 class Leadership:
-    """Takes the lease, keeps it, and tells when it came and went.
+    """Acquires and renews the lease, and calls ``begin`` when it is acquired and ``end`` when it is lost.
 
-    ``begin`` is called with the writes of everything that it starts fenced by the lease. ``end`` is called before the
-    lease can be another's by this machine's monotonic clock; should this process be stopped meanwhile, the fence
-    refuses what it writes once it goes on.
+    The writes of all that ``begin`` starts are fenced by the lease. ``end`` is called before the lease can expire by
+    this machine's monotonic clock; if the process is suspended meanwhile, the fence refuses its later writes.
 
     Args:
-        leases: where leases are.
-        holder: this process, never used again by another.
-        ttl_s: how long a leader that vanished leaves the loops undone, at most.
+        leases: the store of leases.
+        holder: a unique id of this process.
+        ttl_s: the maximum time without a leader after one has crashed.
     """
 
     def __init__(
@@ -53,56 +52,56 @@ class Leadership:
         return self._lease is not None
 
     async def run(self) -> None:
-        """Until cancelled; call :meth:`stop` then."""
+        """Holds or awaits the lease until cancelled; then call :meth:`stop`."""
         while True:
             try:
                 await self._once()
             except TimeoutError:
-                log.warning("nobody says in time who has the lease")
-            except Exception:  # whatever it is, the lease must be asked for again
-                log.exception("the lease could not be taken or kept")
-            if self._lease is not None and self._left() <= 0:
+                log.warning("the store of leases does not answer in time")
+            except Exception:  # the lease must be requested again after any failure
+                log.exception("could not acquire or renew the lease")
+            if self._lease is not None and self._remaining_s() <= 0:
                 await self._lose("it could not be renewed in time")
-            await asyncio.sleep(min(self._ttl_s / 4, self._left()))
+            await asyncio.sleep(min(self._ttl_s / 4, self._remaining_s()))
 
-    def _left(self) -> float:
-        """Seconds that the lease is certainly ours; without one, as long as an answer about it means anything."""
+    def _remaining_s(self) -> float:
+        """Returns the seconds for which the lease is certainly held; without a lease, its whole duration."""
         return self._ttl_s if self._lease is None else max(0.0, self._until - self._clock.monotonic())
 
     async def stop(self) -> None:
-        """End what was begun and let another begin at once."""
+        """Ends the loops and releases the lease, so that another manager can begin at once."""
         lease = self._lease
         if lease is not None:
             await self._lose("this manager stops")
             await self._leases.release(lease)
 
     async def living(self) -> set[str]:
-        """The holders that live."""
+        """Returns the ids of the managers that are alive."""
         return set((await self._leases.holders(PRESENCE)).values())
 
     async def announce(self) -> None:
-        """Say that this manager lives."""
+        """Renews the presence of this manager."""
         await self._leases.acquire(PRESENCE + self.holder, self.holder, ttl_s=4 * self._ttl_s)
 
     async def _once(self) -> None:
-        asked = self._clock.monotonic()
-        async with asyncio.timeout(self._left()):
+        requested_at = self._clock.monotonic()
+        async with asyncio.timeout(self._remaining_s()):
             await self.announce()
             lease = await self._leases.acquire(LEADER, self.holder, ttl_s=self._ttl_s)
         if lease is None:
             if self._lease is not None:
                 await self._lose("another manager has it")
             return
-        self._until = asked + 0.8 * self._ttl_s
+        self._until = requested_at + 0.8 * self._ttl_s
         if self._lease is not None and self._lease.token != lease.token:
-            await self._lose("it ran out, and came back")
+            await self._lose("it expired and was acquired again")
         if self._lease is None:
-            log.info("this manager leads from now on, by token %d", lease.token)
+            log.info("this manager becomes the leader with token %d", lease.token)
             self._lease = lease
             with self._leases.fenced(lease):
                 await self._begin()
 
-    async def _lose(self, why: str) -> None:
-        log.warning("this manager leads no more: %s", why)
+    async def _lose(self, reason: str) -> None:
+        log.warning("this manager is no longer the leader: %s", reason)
         self._lease = None
         await self._end()

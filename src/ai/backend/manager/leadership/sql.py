@@ -1,4 +1,4 @@
-"""Leases in SQL; their fence is checked in the transactions that it guards."""
+"""The store of leases in SQL. The fence of a lease is checked in the transactions that it guards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ai.backend.manager.leadership.store import Lease
 
 
 def _now(s: Connection) -> datetime:
-    """By the server's clock: those of managers may differ. SQLite is of this machine."""
+    """Returns the time of the database server, since the clocks of managers may differ."""
     if s.dialect.name == "sqlite":
         return datetime.now(UTC)
     now: datetime = s.execute(text("SELECT clock_timestamp()")).scalar_one()
@@ -50,11 +50,11 @@ class SqlLeaseStore:
 
     async def release(self, lease: Lease) -> None:
         c = tables.leases.c
-        mine = (c.name == lease.name, c.holder == lease.holder, c.token == lease.token)
+        own = (c.name == lease.name, c.holder == lease.holder, c.token == lease.token)
 
         def work(s: Connection) -> None:
             now = _now(s)
-            s.execute(update(tables.leases).where(*mine).values(expires_at=now, holder=""))
+            s.execute(update(tables.leases).where(*own).values(expires_at=now, holder=""))
 
         await self._db.run_write(work)
 
@@ -63,10 +63,9 @@ class SqlLeaseStore:
 
         def work(s: Connection) -> dict[str, str]:
             now = _now(s)
-            mine = c.name.startswith(prefix, autoescape=True)
-            forgotten = (mine, c.expires_at < now - timedelta(days=1))
-            s.execute(delete(tables.leases).where(*forgotten))
-            rows = s.execute(select(c.name, c.holder).where(mine, c.expires_at > now, c.holder != ""))
+            matches = c.name.startswith(prefix, autoescape=True)
+            s.execute(delete(tables.leases).where(matches, c.expires_at < now - timedelta(days=1)))
+            rows = s.execute(select(c.name, c.holder).where(matches, c.expires_at > now, c.holder != ""))
             return {row.name: row.holder for row in rows}
 
         return await self._db.run_write(work)

@@ -1,4 +1,4 @@
-"""Who does what only one of several managers may do."""
+"""The port of the store of leases."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Held by ``holder`` until it runs out. ``token`` grows whenever the holder changes."""
+    """A lease that ``holder`` has until it expires. ``token`` grows whenever the holder changes."""
 
     name: str
     holder: str
@@ -17,20 +17,22 @@ class Lease:
 
 
 class LeaseStore(Protocol):
-    """Leases by the clock of the store, which all managers share."""
+    """Stores leases; they expire by the clock of the store, which all managers share."""
 
     async def acquire(self, name: str, holder: str, *, ttl_s: float) -> Lease | None:
-        """Take a lease that is free or has run out, or make one's own last for ``ttl_s`` from now; None: another's."""
+        """Acquires or renews a lease for ``ttl_s`` from now; None if another holder has it."""
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Let another have it at once. Harmless if it is not held any more."""
+        """Releases a lease at once; does nothing if it is not held any more."""
 
     async def holders(self, prefix: str) -> dict[str, str]:
-        """Holder by name, of the leases of such names that have not run out."""
+        """Returns name -> holder of the unexpired leases whose names begin with the prefix."""
         ...
 
     def fenced(self, lease: Lease) -> AbstractContextManager[None]:
-        """Within the block, and in the tasks that begin in it, whatever is written to the same database is written
-        only if the lease is still of this token; else the write raises Conflict and nothing of it is done."""
+        """Makes the writes to the same database, within the block and in tasks started in it, depend on the lease.
+
+        A write raises Conflict and has no effect if the token of the lease has changed.
+        """
         ...

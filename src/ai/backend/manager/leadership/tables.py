@@ -1,4 +1,4 @@
-"""Tables of leadership."""
+"""The table of leases."""
 
 from __future__ import annotations
 

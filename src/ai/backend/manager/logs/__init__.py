@@ -1,1 +1,1 @@
-"""Audit trail and reported errors."""
+"""Stores the audit trail and the errors that clients report."""

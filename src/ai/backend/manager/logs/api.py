@@ -1,4 +1,4 @@
-"""Errors that clients report, for people to look at (client wire contract 2.9)."""
+"""REST routes of the errors that clients report (client wire contract 2.9)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ai.backend.infra.http.decode import refuse
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.logs.errors import ErrorLogService
-from ai.backend.manager.logs.model import ErrorReport, KeptError
+from ai.backend.manager.logs.model import ErrorReport, StoredError
 
 Text = Annotated[str, Meta(max_length=65_536)]
 MAX_PAGE = 100
 
 
 class ErrorBody(Schema, frozen=True):
-    """``context_env`` is an object, or that as JSON text. Who reports is known, whatever ``user`` says."""
+    """``context_env`` is an object, or that as JSON text. ``user`` is ignored: the caller is the reporter."""
 
     severity: Literal["critical", "error", "warning"]
     source: Annotated[str, Meta(min_length=1, max_length=64)]
@@ -42,7 +42,7 @@ class ErrorsQuery(Schema, frozen=True):
 
 
 class ErrorLogApi:
-    """Users see what they reported, administrators what is reported in their domain."""
+    """Users see the errors that they reported, administrators those of their domain."""
 
     def __init__(self, errors: ErrorLogService, now: Callable[[], datetime]) -> None:
         self._errors = errors
@@ -79,41 +79,40 @@ class ErrorLogApi:
             offset=(query.page_no - 1) * query.page_size,
             mark_read=query.mark_read.lower() in ("true", "1"),
         )
-        return {"logs": [_told(one) for one in page.items], "count": page.total_count}
+        return {"logs": [_error_view(error) for error in page.items], "count": page.total_count}
 
     @route("POST", "/logs/error/{log_id}/clear", repeatable=True)
     async def clear(self, call: Call) -> dict[str, Any]:
-        """List an error no more."""
+        """Hide an error from the lists."""
         text = call.params["log_id"]
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
         await self._errors.clear(caller_of(call), number)
         return {"success": True}
 
 
-def _environment(given: dict[str, Any] | str) -> dict[str, Any]:
-    if isinstance(given, dict):
-        found: Any = given
-    else:
+def _environment(value: dict[str, Any] | str) -> dict[str, Any]:
+    environment: Any = value or {}
+    if isinstance(environment, str):
         try:
-            found = json.loads(given) if given else {}
+            environment = json.loads(environment)
         except (ValueError, RecursionError):
             raise refuse({"context_env": "not JSON"}) from None
-    if not isinstance(found, dict):
+    if not isinstance(environment, dict):
         raise refuse({"context_env": "not an object"})
-    if len(json.dumps(found)) > 65_536:
+    if len(json.dumps(environment)) > 65_536:
         raise refuse({"context_env": "too large"})
-    return found
+    return environment
 
 
-def _told(one: KeptError) -> dict[str, Any]:
-    report = one.report
+def _error_view(error: StoredError) -> dict[str, Any]:
+    report = error.report
     return {
-        "log_id": str(one.id),
+        "log_id": str(error.id),
         "created_at": report.created_at.timestamp(),
         "severity": report.severity,
         "source": report.source,
         "user": str(report.user_id),
-        "is_read": one.is_read,
+        "is_read": error.is_read,
         "message": report.message,
         "context_lang": report.context_lang,
         "context_env": dict(report.context_env),

@@ -1,4 +1,4 @@
-"""Audit of logs."""
+"""Collects records of the audit trail and writes them in batches."""
 
 from __future__ import annotations
 
@@ -14,16 +14,12 @@ from ai.backend.manager.logs.model import AuditRecord
 from ai.backend.manager.logs.store import AuditStore
 
 log = logging.getLogger(__name__)
-
-
-_AUDIT_FLUSH_S = 0.5
-
-
-_AUDIT_KEPT = 10_000
+_FLUSH_S = 0.5
+_MAX_PENDING = 10_000
 
 
 class AuditService:
-    """Collects records and writes them in batches."""
+    """Collects the records of this process and writes them in batches."""
 
     def __init__(self, store: AuditStore, clock: Clock) -> None:
         self._store = store
@@ -41,7 +37,7 @@ class AuditService:
         outcome: str,
         detail: Mapping[str, Any] | None = None,
     ) -> None:
-        """Keep who did what. Written in batches: it never delays the reply and is flushed at stop."""
+        """Records an operation of a caller. Records are written in batches, so that replies are not delayed."""
         record = AuditRecord(
             at=self._clock.now(),
             request_id=request_id[:64],
@@ -54,27 +50,27 @@ class AuditService:
             detail=detail or {},
         )
         self._pending.append(record)
-        if len(self._pending) >= _AUDIT_KEPT:
+        if len(self._pending) >= _MAX_PENDING:
             await self.flush()
 
     async def recent(self, caller: Caller, *, limit: int = 100) -> Sequence[AuditRecord]:
-        """Superadmins only."""
+        """Returns the newest records. Raises Forbidden unless the caller is a superadmin."""
         if not caller.is_superadmin:
             raise Forbidden("Only superadmins read the audit trail.")
         await self.flush()
         return await self._store.recent(limit)
 
     async def flush(self) -> None:
-        """Write what is pending; on failure it stays pending."""
+        """Writes the pending records; they stay pending if that fails."""
         batch = self._pending[:]
         if batch:
             await self._store.append(batch)
             del self._pending[: len(batch)]
 
     async def run(self) -> None:
-        """Flush from time to time, until cancelled."""
+        """Flushes periodically until cancelled."""
         while True:
-            await asyncio.sleep(_AUDIT_FLUSH_S)
+            await asyncio.sleep(_FLUSH_S)
             try:
                 await self.flush()
             except Exception:  # the loop must outlive any failure of the store

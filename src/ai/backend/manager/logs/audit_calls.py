@@ -1,4 +1,4 @@
-"""Audit calls of logs."""
+"""Records the calls of the API in the audit trail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ai.backend.manager.logs.audit import AuditService
 
 
 class CallAudit:
-    """Writes every call that changes something into the audit trail."""
+    """Records every call that changes something."""
 
     def __init__(self, audit: AuditService) -> None:
         self._audit = audit

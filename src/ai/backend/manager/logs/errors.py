@@ -1,27 +1,27 @@
-"""The log of errors that clients report (client wire contract 2.9)."""
+"""Use cases on the errors that clients report (client wire contract 2.9)."""
 
 from __future__ import annotations
 
 from ai.backend.common.errors import NotFound
 from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.logs.model import ErrorReport, KeptError
+from ai.backend.manager.logs.model import ErrorReport, StoredError
 from ai.backend.manager.logs.store import ErrorLogStore
 from ai.backend.manager.query.model import Page
 
 
 class ErrorLogService:
-    """Users see their own reports, admins those of their domain, superadmins and monitors all."""
+    """Lists reported errors: users see their own, admins those of their domain, superadmins and monitors all."""
 
     def __init__(self, store: ErrorLogStore) -> None:
         self._store = store
 
     async def report(self, report: ErrorReport) -> int:
-        """Keep one; its id."""
+        """Stores a report and returns its id."""
         return await self._store.add_error(report)
 
-    async def list(self, caller: Caller, *, limit: int, offset: int, mark_read: bool) -> Page[KeptError]:
-        """Newest first."""
+    async def list(self, caller: Caller, *, limit: int, offset: int, mark_read: bool) -> Page[StoredError]:
+        """Returns a page of errors, newest first."""
         if caller.sees_all:
             return await self._store.errors(limit=limit, offset=offset, mark_read=mark_read)
         if caller.role is UserRole.ADMIN:
@@ -31,7 +31,7 @@ class ErrorLogService:
         return await self._store.errors(limit=limit, offset=offset, user_id=caller.user_id, mark_read=mark_read)
 
     async def clear(self, caller: Caller, error_id: int) -> None:
-        """List it no more. Raises NotFound."""
+        """Hides an error from the lists. Raises NotFound."""
         if caller.is_superadmin:
             is_cleared = await self._store.clear_error(error_id)
         elif caller.role is UserRole.ADMIN:

@@ -1,4 +1,4 @@
-"""Errors that clients and daemons report for people to look at (client wire contract 2.9, ``/logs/error``)."""
+"""Reported errors (client wire contract 2.9, ``/logs/error``) and records of the audit trail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.common.ids import DomainName, UserId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReport:
-    """An error before it is kept. ``severity`` is critical, error or warning."""
+    """An error as it was reported. ``severity`` is critical, error or warning."""
 
     severity: str
     source: str
@@ -28,8 +28,8 @@ class ErrorReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeptError:
-    """An error that is kept. ``is_read``: an administrator or its user has marked the page that it was on."""
+class StoredError:
+    """A stored error. ``is_read``: an administrator or its user has marked it as read."""
 
     id: int
     report: ErrorReport
@@ -38,7 +38,7 @@ class KeptError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """Who did what to which object and how it went. ``outcome`` is ``ok`` or the error code."""
+    """An operation of a user on an object. ``outcome`` is ``ok`` or the error code."""
 
     at: datetime
     request_id: str

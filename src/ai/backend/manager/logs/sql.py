@@ -1,8 +1,9 @@
-"""Stores of logs in SQL."""
+"""The stores of the audit trail and of reported errors in SQL."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 from datetime import datetime
 
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
@@ -10,8 +11,34 @@ from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, 
 from ai.backend.common.ids import UserId
 from ai.backend.infra.database import Database
 from ai.backend.manager.logs import tables
-from ai.backend.manager.logs.model import ErrorReport, KeptError
+from ai.backend.manager.logs.model import AuditRecord, ErrorReport, StoredError
 from ai.backend.manager.query.model import Page
+
+
+class SqlAuditStore:
+    """Implements :class:`ai.backend.manager.logs.store.AuditStore`."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def append(self, records: Sequence[AuditRecord]) -> None:
+        if records:
+            names = [f.name for f in fields(AuditRecord)]
+
+            def work(s: Connection) -> None:
+                s.execute(insert(tables.audit_logs), [{n: getattr(r, n) for n in names} for r in records])
+
+            await self._db.run_write(work)
+
+    async def recent(self, limit: int) -> list[AuditRecord]:
+        names = [f.name for f in fields(AuditRecord)]
+        columns = [tables.audit_logs.c[name] for name in names]
+
+        def work(s: Connection) -> list[AuditRecord]:
+            rows = s.execute(select(*columns).order_by(tables.audit_logs.c.id.desc()).limit(limit))
+            return [AuditRecord(**row._mapping) for row in rows]
+
+        return await self._db.run_read(work)
 
 
 class SqlErrorLogStore:
@@ -23,9 +50,9 @@ class SqlErrorLogStore:
     async def add_error(self, report: ErrorReport) -> int:
         def work(s: Connection) -> int:
             row = {**asdict(report), "is_read": False, "is_cleared": False}
-            made = s.execute(insert(tables.error_logs).values(row)).inserted_primary_key
-            assert made is not None
-            return int(made[0])
+            key = s.execute(insert(tables.error_logs).values(row)).inserted_primary_key
+            assert key is not None
+            return int(key[0])
 
         return await self._db.run_write(work)
 
@@ -37,22 +64,22 @@ class SqlErrorLogStore:
         user_id: UserId | None = None,
         domain_name: str | None = None,
         mark_read: bool = False,
-    ) -> Page[KeptError]:
+    ) -> Page[StoredError]:
         c = tables.error_logs.c
         where = [c.is_cleared.is_(False), *_bounds(user_id, domain_name)]
 
-        def work(s: Connection) -> Page[KeptError]:
+        def work(s: Connection) -> Page[StoredError]:
             total = s.execute(select(func.count()).select_from(tables.error_logs).where(*where)).scalar_one()
             page = select(tables.error_logs).where(*where).order_by(c.id.desc()).limit(limit).offset(offset)
-            found = []
+            errors = []
             for row in s.execute(page):
                 values = dict(row._mapping)
                 number, is_read = values.pop("id"), values.pop("is_read")
                 values.pop("is_cleared")
-                found.append(KeptError(id=number, is_read=is_read, report=ErrorReport(**values)))
+                errors.append(StoredError(id=number, is_read=is_read, report=ErrorReport(**values)))
             if mark_read:
-                s.execute(update(tables.error_logs).where(c.id.in_([one.id for one in found])).values(is_read=True))
-            return Page(items=found, total_count=total)
+                s.execute(update(tables.error_logs).where(c.id.in_([e.id for e in errors])).values(is_read=True))
+            return Page(items=errors, total_count=total)
 
         return await (self._db.run_write(work) if mark_read else self._db.run_read(work))
 
@@ -75,9 +102,9 @@ class SqlErrorLogStore:
 
 def _bounds(user_id: UserId | None, domain_name: str | None) -> list[ColumnElement[bool]]:
     c = tables.error_logs.c
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     if user_id is not None:
-        found.append(c.user_id == user_id)
+        conditions.append(c.user_id == user_id)
     if domain_name is not None:
-        found.append(c.domain_name == domain_name)
-    return found
+        conditions.append(c.domain_name == domain_name)
+    return conditions

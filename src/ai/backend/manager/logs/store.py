@@ -1,4 +1,4 @@
-"""Stores of logs: the ports."""
+"""The ports of the stores of the audit trail and of reported errors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from datetime import datetime
 from typing import Protocol
 
 from ai.backend.common.ids import UserId
-from ai.backend.manager.logs.model import AuditRecord, ErrorReport, KeptError
+from ai.backend.manager.logs.model import AuditRecord, ErrorReport, StoredError
 from ai.backend.manager.query.model import Page
 
 
 class AuditStore(Protocol):
+    """Stores the audit trail."""
+
     async def append(self, records: Sequence[AuditRecord]) -> None: ...
     async def recent(self, limit: int) -> list[AuditRecord]: ...
 
 
 class ErrorLogStore(Protocol):
+    """Stores reported errors."""
+
     async def add_error(self, report: ErrorReport) -> int:
-        """Its id."""
+        """Inserts a report and returns its id."""
         ...
 
     async def errors(
@@ -29,14 +33,17 @@ class ErrorLogStore(Protocol):
         user_id: UserId | None = None,
         domain_name: str | None = None,
         mark_read: bool = False,
-    ) -> Page[KeptError]:
-        """Newest first, without cleared ones. ``mark_read`` marks those of the page; they come as they were."""
+    ) -> Page[StoredError]:
+        """Returns a page of errors that are not cleared, newest first.
+
+        ``mark_read`` marks them as read after they have been read.
+        """
         ...
 
     async def clear_error(
         self, error_id: int, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> bool:
-        """Whether there was one within these bounds."""
+        """Clears an error that matches the filters and returns False if there is none."""
         ...
 
     async def purge_errors(self, *, before: datetime) -> None: ...

@@ -1,4 +1,4 @@
-"""Tables of logs."""
+"""The tables of the audit trail and of reported errors."""
 
 from __future__ import annotations
 

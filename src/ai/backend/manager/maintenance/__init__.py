@@ -1,1 +1,1 @@
-"""Retention, sealing again."""
+"""Deletes old rows and re-encrypts secrets in the database."""

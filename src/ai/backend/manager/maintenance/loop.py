@@ -1,4 +1,4 @@
-"""Forgets the past: old events, kept logs, client tokens and the answers to them."""
+"""Deletes old events, logs of kernels, reported errors and answers to client tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ai.backend.manager.sessions.store import SessionStore
 
 
 class RetentionLoop(PeriodicLoop):
-    """Sessions themselves stay: they are the user's history."""
+    """Deletes expired rows periodically. Sessions stay: they are the user's history."""
 
     period_s = 600.0
 

@@ -1,4 +1,4 @@
-"""Checks all sealed secrets of the database, seals them again with the newest key, or replaces lost ones."""
+"""Encrypts the secrets in the database with the newest key, and replaces those whose key is lost."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ async def missing_keys(database: Database, sealer: Sealer) -> set[str]:
 
 
 async def seal_rows(database: Database, sealer: Sealer) -> int:
-    """Seal all that is plain or sealed with an older key with the newest one; return the number of rows.
+    """Seal all secrets that are plain or sealed with an older key; return the number of rows.
 
     Raises:
-        InvalidInput: the key of some is missing; nothing is changed.
+        InvalidInput: the key of a secret is missing; nothing is changed.
     """
     if not sealer.is_on:
         return 0
@@ -51,8 +51,8 @@ async def seal_rows(database: Database, sealer: Sealer) -> int:
         rows = [row for row in s.execute(select(k.access_key, k.secret_key)) if not sealer.is_current(row.secret_key)]
         for row in rows:
             text = sealed(sealer, row.access_key, opened(sealer, row.access_key, row.secret_key))
-            same = (k.access_key == row.access_key) & (k.secret_key == row.secret_key)
-            s.execute(update(identity_tables.keypairs).where(same).values(secret_key=text))
+            unchanged = (k.access_key == row.access_key) & (k.secret_key == row.secret_key)
+            s.execute(update(identity_tables.keypairs).where(unchanged).values(secret_key=text))
         return len(rows) + _seal_registries(s, sealer)
 
     return await database.run_write(work)
@@ -85,13 +85,13 @@ async def reissue(
             .order_by(u.email)
         )
         lost = [row for row in s.execute(joined) if sealer.missing_key_id(row.secret_key) is not None]
-        made = [(row.email, AccessKey(row.access_key), mint()) for row in lost]
-        for _, access_key, secret in made:
+        reissued = [(row.email, AccessKey(row.access_key), mint()) for row in lost]
+        for _, access_key, secret in reissued:
             values = {"secret_key": sealed(sealer, access_key, secret), "modified_at": at}
             s.execute(update(identity_tables.keypairs).where(k.access_key == access_key).values(values))
         for row in s.execute(select(registries.c.id, registries.c.credentials)).all():
             if any(sealer.missing_key_id(text) is not None for text in row.credentials.values()):
                 s.execute(update(registries).where(registries.c.id == row.id).values(credentials={}))
-        return made
+        return reissued
 
     return await database.run_write(work)

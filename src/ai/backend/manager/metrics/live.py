@@ -1,27 +1,24 @@
-"""The latest statistics of kernels and agents, in memory, and written down occasionally."""
+"""The latest statistics of kernels and agents, held in memory and written periodically."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
 
 from ai.backend.common.ids import AgentId, KernelId, SessionId
 from ai.backend.common.wire.reports import MetricFamily, StatReport
-from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.metrics.families import check_families, merge_families
-from ai.backend.manager.sessions.model import Session
-from ai.backend.manager.sessions.store import SessionStore
 
 log = logging.getLogger(__name__)
 _FLUSH_S = 30.0
 STALE_S = 30.0
-"""What an agent told of its node is shown no longer than this."""
+"""How long the statistics of a node are served after its last report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +28,18 @@ class _Node:
     families: Sequence[MetricFamily]
 
 
-class LiveMetrics:
-    """What the agents told last. Lost with the process but for what :meth:`flush` has written."""
+class StatisticsStore(Protocol):
+    """Stores statistics with the sessions that they belong to."""
 
-    def __init__(self, store: SessionStore, *, clock: Callable[[], float] = time.monotonic) -> None:
+    async def bump(self, queries: Mapping[SessionId, int], stats: Mapping[KernelId, Mapping[str, Any]]) -> None:
+        """Adds to the numbers of queries and replaces the last statistics of kernels."""
+        ...
+
+
+class LiveMetrics:
+    """Holds the latest statistics that agents reported. What :meth:`flush` has not written is lost with the process."""
+
+    def __init__(self, store: StatisticsStore, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._kernels: dict[KernelId, bytes] = {}
@@ -43,7 +48,7 @@ class LiveMetrics:
         self._queries: dict[SessionId, int] = {}
 
     def put(self, report: StatReport, kernels: Mapping[str, KernelId]) -> None:
-        """Note a report. ``kernels`` maps those ids that the agent may speak for."""
+        """Records a report. ``kernels`` maps the ids of the report that belong to the agent."""
         agent_id = AgentId(report.agent_id)
         self._nodes[agent_id] = _Node(
             at=self._clock(),
@@ -65,36 +70,32 @@ class LiveMetrics:
             log.warning("the statistics of kernel %s cannot be read: %s", kernel_id, e)
             return None
 
-    def forget(self, session: Session) -> None:
-        for kernel in session.kernels:
-            self._kernels.pop(kernel.id, None)
-            self._dirty.discard(kernel.id)
+    def of_agent(self, agent_id: AgentId) -> Mapping[str, Any] | None:
+        """Returns the latest statistics of an agent's node; None if it has not reported lately."""
+        node = self._fresh().get(agent_id)
+        return node.live_stat if node is not None else None
 
-    def fill(self, session: Session) -> Session:
-        """The session with live statistics and the queries that are not written yet."""
-        queries = self._queries.get(session.id, 0)
-        live = [self.of_kernel(k.id) for k in session.kernels]
-        if not queries and not any(live):
-            return session
-        kernels = tuple(replace(k, live_stat=stat) for k, stat in zip(session.kernels, live, strict=True))
-        return replace(session, kernels=kernels, num_queries=session.num_queries + queries)
+    def queries_of(self, session_id: SessionId) -> int:
+        """Returns the number of queries that have not been written yet."""
+        return self._queries.get(session_id, 0)
 
-    def fill_agent(self, agent: Agent) -> Agent:
-        node = self._fresh().get(agent.id)
-        return replace(agent, live_stat=node.live_stat) if node is not None else agent
+    def forget(self, kernel_ids: Iterable[KernelId]) -> None:
+        for kernel_id in kernel_ids:
+            self._kernels.pop(kernel_id, None)
+            self._dirty.discard(kernel_id)
 
     def families(self) -> list[MetricFamily]:
-        """What all agents tell for Prometheus."""
+        """Returns the merged metric families of all agents."""
         return merge_families({agent_id: node.families for agent_id, node in self._fresh().items()})
 
     def _fresh(self) -> dict[AgentId, _Node]:
-        """Of agents that reported lately; the others are forgotten."""
+        """Drops the nodes of agents that have not reported lately, and returns the others."""
         limit = self._clock() - STALE_S
         self._nodes = {agent_id: node for agent_id, node in self._nodes.items() if node.at >= limit}
         return self._nodes
 
     async def flush(self) -> None:
-        """Write numbers of queries and the newest statistics of every kernel that reported since."""
+        """Writes the numbers of queries, and the latest statistics of kernels that reported since the last flush."""
         queries, self._queries = self._queries, {}
         dirty, self._dirty = self._dirty, set()
         stats = {k: stat for k in dirty if (stat := self.of_kernel(k)) is not None}
@@ -102,7 +103,7 @@ class LiveMetrics:
             await self._store.bump(queries, stats)
 
     async def run(self) -> None:
-        """Flush from time to time, until cancelled."""
+        """Flushes periodically until cancelled."""
         while True:
             await asyncio.sleep(_FLUSH_S)
             try:

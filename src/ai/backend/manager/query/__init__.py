@@ -1,1 +1,1 @@
-"""Filters, orders, pages; their language; in SQL and in memory."""
+"""Filters, orders and pages of lists: their language, in SQL and in memory."""

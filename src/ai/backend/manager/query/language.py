@@ -1,4 +1,4 @@
-"""The mini-language of filters and orders (client wire contract 3.1), as data that every store understands.
+"""Parses the mini-language of filters and orders (client wire contract 3.1).
 
 expression := term ("|" term)*
 term       := factor ("&" factor)*
@@ -35,23 +35,23 @@ _ORDER = re.compile(r"([+-]?)\s*([A-Za-z_][A-Za-z0-9_]*)")
 
 
 def parse_filter(text: str | None) -> Filter | None:
-    """A filter expression, or None for an empty one.
+    """Parses a filter expression; None for an empty one.
 
     >>> parse_filter('status == "RUNNING"')
     Condition(field='status', op='==', value='RUNNING')
 
     Raises:
-        InvalidInput: malformed, too long or too complex; ``data.filter`` tells where.
+        InvalidInput: malformed, too long or too complex; ``data.filter`` has the reason.
     """
     if text is None or not text.strip():
         return None
     if len(text) > MAX_LENGTH:
-        raise _wrong("filter", f"longer than {MAX_LENGTH} characters")
+        raise _invalid("filter", f"longer than {MAX_LENGTH} characters")
     return _Parser(text).parse()
 
 
 def parse_order(text: str | None) -> tuple[OrderBy, ...]:
-    """``col``, ``+col`` or ``-col``, comma-separated.
+    """Parses a comma-separated list of ``col``, ``+col`` or ``-col``.
 
     Raises:
         InvalidInput: malformed.
@@ -59,68 +59,70 @@ def parse_order(text: str | None) -> tuple[OrderBy, ...]:
     if text is None or not text.strip():
         return ()
     if len(text) > MAX_LENGTH:
-        raise _wrong("order", f"longer than {MAX_LENGTH} characters")
-    found = []
+        raise _invalid("order", f"longer than {MAX_LENGTH} characters")
+    orders = []
     for part in text.split(","):
         match = _ORDER.fullmatch(part.strip())
         if match is None:
-            raise _wrong("order", f"not a column: {part.strip()[:64]!r}")
-        found.append(OrderBy(field=match[2], descending=match[1] == "-"))
-    return tuple(found)
+            raise _invalid("order", f"not a column: {part.strip()[:64]!r}")
+        orders.append(OrderBy(field=match[2], descending=match[1] == "-"))
+    return tuple(orders)
 
 
-def _wrong(field: str, what: str) -> InvalidInput:
+def _invalid(field: str, what: str) -> InvalidInput:
     return InvalidInput(f"{field}: {what}", data={field: what})
 
 
 class _Parser:
+    """A recursive-descent parser of filter expressions."""
+
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
-        self._at = 0
+        self._position = 0
         self._conditions = 0
 
     def parse(self) -> Filter:
         parsed = self._expression(0)
-        if self._at < len(self._tokens):
+        if self._position < len(self._tokens):
             raise self._unexpected()
         return parsed
 
     def _peek(self) -> str:
-        return self._tokens[self._at][1] if self._at < len(self._tokens) else ""
+        return self._tokens[self._position][1] if self._position < len(self._tokens) else ""
 
     def _next(self) -> tuple[str, str]:
-        if self._at >= len(self._tokens):
-            raise _wrong("filter", "ends too early")
-        self._at += 1
-        return self._tokens[self._at - 1]
+        if self._position >= len(self._tokens):
+            raise _invalid("filter", "ends too early")
+        self._position += 1
+        return self._tokens[self._position - 1]
 
     def _unexpected(self) -> InvalidInput:
-        return _wrong("filter", f"unexpected {self._peek()[:64]!r}" if self._peek() else "ends too early")
+        return _invalid("filter", f"unexpected {self._peek()[:64]!r}" if self._peek() else "ends too early")
 
     def _expect(self, mark: str) -> None:
         if self._peek() != mark:
             raise self._unexpected()
-        self._at += 1
+        self._position += 1
 
     def _expression(self, depth: int) -> Filter:
         terms = [self._term(depth)]
         while self._peek() == "|":
-            self._at += 1
+            self._position += 1
             terms.append(self._term(depth))
         return terms[0] if len(terms) == 1 else Junction(kind="|", terms=tuple(terms))
 
     def _term(self, depth: int) -> Filter:
         factors = [self._factor(depth)]
         while self._peek() == "&":
-            self._at += 1
+            self._position += 1
             factors.append(self._factor(depth))
         return factors[0] if len(factors) == 1 else Junction(kind="&", terms=tuple(factors))
 
     def _factor(self, depth: int) -> Filter:
         if self._peek() == "(":
             if depth == MAX_DEPTH:
-                raise _wrong("filter", f"nested deeper than {MAX_DEPTH}")
-            self._at += 1
+                raise _invalid("filter", f"nested deeper than {MAX_DEPTH}")
+            self._position += 1
             inner = self._expression(depth + 1)
             self._expect(")")
             return inner
@@ -129,19 +131,19 @@ class _Parser:
     def _condition(self) -> Condition:
         self._conditions += 1
         if self._conditions > MAX_CONDITIONS:
-            raise _wrong("filter", f"more than {MAX_CONDITIONS} conditions")
+            raise _invalid("filter", f"more than {MAX_CONDITIONS} conditions")
         kind, field = self._next()
         if kind != "word":
-            raise _wrong("filter", f"not a column: {field[:64]!r}")
+            raise _invalid("filter", f"not a column: {field[:64]!r}")
         _, operator = self._next()
         operator = operator.lower()
         if operator not in _OPERATORS:
-            raise _wrong("filter", f"not an operator: {operator[:64]!r}")
+            raise _invalid("filter", f"not an operator: {operator[:64]!r}")
         value = self._list() if self._peek() == "[" else self._scalar()
         if (operator == "in") != isinstance(value, tuple):
-            raise _wrong("filter", "a list goes with `in`, and only with it")
+            raise _invalid("filter", "a list goes with `in`, and only with it")
         if operator in ("like", "ilike") and not isinstance(value, str):
-            raise _wrong("filter", f"`{operator}` needs a string")
+            raise _invalid("filter", f"`{operator}` needs a string")
         return Condition(field=field, op=cast(Operator, operator), value=value)
 
     def _list(self) -> tuple[Scalar, ...]:
@@ -150,7 +152,7 @@ class _Parser:
         while self._peek() != "]":
             values.append(self._scalar())
             if len(values) > MAX_CONDITIONS * 16:
-                raise _wrong("filter", "the list is too long")
+                raise _invalid("filter", "the list is too long")
             if self._peek() != "]":
                 self._expect(",")
         self._expect("]")
@@ -164,18 +166,18 @@ class _Parser:
             return float(text) if "." in text else int(text)
         if kind == "word" and text.lower() in _NAMED:
             return _NAMED[text.lower()]
-        raise _wrong("filter", f"not a value: {text[:64]!r}; put text in double quotes")
+        raise _invalid("filter", f"not a value: {text[:64]!r}; put text in double quotes")
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    at = 0
+    position = 0
     end = len(text.rstrip())
-    while at < end:
-        match = _TOKEN.match(text, at)
+    while position < end:
+        match = _TOKEN.match(text, position)
         if match is None:
-            raise _wrong("filter", f"unexpected {text[at : at + 16].strip()!r}")
+            raise _invalid("filter", f"unexpected {text[position : position + 16].strip()!r}")
         yield str(match.lastgroup), match[str(match.lastgroup)]
-        at = match.end()
+        position = match.end()
 
 
 def _unquote(text: str) -> str:

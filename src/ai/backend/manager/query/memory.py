@@ -1,4 +1,4 @@
-"""Filters, orders and pages over values in memory."""
+"""Applies filters, orders and pages to values in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COMPARE = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-"""What the operators of conditions that compare mean."""
+"""The functions of comparison operators."""
 
 
 def _field(item: object, name: str) -> Any:
@@ -36,7 +36,7 @@ def _field(item: object, name: str) -> Any:
 
 
 def _comparable(value: Any, operand: Any) -> Any:
-    """``operand`` as what ``value`` is, as the SQL store reads it."""
+    """Converts the operand to the type of the value, as the SQL store does."""
     try:
         if isinstance(value, datetime) and isinstance(operand, str):
             parsed = datetime.fromisoformat(operand)
@@ -56,8 +56,7 @@ def _like(value: object, pattern: str, *, ignore_case: bool) -> bool:
 
 @lru_cache(64)
 def _expression(pattern: str, ignore_case: bool) -> re.Pattern[str]:
-    """Each part between ``%`` is taken where it comes first and never looked for again, so that no pattern takes
-    longer than the product of both lengths."""
+    """Compiles a LIKE pattern. Atomic groups bound the time by the product of both lengths."""
     first, *others = ("".join("." if c == "_" else re.escape(c) for c in part) for part in pattern.split("%"))
     parts = [*(f"(?>.*?{part})" for part in others[:-1] if part), *(f".*{part}" for part in others[-1:])]
     return re.compile(first + "".join(parts), re.DOTALL | (re.IGNORECASE if ignore_case else 0))
@@ -77,26 +76,26 @@ def _holds(item: object, condition: Condition) -> bool:
     return bool(COMPARE[op](value, _comparable(value, operand)))
 
 
-def matches(item: object, wanted: Filter | None) -> bool:
-    """Whether an item passes. Raises InvalidInput for a field that there is not."""
-    if wanted is None:
+def matches(item: object, filter_: Filter | None) -> bool:
+    """Returns True if the item passes the filter. Raises InvalidInput for an unknown field."""
+    if filter_ is None:
         return True
-    if isinstance(wanted, Condition):
-        return _holds(item, wanted)
-    results = [matches(item, term) for term in wanted.terms]
-    return all(results) if wanted.kind == "&" else any(results)
+    if isinstance(filter_, Condition):
+        return _holds(item, filter_)
+    results = [matches(item, term) for term in filter_.terms]
+    return all(results) if filter_.kind == "&" else any(results)
 
 
 def select(items: Iterable[T], query: ListQuery, *, default: str = "created_at", descending: bool = True) -> Page[T]:
-    """One page. The items come in the order of their tie-break."""
-    found: Sequence[T] = [item for item in items if matches(item, query.filter)]
-    found = sorted(found, key=lambda item: _field(item, default), reverse=descending)
+    """Returns one page. The items must come in the order of their tie-break."""
+    matching: Sequence[T] = [item for item in items if matches(item, query.filter)]
+    matching = sorted(matching, key=lambda item: _field(item, default), reverse=descending)
     for order in reversed(query.order):
-        missing_last = [(_field(item, order.field), item) for item in found]
-        with_value = [pair for pair in missing_last if pair[0] is not None]
-        without = [item for value, item in missing_last if value is None]
+        pairs = [(_field(item, order.field), item) for item in matching]
+        with_value = [pair for pair in pairs if pair[0] is not None]
+        without = [item for value, item in pairs if value is None]
         ordered = sorted(with_value, key=lambda pair: pair[0], reverse=order.descending)
-        # As in SQLite, nothing is smaller than anything.
+        # As in SQLite, NULL is smaller than any value.
         values = [item for _, item in ordered]
-        found = [*values, *without] if order.descending else [*without, *values]
-    return Page(items=found[query.offset : query.offset + query.limit], total_count=len(found))
+        matching = [*values, *without] if order.descending else [*without, *values]
+    return Page(items=matching[query.offset : query.offset + query.limit], total_count=len(matching))

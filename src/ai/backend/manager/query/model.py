@@ -1,7 +1,7 @@
-"""Filters, orders and pages of lists, as data that every store understands.
+"""Filters, orders and pages of lists, independent of the store.
 
 The API parses the filter mini-language of the client wire contract 3.1 into these; a store maps field names to columns
-and raises InvalidInput for a field that it does not know.
+and raises InvalidInput for an unknown field.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Operator: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">=", "is", "isnot", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """``field op value``; ``%`` is the wildcard of like and ilike; ``in`` takes a tuple."""
+    """A comparison of a field; ``%`` is the wildcard of like and ilike; ``in`` takes a tuple."""
 
     field: str
     op: Operator
@@ -27,7 +27,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Junction:
-    """All (``&``) or any (``|``) of its terms."""
+    """Holds if all (``&``) or any (``|``) of its terms hold."""
 
     kind: Literal["&", "|"]
     terms: tuple[Filter, ...]
@@ -44,7 +44,7 @@ class OrderBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListQuery:
-    """One page of anything. The default order is by creation, newest first, with the id as tie-break."""
+    """Selects one page of a list. The default order is by creation, newest first, with the id as tie-break."""
 
     limit: int = 20
     offset: int = 0
@@ -54,7 +54,7 @@ class ListQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(Generic[T]):
-    """``total_count`` counts what the same query would deliver over all pages."""
+    """One page of a list; ``total_count`` counts the items of all pages."""
 
     items: Sequence[T]
     total_count: int

@@ -1,4 +1,4 @@
-"""Filters and orders of list queries as SQL."""
+"""Compiles filters and orders of list queries to SQL."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def _number(value: Scalar) -> int | float:
 
 
 def _is_structured(column: Column[Any]) -> bool:
-    """JSON in a text column: compared as text only."""
+    """Returns True for JSON in a text column, which is compared as text only."""
     return isinstance(column.type, TypeDecorator) and not isinstance(column.type, UTCDateTime | GUID | EnumText)
 
 
 def _member(kind: type[StrEnum], text: str) -> StrEnum:
-    """By its value or, as the published client's help has it (``READ_ONLY``), by its name, in any case."""
-    known = {m.name.lower(): m for m in kind} | {m.value.lower(): m for m in kind}
-    return known[text.lower()] if text.lower() in known else kind(text)
+    """Returns a member by its value or, as in the published client's help, its name (``READ_ONLY``), in any case."""
+    members = {m.name.lower(): m for m in kind} | {m.value.lower(): m for m in kind}
+    return members[text.lower()] if text.lower() in members else kind(text)
 
 
 def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> ColumnElement[bool]:
@@ -99,15 +99,15 @@ def _condition(table: Table, condition: Condition, hidden: frozenset[str]) -> Co
 
 
 def compile_filter(
-    table: Table, wanted: Filter | None, *, hidden: frozenset[str] = frozenset()
+    table: Table, filter_: Filter | None, *, hidden: frozenset[str] = frozenset()
 ) -> list[ColumnElement[bool]]:
-    """Clauses to add to a WHERE. Raises InvalidInput for a field that there is not, or that is hidden."""
-    if wanted is None:
+    """Returns the clauses of a WHERE. Raises InvalidInput for an unknown or hidden field."""
+    if filter_ is None:
         return []
-    if isinstance(wanted, Condition):
-        return [_condition(table, wanted, hidden)]
-    terms = [and_(*compile_filter(table, term, hidden=hidden)) for term in wanted.terms]
-    return [(and_ if wanted.kind == "&" else or_)(*terms)]
+    if isinstance(filter_, Condition):
+        return [_condition(table, filter_, hidden)]
+    terms = [and_(*compile_filter(table, term, hidden=hidden)) for term in filter_.terms]
+    return [(and_ if filter_.kind == "&" else or_)(*terms)]
 
 
 def compile_order(
@@ -117,5 +117,6 @@ def compile_order(
     *,
     hidden: frozenset[str] = frozenset(),
 ) -> list[ColumnElement[Any]]:
+    """Returns the clauses of an ORDER BY. Raises InvalidInput for an unknown or hidden field."""
     columns = [(_column(table, o.field, hidden), o.descending) for o in order]
     return [*((c.desc() if down else c.asc()) for c, down in columns), *default]

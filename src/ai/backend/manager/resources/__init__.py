@@ -1,1 +1,1 @@
-"""Presets, variants, quotas: what can be asked for."""
+"""Tells users which resources they can request: presets, variants of devices, quotas."""

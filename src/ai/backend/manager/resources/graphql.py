@@ -1,4 +1,4 @@
-"""Mutations of resource presets and agents (spec 03-09)."""
+"""GraphQL fields of resource presets and variants of devices (spec 03-09)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from ariadne import MutationType, QueryType
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.slots import BinarySize, ResourceSlot
 from ai.backend.manager.graphql import values
-from ai.backend.manager.graphql import values as views
 from ai.backend.manager.graphql.context import Info, answer, context_of, structured
-from ai.backend.manager.graphql.values import View, slots_json
+from ai.backend.manager.graphql.values import slots_json
 from ai.backend.manager.resources.model import OfferedVariant, ResourcePreset
 
 query = QueryType()
@@ -22,59 +21,57 @@ mutation = MutationType()
 
 
 def _preset_values(props: Mapping[str, Any]) -> dict[str, Any]:
-    """``shared_memory`` is a size as people write it, ``64m``, or bytes."""
-    values: dict[str, Any] = {}
+    """Reads the fields of a preset; ``shared_memory`` is a size such as ``64m``, or bytes."""
+    fields: dict[str, Any] = {}
     if props.get("resource_slots") is not None:
         slots = structured("resource_slots", props["resource_slots"])
         if not isinstance(slots, dict):
             raise InvalidInput("Resource slots are an object.", data={"resource_slots": "malformed"})
-        values["resource_slots"] = ResourceSlot.parse(slots)
+        fields["resource_slots"] = ResourceSlot.parse(slots)
     if props.get("shared_memory") is not None:
-        values["shared_memory"] = int(BinarySize.parse(str(props["shared_memory"])))
-    return values
+        fields["shared_memory"] = int(BinarySize.parse(str(props["shared_memory"])))
+    return fields
 
 
 @mutation.field("create_resource_preset")
 @mutation.field("modify_resource_preset")
-async def put_preset(_: Any, info: Info, name: str, props: views.View) -> views.View:
+async def put_preset(_: Any, info: Info, name: str, props: values.View) -> values.View:
     context = context_of(info)
-    service = context.services.equipment
+    service = context.services.presets
 
     async def work() -> Any:
-        values = _preset_values(props)
+        fields = _preset_values(props)
         if info.field_name.startswith("modify"):
-            return await service.modify_preset(context.caller, name, values)
-        return await service.create_preset(context.caller, name, {"resource_slots": ResourceSlot(), **values})
+            return await service.modify(context.caller, name, fields)
+        return await service.create(context.caller, name, {"resource_slots": ResourceSlot(), **fields})
 
     return await answer(info, "resource_preset", name, work, preset_view)
 
 
 @mutation.field("delete_resource_preset")
-async def delete_preset(_: Any, info: Info, name: str) -> views.View:
+async def delete_preset(_: Any, info: Info, name: str) -> values.View:
     context = context_of(info)
-    return await answer(
-        info, "resource_preset", name, lambda: context.services.equipment.delete_preset(context.caller, name)
-    )
+    return await answer(info, "resource_preset", name, lambda: context.services.presets.delete(context.caller, name))
 
 
 @query.field("resource_presets")
 async def resource_presets(_: Any, info: Info) -> list[values.View]:
-    return [preset_view(p) for p in await context_of(info).services.cluster.presets()]
+    return [preset_view(p) for p in await context_of(info).services.presets.presets()]
 
 
 @query.field("resource_preset")
 async def resource_preset(_: Any, info: Info, name: str) -> values.View | None:
-    found: list[values.View] = await resource_presets(_, info)
-    return next((p for p in found if p["name"] == name), None)
+    presets: list[values.View] = await resource_presets(_, info)
+    return next((p for p in presets if p["name"] == name), None)
 
 
 @query.field("variant_properties")
 async def variant_properties(_: Any, info: Info, scaling_group: str | None = None) -> list[values.View]:
     context = context_of(info)
-    return [variant_view(v) for v in await context.services.cluster.variants(context.caller, scaling_group)]
+    return [variant_view(v) for v in await context.services.resources.variants(context.caller, scaling_group)]
 
 
-def preset_view(preset: ResourcePreset) -> View:
+def preset_view(preset: ResourcePreset) -> values.View:
     return {
         "name": preset.name,
         "resource_slots": slots_json(preset.resource_slots),
@@ -82,8 +79,8 @@ def preset_view(preset: ResourcePreset) -> View:
     }
 
 
-def variant_view(variant: OfferedVariant) -> View:
+def variant_view(variant: OfferedVariant) -> values.View:
     return {**variant.to_json(), "devices": json.dumps(dict(variant.devices))}
 
 
-EQUIPMENT_BINDABLES = (query, mutation)
+RESOURCE_BINDABLES = (query, mutation)

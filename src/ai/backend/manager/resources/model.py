@@ -1,4 +1,4 @@
-"""Values of resources."""
+"""Resource presets, checks of presets, and variants of devices."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ai.backend.common.slots import ResourceSlot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedVariant:
-    """Something that a session may require of its devices, and how many healthy ones state it.
+    """A property that a session may require of its devices, and the number of healthy devices that have it.
 
-    ``devices``: resource group -> their number. ``device_names``: whose devices they are.
+    ``devices``: resource group -> number of devices. ``device_names``: the plugins of the devices.
     """
 
     property: VariantProperty
@@ -37,7 +37,7 @@ class OfferedVariant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourcePreset:
-    """``shared_memory`` is in bytes."""
+    """A named combination of resources; ``shared_memory`` is in bytes."""
 
     name: str
     resource_slots: ResourceSlot
@@ -46,7 +46,7 @@ class ResourcePreset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetCheck:
-    """What the caller can have (spec 03-08, "check-presets"). Infinite quantities print as ``Infinity``."""
+    """The quotas of a caller and which presets fit (spec 03-08, "check-presets"); infinite prints as ``Infinity``."""
 
     presets: tuple[tuple[ResourcePreset, bool], ...]
     keypair_limits: ResourceSlot

@@ -1,4 +1,4 @@
-"""What keypairs, groups and domains may occupy, and what they do (spec 03-09: ``total_resource_slots``)."""
+"""The quotas of keypairs, groups and domains, and their usage (spec 03-09: ``total_resource_slots``)."""
 
 from __future__ import annotations
 
@@ -15,47 +15,46 @@ from ai.backend.manager.sessions.store import SessionStore
 
 
 def quota_names(session: Session) -> tuple[str, ...]:
-    """The quotas that a session counts against, if these limit anything."""
+    """Returns the names of the quotas that a session counts against."""
     return f"keypair:{session.access_key}", f"group:{session.group_id}", f"domain:{session.domain_name}"
 
 
 def bounded(names: Iterable[str], limits: ResourceSlot, *, unnamed: Decimal = INFINITY) -> ResourceSlot:
-    """A limit for every slot; ``unnamed`` for those that ``limits`` does not mention (for it, missing would be
-    zero)."""
+    """Returns a limit for every slot; ``unnamed`` for those that ``limits`` does not have."""
     named = set(limits)
     return ResourceSlot({name: (limits[name] if name in named else unnamed) for name in {*names, *named}})
 
 
 def policy_limits(names: Iterable[str], policy: ResourcePolicy) -> ResourceSlot:
-    """What a keypair may occupy of each slot: nothing of what a LIMITED policy does not name."""
+    """Returns what a keypair may occupy of each slot: nothing of what a LIMITED policy does not name."""
     unnamed = INFINITY if policy.default_for_unspecified == "UNLIMITED" else Decimal(0)
     return bounded(names, policy.total_resource_slots, unnamed=unnamed)
 
 
 def scope_limits(names: Iterable[str], total_resource_slots: ResourceSlot) -> ResourceSlot:
-    """What a group or a domain may occupy of each slot; it bounds only what it names."""
+    """Returns what a group or a domain may occupy of each slot: any amount of what it does not name."""
     return bounded(names, total_resource_slots)
 
 
 class QuotaUsage:
-    """Counts over all resource groups, from the kernels themselves, so that nothing can drift."""
+    """Computes the usage of quotas over all resource groups from the kernels themselves, so that it cannot drift."""
 
     def __init__(self, sessions: SessionStore, identities: IdentityStore) -> None:
         self._sessions = sessions
         self._identities = identities
 
     async def quotas(self, pending: Sequence[Session]) -> Mapping[str, Quota]:
-        """Those that limit these sessions, by :func:`quota_names`."""
-        asked = {name for s in pending for k in s.kernels for name in k.requested_slots}
-        found: dict[str, Quota] = {}
-        await self._add_keypairs(found, {s.access_key for s in pending}, asked)
-        wanted = {s.group_id for s in pending}
+        """Returns the quotas that limit these sessions, by the names of :func:`quota_names`."""
+        slots = {name for s in pending for k in s.kernels for name in k.requested_slots}
+        quotas: dict[str, Quota] = {}
+        await self._add_keypairs(quotas, {s.access_key for s in pending}, slots)
+        group_ids = {s.group_id for s in pending}
         for domain in {s.domain_name for s in pending}:
-            await self._add_domain(found, domain, asked, wanted)
-        return found
+            await self._add_domain(quotas, domain, slots, group_ids)
+        return quotas
 
-    async def _add_keypairs(self, found: dict[str, Quota], keys: set[AccessKey], asked: set[str]) -> None:
-        limits = {p.name: _finite(policy_limits(asked, p)) for p in await self._identities.policies()}
+    async def _add_keypairs(self, quotas: dict[str, Quota], keys: set[AccessKey], slots: set[str]) -> None:
+        limits = {p.name: _finite(policy_limits(slots, p)) for p in await self._identities.policies()}
         if not any(map(len, limits.values())):
             return
         for key in keys:
@@ -63,21 +62,21 @@ class QuotaUsage:
             limit = limits.get(keypair.resource_policy) if keypair is not None else None
             if limit is not None and len(limit):
                 used = await self._sessions.occupied(access_key=key)
-                found[f"keypair:{key}"] = Quota(label="your keypair", limit=limit, used=used)
+                quotas[f"keypair:{key}"] = Quota(label="your keypair", limit=limit, used=used)
 
     async def _add_domain(
-        self, found: dict[str, Quota], name: DomainName, asked: set[str], wanted: set[GroupId]
+        self, quotas: dict[str, Quota], name: DomainName, slots: set[str], group_ids: set[GroupId]
     ) -> None:
         domain = await self._identities.domain(name)
-        limit = _finite(scope_limits(asked, domain.total_resource_slots)) if domain is not None else ResourceSlot()
+        limit = _finite(scope_limits(slots, domain.total_resource_slots)) if domain is not None else ResourceSlot()
         if len(limit):
             used = await self._sessions.occupied(domain_name=name)
-            found[f"domain:{name}"] = Quota(label=f"the domain {name}", limit=limit, used=used)
+            quotas[f"domain:{name}"] = Quota(label=f"the domain {name}", limit=limit, used=used)
         for group in await self._identities.groups(domain_name=name):
-            limit = _finite(scope_limits(asked, group.total_resource_slots))
-            if group.id in wanted and len(limit):
+            limit = _finite(scope_limits(slots, group.total_resource_slots))
+            if group.id in group_ids and len(limit):
                 used = await self._sessions.occupied(group_id=group.id)
-                found[f"group:{group.id}"] = Quota(label=f"the group {group.name}", limit=limit, used=used)
+                quotas[f"group:{group.id}"] = Quota(label=f"the group {group.name}", limit=limit, used=used)
 
 
 def _finite(limits: ResourceSlot) -> ResourceSlot:

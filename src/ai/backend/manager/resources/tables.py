@@ -1,4 +1,4 @@
-"""Tables of resources."""
+"""The table of resource presets."""
 
 from __future__ import annotations
 

@@ -105,6 +105,16 @@ class SessionsApi:
         )
         return dependency_tree(graph)
 
+    @route("POST", "/resource/recalculate-usage", repeatable=True)
+    async def recount(self, call: Call) -> dict[str, Any]:
+        """Recount the slots that kernels hold: ``drift`` names agents whose record differs, and should be empty."""
+        audit = await self._sessions.recount(caller_of(call))
+        drift = {
+            agent: {"recorded": recorded.to_json(), "counted": counted.to_json()}
+            for agent, (recorded, counted) in audit.drift.items()
+        }
+        return {"drift": drift, "orphans": [str(kernel) for kernel in audit.orphans]}
+
     @route("GET", "/session/{s}/abusing-report")
     async def abusing_report(self, call: Call) -> None:
         """Not offered by this server: 501 for a session of the caller's, 404 for others."""

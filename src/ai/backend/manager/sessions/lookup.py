@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from ai.backend.common.errors import Forbidden, SessionNotFound, TooManySessionsMatched
 from ai.backend.common.ids import SessionId
-from ai.backend.common.states import UserRole
+from ai.backend.common.states import LIVE_SESSION_STATUSES, UserRole
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.sessions.access import controls, sees
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.store import SessionStore
@@ -22,6 +24,27 @@ def _as_id(ref: str) -> SessionId | None:
         return SessionId(UUID(ref)) if len(ref) == 36 else None
     except ValueError:
         return None
+
+
+def with_live_statistics(session: Session, metrics: LiveMetrics) -> Session:
+    """Returns the session with the latest statistics and the queries that have not been written yet."""
+    queries = metrics.queries_of(session.id)
+    stats = [metrics.of_kernel(k.id) for k in session.kernels]
+    if not queries and not any(stats):
+        return session
+    kernels = tuple(replace(k, live_stat=stat) for k, stat in zip(session.kernels, stats, strict=True))
+    return replace(session, kernels=kernels, num_queries=session.num_queries + queries)
+
+
+class LiveSlotUse:
+    """Implements :class:`ai.backend.manager.agents.store.SlotUse`."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+
+    async def slot_user(self, slot: str) -> str | None:
+        sessions = await self._store.by_status(LIVE_SESSION_STATUSES)
+        return next((f"session {s.id}" for s in sessions if s.requested_slots[slot]), None)
 
 
 class SessionFinder:

@@ -17,7 +17,7 @@ from ai.backend.common.states import ClusterMode
 from ai.backend.common.wire.agent import OverlayInfo, UnderlayPeer
 from ai.backend.manager.agents.capabilities import is_encrypted
 from ai.backend.manager.agents.model import Agent
-from ai.backend.manager.agents.overlay import _LARGEST
+from ai.backend.manager.agents.overlay import MAX_PORT
 from ai.backend.manager.sessions.model import Kernel, Session
 from ai.backend.manager.sessions.network import NetworkNode, SessionNetwork, line_between
 from ai.backend.manager.sessions.settings import SessionSettings
@@ -70,7 +70,7 @@ def settle(
     subnet = _subnet(len(placed) + len(here), [IPv4Network(other.subnet) for _, other in taken], settings, rng)
     nodes: dict[AgentId, NetworkNode] = {}
     encrypted = is_encrypted(session.resource_opts)
-    mtu = _LARGEST
+    mtu = MAX_PORT
     for number, (agent_id, told) in enumerate(reports.items(), 1):
         if told is None or told.why_not:
             raise InsufficientResource(f"agent {agent_id} takes no part in networks over several nodes any more")

@@ -28,7 +28,7 @@ from ai.backend.manager.query.model import Page
 from ai.backend.manager.sessions.access import sees
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.creation.factory import SessionFactory
-from ai.backend.manager.sessions.lookup import SessionFinder
+from ai.backend.manager.sessions.lookup import SessionFinder, with_live_statistics
 from ai.backend.manager.sessions.model import (
     CreateReply,
     CreateSession,
@@ -38,6 +38,7 @@ from ai.backend.manager.sessions.model import (
     Session,
     SessionMatch,
     SessionQuery,
+    SlotAudit,
 )
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
@@ -152,7 +153,8 @@ class SessionService:
         Raises:
             SessionNotFound, TooManySessionsMatched.
         """
-        return self._stats.fill(await self._finder.one(caller, ref, owner_access_key=owner_access_key))
+        session = await self._finder.one(caller, ref, owner_access_key=owner_access_key)
+        return with_live_statistics(session, self._stats)
 
     async def get_by_id(self, caller: Caller, session_id: SessionId) -> Session:
         """The session with live statistics, whatever its status (GraphQL ``compute_session``)."""
@@ -170,7 +172,7 @@ class SessionService:
                 await self._identity.resolve_owner(caller, query.access_key)
             query = replace(query, access_key=query.access_key or caller.access_key)
         page = await self._store.search(query)
-        return Page(items=[self._stats.fill(s) for s in page.items], total_count=page.total_count)
+        return Page(items=[with_live_statistics(s, self._stats) for s in page.items], total_count=page.total_count)
 
     async def match(self, caller: Caller, ref: str, *, owner_access_key: str | None = None) -> list[SessionMatch]:
         """Live sessions whose name or id starts with ``ref``, at most 10; an exact name or id alone wins."""
@@ -181,7 +183,8 @@ class SessionService:
         """Those of live sessions. Superadmins only; others get an empty list."""
         if not caller.sees_all:
             return []
-        kernels = [k for s in await self._store.on_agent(AgentId(agent_id)) for k in self._stats.fill(s).kernels]
+        sessions = await self._store.on_agent(AgentId(agent_id))
+        kernels = [k for s in sessions for k in with_live_statistics(s, self._stats).kernels]
         return [k for k in kernels if k.agent == agent_id and (not statuses or k.status in statuses)]
 
     async def get_many(self, caller: Caller, ids: tuple[SessionId, ...]) -> Mapping[SessionId, Session]:
@@ -195,6 +198,15 @@ class SessionService:
     async def count_active(self) -> int:
         """Live sessions over the whole cluster (``/manager/status``)."""
         return sum((await self._store.count_live()).values())
+
+    async def recount(self, caller: Caller) -> SlotAudit:
+        """Compares the recorded slots of agents with those that their kernels hold. Raises Forbidden.
+
+        Nothing is corrected: slots are recorded in the transactions that occupy and release them.
+        """
+        if not caller.is_superadmin:
+            raise Forbidden("Only superadmins count again what is used.")
+        return await self._store.audit()
 
     async def status_history(
         self, caller: Caller, ref: str, *, owner_access_key: str | None = None

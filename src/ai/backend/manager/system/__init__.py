@@ -1,1 +1,1 @@
-"""Status, announcement, shared configuration."""
+"""Manages the status of the installation, the announcement and the shared configuration."""

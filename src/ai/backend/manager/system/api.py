@@ -1,16 +1,19 @@
-"""REST routes of system."""
+"""REST routes of the manager's status and of the announcement (client wire contract 2.9)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from ai.backend.infra.http.routes import Schema
+from ai.backend.infra.http.decode import refuse
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.manager.access.requests import caller_of
+from ai.backend.manager.system.service import FROZEN, Announcement, LiveSessions, ManagerState
 
 
 class StatusQuery(Schema, frozen=True):
-    """The published client sends a status along with the question."""
+    """Ignored; the published client sends a status with the query."""
 
     status: str | None = None
 
@@ -23,3 +26,40 @@ class StatusBody(Schema, frozen=True):
 class AnnouncementBody(Schema, frozen=True):
     enabled: bool
     message: Annotated[str, Meta(max_length=65_536)] | None = None
+
+
+class StateApi:
+    """Routes of the state: everybody reads it, superadmins change it."""
+
+    def __init__(self, state: ManagerState, sessions: LiveSessions, *, announcement: str = "") -> None:
+        self._state = state
+        self._sessions = sessions
+        self._announcement = announcement
+
+    @route("GET", "/manager/status", query=StatusQuery)
+    async def status(self, call: Call[Nothing, StatusQuery]) -> dict[str, Any]:
+        """Return the status of the installation and the number of active sessions."""
+        active, status = await self._sessions.count_active(), await self._state.status()
+        return {"status": status, "active_sessions": active, "nodes": []}
+
+    @route("PUT", "/manager/status", body=StatusBody)
+    async def set_status(self, call: Call[StatusBody]) -> None:
+        """Freeze or unfreeze: a frozen installation takes no new sessions. ``force_kill`` also ends the live ones."""
+        caller, body = caller_of(call), call.body
+        await self._state.set_status(caller, body.status)
+        if body.force_kill and body.status == FROZEN:
+            await self._sessions.destroy_all(caller)
+
+    @route("GET", "/manager/announcement")
+    async def announcement(self, call: Call) -> dict[str, Any]:
+        """Return the announcement of the administrators."""
+        announcement = await self._state.announcement(self._announcement)
+        return {"enabled": announcement.enabled, "message": announcement.message}
+
+    @route("POST", "/manager/announcement", body=AnnouncementBody)
+    async def set_announcement(self, call: Call[AnnouncementBody]) -> None:
+        """Set or disable the announcement."""
+        message = call.body.message or ""
+        if call.body.enabled and not message.strip():
+            raise refuse({"message": "required"})
+        await self._state.announce(caller_of(call), Announcement(call.body.enabled, message))

@@ -1,4 +1,4 @@
-"""REST routes of system."""
+"""REST routes of the shared configuration."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class SetBody(Schema, frozen=True):
 
 
 class ConfigApi:
-    """For superadmins; others get 403."""
+    """Routes for superadmins; others get 403."""
 
     def __init__(self, config: ConfigService) -> None:
         self._config = config
 
     @route("POST", "/config/get", body=GetBody, audited=False)
     async def get(self, call: Call[GetBody]) -> dict[str, Any]:
-        """The value of a key, or with ``prefix`` what is below it as nested objects."""
+        """Return the value of a key, or with ``prefix`` the keys below it as nested objects."""
         return {"result": await self._config.get(caller_of(call), call.body.key, prefix=call.body.prefix)}
 
     @route("POST", "/config/set", body=SetBody)

@@ -1,4 +1,4 @@
-"""Shared configuration that administrators may change while daemons run (spec 03-01, "Shared config")."""
+"""Reads and changes the shared configuration (spec 03-01, "Shared config")."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ _MAX_DEPTH = 16
 
 
 class ConfigService:
-    """Superadmins only; the global scope."""
+    """Lets superadmins read and change the global scope; others get Forbidden."""
 
     def __init__(self, store: ConfigStore) -> None:
         self._store = store
 
     async def get(self, caller: Caller, key: str, *, prefix: bool = False) -> Any:
-        """The value of a key or None; with ``prefix`` what is below it, as nested objects.
+        """Returns the value of a key or None; with ``prefix`` the keys below it, as nested objects.
 
-        A key that has both a value and keys below it keeps the value under the empty name.
+        The value of a key that also has keys below it is under the empty name.
         """
-        _check(caller)
+        _require_superadmin(caller)
         if not prefix:
             return await self._store.get(key)
-        return planted(key, await self._store.get_prefix(key.rstrip("/")))
+        return nested(key, await self._store.get_prefix(key.rstrip("/")))
 
     async def set(self, caller: Caller, key: str, value: Any) -> None:
-        """Set one key; an object sets all that is in it below the key, all or nothing, and leaves the rest.
+        """Sets one key; an object sets all of its keys below the key, all or nothing, and other keys stay.
 
         Raises:
-            InvalidInput: a list or null is no value, or the object is nested too deeply.
+            InvalidInput: the value is or contains a list or null, or is nested too deeply.
         """
-        _check(caller)
+        _require_superadmin(caller)
         values = dict(flattened(key, value))
         if not values:
             raise InvalidInput("there is nothing to set", data={"value": "empty"})
         await self._store.put_many(values)
 
     async def delete(self, caller: Caller, key: str, *, prefix: bool = False) -> int:
-        """Remove a key, or all at and below it; how many there were."""
-        _check(caller)
+        """Removes a key, or all at and below it, and returns their number."""
+        _require_superadmin(caller)
         return await self._store.delete(key.rstrip("/"), prefix=prefix)
 
 
-def _check(caller: Caller) -> None:
+def _require_superadmin(caller: Caller) -> None:
     if not caller.is_superadmin:
         raise Forbidden("Only superadmins may read or change the shared configuration.")
 
 
-def planted(key: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """What is at and below ``key``, as nested objects; of a key that has both, the value is under the empty name."""
+def nested(key: str, values: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the values at and below ``key`` as nested objects; the value of an inner key is under the empty name."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
-        _plant(tree, [part for part in path.removeprefix(key.rstrip("/")).split("/") if part], value)
+        _insert(tree, [part for part in path.removeprefix(key.rstrip("/")).split("/") if part], value)
     return tree
 
 
-def _plant(tree: dict[str, Any], parts: list[str], value: str) -> None:
+def _insert(tree: dict[str, Any], parts: list[str], value: str) -> None:
     node = tree
     for part in parts[:-1]:
         child = node.setdefault(part, {})
@@ -74,13 +74,13 @@ def _plant(tree: dict[str, Any], parts: list[str], value: str) -> None:
 
 
 def flattened(key: str, value: Any, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Path and text of everything in ``value``, below ``key``. Raises InvalidInput for what is no value."""
+    """Yields the path and text of every value in ``value``. Raises InvalidInput for unsupported values."""
     if isinstance(value, Mapping):
         if depth >= _MAX_DEPTH:
             raise InvalidInput("the value is nested too deeply", data={"value": "too deep"})
-        for name, below in value.items():
+        for name, child in value.items():
             path = "/".join(part for part in (key.rstrip("/"), str(name)) if part)
-            yield from flattened(path, below, depth + 1)
+            yield from flattened(path, child, depth + 1)
     elif isinstance(value, bool):
         yield key, "true" if value else "false"
     elif isinstance(value, str | int | float):

@@ -1,12 +1,13 @@
-"""What the whole installation is told: whether it takes new sessions, and the announcement (peer facts 4.5).
+"""The state of the whole installation: whether it takes new sessions, and the announcement (peer facts 4.5).
 
-Both live in the shared configuration, so that every manager says the same and a restart changes nothing:
+Both are in the shared configuration, so that all managers agree and a restart changes nothing:
 ``manager/status`` is ``running`` or ``frozen``, ``manager/announcement/enabled`` and ``message``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from ai.backend.common.errors import Forbidden, ServerFrozen
 from ai.backend.infra.clock import Clock
@@ -16,57 +17,66 @@ from ai.backend.manager.access.caller import Caller
 STATUS_KEY, ANNOUNCEMENT_KEY = "manager/status", "manager/announcement"
 RUNNING, FROZEN = "running", "frozen"
 _FRESH_S = 1.0
-"""How old what is known of the status may be when a session is made."""
+"""How old the cached status may be when a session is created."""
 
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """Markdown; ``enabled`` is whether anybody is to see it."""
+    """A message in Markdown, shown to users if ``enabled``."""
 
     enabled: bool
     message: str
 
 
+class LiveSessions(Protocol):
+    """Counts and ends the live sessions of the installation."""
+
+    async def count_active(self) -> int: ...
+    async def destroy_all(self, caller: Caller) -> int:
+        """Ends every live session by force and returns how many there were. Raises Forbidden."""
+        ...
+
+
 class ManagerState:
-    """Everybody reads it, superadmins change it."""
+    """Reads and changes the status and the announcement; only superadmins may change them."""
 
     def __init__(self, store: ConfigStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._known: tuple[float, str] | None = None
+        self._cached_status: tuple[float, str] | None = None
 
     async def status(self) -> str:
-        """``running`` or ``frozen``."""
+        """Returns ``running`` or ``frozen``."""
         value = await self._store.get(STATUS_KEY)
         status = FROZEN if value == FROZEN else RUNNING
-        self._known = (self._clock.monotonic(), status)
+        self._cached_status = (self._clock.monotonic(), status)
         return status
 
     async def check_running(self) -> None:
-        """Raises ServerFrozen while no new sessions are taken; another manager's change counts within a second."""
+        """Raises ServerFrozen while no new sessions are taken; another manager's change is seen within a second."""
         now = self._clock.monotonic()
-        known = self._known
-        status = known[1] if known is not None and now - known[0] < _FRESH_S else await self.status()
+        cached = self._cached_status
+        status = cached[1] if cached is not None and now - cached[0] < _FRESH_S else await self.status()
         if status == FROZEN:
             raise ServerFrozen("This installation takes no new sessions now.")
 
     async def set_status(self, caller: Caller, status: str) -> None:
-        """Freeze or unfreeze. Sessions that are there, waiting ones as well, go on."""
-        _check(caller)
+        """Sets the status. Existing sessions go on, waiting ones as well."""
+        _require_superadmin(caller)
         await self._store.put_many({STATUS_KEY: status})
-        self._known = (self._clock.monotonic(), status)
+        self._cached_status = (self._clock.monotonic(), status)
 
     async def announcement(self, fallback: str = "") -> Announcement:
-        """What administrators want everybody to read; ``fallback`` until one of them has said anything."""
-        kept = await self._store.get_prefix(ANNOUNCEMENT_KEY)
-        if f"{ANNOUNCEMENT_KEY}/enabled" not in kept:
+        """Returns the announcement; ``fallback`` until an administrator has set one."""
+        stored = await self._store.get_prefix(ANNOUNCEMENT_KEY)
+        if f"{ANNOUNCEMENT_KEY}/enabled" not in stored:
             return Announcement(bool(fallback), fallback)
-        is_enabled = kept[f"{ANNOUNCEMENT_KEY}/enabled"].lower() == "true"
-        return Announcement(is_enabled, kept.get(f"{ANNOUNCEMENT_KEY}/message", ""))
+        is_enabled = stored[f"{ANNOUNCEMENT_KEY}/enabled"].lower() == "true"
+        return Announcement(is_enabled, stored.get(f"{ANNOUNCEMENT_KEY}/message", ""))
 
     async def announce(self, caller: Caller, announcement: Announcement) -> None:
-        """Replace it."""
-        _check(caller)
+        """Replaces the announcement."""
+        _require_superadmin(caller)
         await self._store.put_many(
             {
                 f"{ANNOUNCEMENT_KEY}/enabled": "true" if announcement.enabled else "false",
@@ -75,6 +85,6 @@ class ManagerState:
         )
 
 
-def _check(caller: Caller) -> None:
+def _require_superadmin(caller: Caller) -> None:
     if not caller.is_superadmin:
         raise Forbidden("Only superadmins change the state of the installation.")

@@ -1,1 +1,1 @@
-"""Background tasks."""
+"""Runs background tasks and reports their progress."""

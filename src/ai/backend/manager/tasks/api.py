@@ -1,14 +1,22 @@
-"""REST routes of tasks."""
+"""The REST route that streams the progress of a background task (spec 03-08, client wire contract 2.4)."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Annotated
+from uuid import UUID
 
+from aiohttp import web
 from msgspec import Meta
 
-from ai.backend.infra.http.routes import Schema
-from ai.backend.infra.http.streams import SseEvent
+from ai.backend.common.ids import TaskId
+from ai.backend.infra.http.decode import either, refuse
+from ai.backend.infra.http.routes import Call, Nothing, Schema, route
+from ai.backend.infra.http.streams import SseEvent, send_events
+from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.requests import caller_of
 from ai.backend.manager.tasks.model import Task
+from ai.backend.manager.tasks.service import TaskService
 
 
 class TaskEventsQuery(Schema, frozen=True, rename={"camel": "taskId"}):
@@ -18,8 +26,37 @@ class TaskEventsQuery(Schema, frozen=True, rename={"camel": "taskId"}):
     camel: Annotated[str, Meta(max_length=36)] | None = None
 
 
-def _told_task(task: Task) -> list[SseEvent]:
-    """Under the published client's name and the spec's; nothing is told of a task that has only been started."""
+class TasksApi:
+    """Streams the events of background tasks."""
+
+    def __init__(self, tasks: TaskService) -> None:
+        self._tasks = tasks
+
+    @route("GET", "/events/background-task", kind="stream", query=TaskEventsQuery)
+    async def task_events(self, call: Call[Nothing, TaskEventsQuery]) -> web.StreamResponse:
+        """Stream the progress and the end of a background task; then ``server_close``."""
+        text = either(call.query.task_id, call.query.camel, "task_id", "taskId")
+        if text is None:
+            raise refuse({"task_id": "required"})
+        try:
+            task_id = TaskId(UUID(text))
+        except ValueError:
+            raise refuse({"task_id": "not a UUID"}) from None
+        caller = caller_of(call)
+        await self._tasks.get(caller, task_id)
+        return await send_events(call.request, self._progress(caller, task_id))
+
+    async def _progress(self, caller: Caller, task_id: TaskId) -> AsyncIterator[SseEvent]:
+        async for task in self._tasks.subscribe(caller, task_id):
+            for event in _task_events(task):
+                yield event
+
+
+def _task_events(task: Task) -> list[SseEvent]:
+    """Returns the events of a task's state, under the published client's name and the spec's.
+
+    A task that has only been started is reported as updated.
+    """
     name = task.status.value
     data = {
         "task_id": str(task.id),

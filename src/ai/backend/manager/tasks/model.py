@@ -1,4 +1,4 @@
-"""Values of tasks."""
+"""Background tasks and their statuses."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Task:
     created_at: datetime
     updated_at: datetime
     manager: str = ""
-    """The process that works on it."""
+    """The id of the manager that runs it."""
     subject: str = ""
-    """What it works on, if no other task may do so at the same time."""
+    """The object that it works on, if no other task may do so at the same time."""
 
 
 def busy_with(subject: str, task_id: TaskId) -> Conflict:
-    """What a second task on the same subject is told."""
+    """Returns the error for a second task on the same subject."""
     return Conflict(f"A background task on {subject} is under way.", data={"status": "ongoing", "task": str(task_id)})

@@ -1,4 +1,4 @@
-"""Use cases of tasks."""
+"""Runs background tasks and lets their owners follow and cancel them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,16 @@ from ai.backend.manager.tasks.store import TaskStore
 
 log = logging.getLogger(__name__)
 
-
 TASKS = "manager.tasks"
 """Bus topic, payload task id: a background task changed."""
-
-
-UNWANTED = "manager.unwanted-tasks"
+CANCEL_REQUESTS = "manager.unwanted-tasks"
 """Bus topic: a background task of some manager is to be cancelled."""
+RECHECK_S = 5.0
+"""How long a subscriber waits for a hint before it reads the store."""
 
 
-_RECHECK_S = 5.0
-
-
-async def _hint(subscription: Subscription, timeout_s: float) -> None:
-    """Wait for one hint, or the time."""
+async def wait_for_hint(subscription: Subscription, timeout_s: float) -> None:
+    """Waits for one hint until the timeout, and drops further ones that are waiting."""
     try:
         async with asyncio.timeout(timeout_s):
             await subscription.get()
@@ -41,14 +37,14 @@ async def _hint(subscription: Subscription, timeout_s: float) -> None:
 
 
 class TaskProgress:
-    """How a running task tells its progress."""
+    """Records the progress of a running task."""
 
     def __init__(self, service: TaskService, task: Task) -> None:
         self._service = service
         self.task = task
 
     async def update(self, current: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell the present numbers; None leaves what was said before."""
+        """Records the current numbers; None keeps the previous value."""
         await self._service.advance(
             self,
             status=TaskStatus.UPDATED,
@@ -59,8 +55,10 @@ class TaskProgress:
 
 
 class TaskService:
-    """Background tasks. Each runs in the process that began it; what becomes of it, and who wants it to end, is in the
-    store, where every manager finds it."""
+    """Runs background tasks in the process that started them.
+
+    Their states and requests to cancel them are in the store, where every manager finds them.
+    """
 
     def __init__(self, store: TaskStore, bus: Bus, clock: Clock, id_generator: IdGenerator) -> None:
         self._store = store
@@ -69,24 +67,24 @@ class TaskService:
         self._id_generator = id_generator
         self._running: dict[TaskId, asyncio.Task[None]] = {}
         self.manager = ""
-        """Which of several managers works on the tasks of this process."""
+        """The id of this process, if several managers share the store."""
 
     async def recover(self, *, but: Collection[str] = ()) -> None:
-        """Fail what managers left unfinished; those of ``but`` live."""
+        """Marks the unfinished tasks as failed, except those of the managers in ``but``, which are alive."""
         await self._store.fail_open_tasks(at=self._clock.now(), message="the manager was restarted", but=but)
 
     async def start(
         self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], *, subject: str = ""
     ) -> TaskId:
-        """Run ``body`` in the background; what it returns is the final message.
+        """Runs ``body`` in the background; its result is the final message.
 
         Args:
-            subject: what it works on, if no other task of any manager may do so meanwhile.
+            subject: the object of the task, if no other task of any manager may work on it at the same time.
 
         Raises:
-            Conflict: one does; its id is ``task`` in the data.
+            Conflict: another task works on the subject; its id is ``task`` in the data.
         """
-        return await asyncio.shield(self._start(caller, name, body, subject))  # or nobody would end what is written
+        return await asyncio.shield(self._start(caller, name, body, subject))  # a task that has been stored must be run
 
     async def _start(
         self, caller: Caller, name: str, body: Callable[[TaskProgress], Awaitable[str]], subject: str
@@ -116,36 +114,36 @@ class TaskService:
             raise
         except BackendError as e:
             await self._end(progress, TaskStatus.FAILED, e.message)
-        except Exception:  # whatever a task does, its outcome must be told
+        except Exception:  # any outcome of a task must be recorded
             log.exception("background task %s failed", progress.task.name)
             await self._end(progress, TaskStatus.FAILED, "internal error")
         else:
             await self._end(progress, TaskStatus.DONE, message)
 
     async def _end(self, progress: TaskProgress, status: TaskStatus, message: str) -> None:
-        """However long the store is away: an open task keeps others from its subject."""
+        """Records the end, retrying while the store is unavailable: an open task blocks its subject."""
         while True:
             try:
                 return await self.advance(progress, status=status, message=message)
             except Unavailable as e:
                 log.warning("the end of the background task %s cannot be written yet: %s", progress.task.name, e)
-                await asyncio.sleep(_RECHECK_S)
+                await asyncio.sleep(RECHECK_S)
 
     async def advance(self, progress: TaskProgress, **changes: Any) -> None:
-        """Write a change and tell the subscribers."""
+        """Stores a change and notifies the subscribers."""
         progress.task = replace(progress.task, updated_at=self._clock.now(), **changes)
         await self._store.put_task(progress.task)
         self._bus.publish(TASKS, progress.task.id)
 
     async def get(self, caller: Caller, task_id: TaskId) -> Task:
-        """Raises NotFound for somebody else's."""
+        """Returns a task. Raises NotFound, also for the tasks of others."""
         task = await self._store.task(task_id)
         if task is None or (task.owner != caller.user_id and not caller.sees_all):
             raise NotFound("There is no such background task.")
         return task
 
     async def subscribe(self, caller: Caller, task_id: TaskId) -> AsyncIterator[Task]:
-        """The present state, then every change, ending after a final one."""
+        """Yields the current state and every change, until the final one."""
         with self._bus.subscribe(TASKS) as hints:
             last: Task | None = None
             while last is None or not last.status.is_final:
@@ -154,35 +152,36 @@ class TaskService:
                     last = task
                     yield task
                     continue
-                await _hint(hints, _RECHECK_S)
+                await wait_for_hint(hints, RECHECK_S)
 
     async def is_under_way(self, subject: str) -> bool:
-        """Whether some manager works on it."""
+        """Returns True if an open task of any manager works on the subject."""
         return await self._store.open_task(subject) is not None
 
     async def cancel(self, caller: Caller, task_id: TaskId) -> None:
-        """Have it end, soon, wherever it runs. Harmless if it has ended."""
+        """Cancels a task on whichever manager it runs; does nothing if it has ended."""
         task = await self.get(caller, task_id)
         running = self._running.get(task_id)
         if running is not None:
             running.cancel()
         elif not task.status.is_final:
-            await self._store.ask_to_cancel(task_id)
-            self._bus.publish(UNWANTED)
+            await self._store.request_cancel(task_id)
+            self._bus.publish(CANCEL_REQUESTS)
 
     async def run(self) -> None:
-        """End what other managers were asked to cancel, until cancelled oneself."""
-        with self._bus.subscribe(UNWANTED) as hints:
+        """Cancels the tasks of this process that were requested to be cancelled elsewhere; runs until cancelled."""
+        with self._bus.subscribe(CANCEL_REQUESTS) as hints:
             while True:
-                await _hint(hints, _RECHECK_S)
+                await wait_for_hint(hints, RECHECK_S)
                 try:
-                    for task_id in await self._store.asked_to_cancel(list(self._running)) if self._running else ():
+                    for task_id in await self._store.cancel_requested(list(self._running)) if self._running else ():
                         if (running := self._running.get(task_id)) is not None:
                             running.cancel()
                 except Exception:  # the next round asks again
-                    log.exception("it is not known which background tasks are to be cancelled")
+                    log.exception("could not read which background tasks are to be cancelled")
 
     async def stop(self) -> None:
+        """Cancels the tasks of this process and waits until they have ended."""
         running = list(self._running.values())
         for task in running:
             task.cancel()

@@ -1,8 +1,8 @@
-"""Stores of tasks in SQL."""
+"""The store of background tasks in SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import fields
 from datetime import datetime
 
@@ -11,16 +11,14 @@ from sqlalchemy import ColumnElement, Connection, insert, select, update
 from ai.backend.common.ids import TaskId
 from ai.backend.infra.database import Database
 from ai.backend.infra.database.rows import row_of
-from ai.backend.manager.logs import tables as logs_tables
-from ai.backend.manager.logs.model import AuditRecord
 from ai.backend.manager.tasks import tables
 from ai.backend.manager.tasks.model import Task, TaskStatus, busy_with
 
 _OPEN = [status for status in TaskStatus if not status.is_final]
 
 
-class SqlJournalStore:
-    """Implements TaskStore and AuditStore of :mod:`ai.backend.manager.sessions.store`."""
+class SqlTaskStore:
+    """Implements :class:`ai.backend.manager.tasks.store.TaskStore`."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -52,11 +50,11 @@ class SqlJournalStore:
         row = await self._db.run_read(lambda s: s.execute(query).first())
         return Task(**row._mapping) if row is not None else None
 
-    async def ask_to_cancel(self, task_id: TaskId) -> None:
+    async def request_cancel(self, task_id: TaskId) -> None:
         query = update(tables.tasks).where(tables.tasks.c.id == task_id).values(is_unwanted=True)
         await self._db.run_write(lambda s: s.execute(query))
 
-    async def asked_to_cancel(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
+    async def cancel_requested(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
         query = select(tables.tasks.c.id).where(tables.tasks.c.id.in_(task_ids), tables.tasks.c.is_unwanted)
         return await self._db.run_read(lambda s: [TaskId(i) for i in s.execute(query).scalars()])
 
@@ -70,22 +68,3 @@ class SqlJournalStore:
             return int(done.rowcount)
 
         return await self._db.run_write(work)
-
-    async def append(self, records: Sequence[AuditRecord]) -> None:
-        if records:
-            names = [f.name for f in fields(AuditRecord)]
-
-            def work(s: Connection) -> None:
-                s.execute(insert(logs_tables.audit_logs), [{n: getattr(r, n) for n in names} for r in records])
-
-            await self._db.run_write(work)
-
-    async def recent(self, limit: int) -> list[AuditRecord]:
-        names = [f.name for f in fields(AuditRecord)]
-        columns = [logs_tables.audit_logs.c[name] for name in names]
-
-        def work(s: Connection) -> list[AuditRecord]:
-            rows = s.execute(select(*columns).order_by(logs_tables.audit_logs.c.id.desc()).limit(limit))
-            return [AuditRecord(**row._mapping) for row in rows]
-
-        return await self._db.run_read(work)

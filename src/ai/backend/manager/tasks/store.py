@@ -1,4 +1,4 @@
-"""Stores of tasks: the ports."""
+"""The port of the store of background tasks."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ai.backend.manager.tasks.model import Task
 
 
 class TaskStore(Protocol):
-    """A task is open until its status is final."""
+    """Stores background tasks. A task is open until its status is final."""
 
     async def add_task(self, task: Task) -> None:
-        """Raises Conflict, with the id as ``task`` in its data: an open task has its subject."""
+        """Inserts a task. Raises Conflict, with ``task`` in its data, if an open task has the same subject."""
 
     async def put_task(self, task: Task) -> None:
-        """Change one that is there."""
+        """Updates an existing task."""
 
     async def task(self, task_id: TaskId) -> Task | None: ...
     async def open_task(self, subject: str) -> Task | None: ...
 
-    async def ask_to_cancel(self, task_id: TaskId) -> None: ...
+    async def request_cancel(self, task_id: TaskId) -> None: ...
 
-    async def asked_to_cancel(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
-        """Those of them that somebody wants to end."""
+    async def cancel_requested(self, task_ids: Collection[TaskId]) -> Collection[TaskId]:
+        """Returns those of the tasks that are requested to be cancelled."""
         ...
 
     async def fail_open_tasks(self, *, at: datetime, message: str, but: Collection[str] = ()) -> int:
-        """End the tasks that managers left unfinished; those of the managers ``but`` go on."""
+        """Marks the open tasks as failed, except those of the managers in ``but``, and returns their number."""
         ...

@@ -1,4 +1,4 @@
-"""Tables of tasks."""
+"""The table of background tasks."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Usage reports."""
+"""Reports the resources that sessions used."""

@@ -1,4 +1,4 @@
-"""Reports of what was used (client wire contract 2.9). The names of fields are the published ones."""
+"""REST routes of usage reports (client wire contract 2.9); the names of fields are the published ones."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ class PeriodQuery(Schema, frozen=True):
 
 
 class UsageApi:
-    """Times are in UTC. A kernel is counted where it ran at some time of the period."""
+    """Reports the kernels that ran at any time in a period. Times are in UTC."""
 
     def __init__(self, usage: UsageService) -> None:
         self._usage = usage
 
     @route("GET", "/resource/usage/month", query=MonthQuery)
     async def month(self, call: Call[Nothing, MonthQuery]) -> list[dict[str, Any]]:
-        """What each group used in a month, for administrators: sums, and the first 10,000 containers in detail."""
+        """Report the usage of groups in a month, for administrators: sums, and the first 10,000 containers."""
         query = call.query
         ids = [GroupId(group_id) for group_id in query.group_ids or ()] or None
-        found = await self._usage.of_month(caller_of(call), query.month, ids)
-        return await asyncio.to_thread(lambda: [_group(usage) for usage in found])
+        usages = await self._usage.of_month(caller_of(call), query.month, ids)
+        return await asyncio.to_thread(lambda: [_group(usage) for usage in usages])
 
     @route("GET", "/resource/usage/period", query=PeriodQuery)
     async def period(self, call: Call[Nothing, PeriodQuery]) -> dict[str, Any]:
-        """What a group used from one day to another, for administrators; an empty object for nothing."""
+        """Report the usage of a group between two days, for administrators; an empty object if there is none."""
         query = call.query
-        found = await self._usage.of_period(caller_of(call), GroupId(query.group_id), query.start_date, query.end_date)
-        return await asyncio.to_thread(_group, found) if found is not None else {}
+        usage = await self._usage.of_period(caller_of(call), GroupId(query.group_id), query.start_date, query.end_date)
+        return await asyncio.to_thread(_group, usage) if usage is not None else {}
 
     @route("GET", "/resource/stats/user/month")
     async def own_statistics(self, call: Call) -> list[dict[str, Any]]:
-        """What of the caller's was running in each quarter of an hour of the last 30 days."""
+        """Report the usage of the caller in each quarter of an hour of the last 30 days."""
         return await asyncio.to_thread(_bins, await self._usage.own_timeline(caller_of(call)))
 
     @route("GET", "/resource/stats/admin/month")
     async def statistics(self, call: Call) -> list[dict[str, Any]]:
-        """The same of everybody's, or of the domain's for its administrators."""
+        """Report the usage of everybody, or of an administrator's domain, in the same form."""
         return await asyncio.to_thread(_bins, await self._usage.timeline(caller_of(call)))
 
 
@@ -82,7 +82,7 @@ def _device_memory(slots: ResourceSlot) -> int:
 
 
 def _allocated(slots: ResourceSlot, prefix: str = "") -> dict[str, Any]:
-    """``smp``: processor cores."""
+    """Returns the allocated amounts; ``smp`` is processor cores."""
     return {
         f"{prefix}smp": _number(slots["cpu"]),
         f"{prefix}cpu_allocated": _number(slots["cpu"]),
@@ -92,9 +92,9 @@ def _allocated(slots: ResourceSlot, prefix: str = "") -> dict[str, Any]:
 
 
 def _used(metrics: Mapping[str, Decimal], prefix: str = "") -> dict[str, Any]:
-    """``cpu_used`` is in seconds of a core, the others in bytes."""
-    told: dict[str, Any] = {f"{prefix}{name}": _whole(metrics.get(name, Decimal(0))) for name in METRICS}
-    return {**told, f"{prefix}cpu_used": _seconds(metrics.get("cpu_used", Decimal(0)))}
+    """Returns the used amounts: ``cpu_used`` in seconds of a core, the others in bytes."""
+    metrics_bytes: dict[str, Any] = {f"{prefix}{name}": _whole(metrics.get(name, Decimal(0))) for name in METRICS}
+    return {**metrics_bytes, f"{prefix}cpu_used": _seconds(metrics.get("cpu_used", Decimal(0)))}
 
 
 def _group(usage: GroupUsage) -> dict[str, Any]:
@@ -113,8 +113,10 @@ def _group(usage: GroupUsage) -> dict[str, Any]:
 
 
 def _container(kernel: UsedKernel) -> dict[str, Any]:
-    """Published clients put ``created_at`` and ``terminated_at`` into a line: neither is null. ``used_days`` counts
-    begun days."""
+    """Returns the view of a kernel. ``used_days`` counts begun days.
+
+    ``created_at`` and ``terminated_at`` are never null, since published clients print them.
+    """
     ended = kernel.terminated_at
     used = (ended - kernel.started_at) if ended is not None else None
     return {
@@ -129,7 +131,7 @@ def _container(kernel: UsedKernel) -> dict[str, Any]:
         "email": kernel.email,
         "agent": kernel.agent,
         **_allocated(kernel.slots),
-        **_used({name: kernel.metric(*wanted) for name, wanted in METRICS.items()}),
+        **_used({name: kernel.metric(*source) for name, source in METRICS.items()}),
         "slots": kernel.slots.to_json(),
         "device_type": sorted({name.partition(".")[0] for name in kernel.devices}),
         "nfs": list(kernel.mounts),
@@ -146,7 +148,7 @@ def _container(kernel: UsedKernel) -> dict[str, Any]:
     }
 
 
-_TOLD: Sequence[tuple[str, str, str]] = (
+_SERIES: Sequence[tuple[str, str, str]] = (
     ("num_sessions", "num_sessions", "count"),
     ("cpu_allocated", "cpu", "count"),
     ("mem_allocated", "mem", "bytes"),
@@ -155,14 +157,14 @@ _TOLD: Sequence[tuple[str, str, str]] = (
     ("io_write_bytes", "io_write", "bytes"),
     ("disk_used", "disk_used", "bytes"),
 )
-"""Published name, the one of the timeline, and the unit."""
+"""Published name, name in the timeline, and unit."""
 
 
 def _bins(timeline: Timeline) -> list[dict[str, Any]]:
     return [
         {
             "date": begin.timestamp(),
-            **{name: {"value": _number(values[key]), "unit_hint": unit} for name, key, unit in _TOLD},
+            **{name: {"value": _number(values[key]), "unit_hint": unit} for name, key, unit in _SERIES},
         }
         for begin, values in timeline.bins()
     ]

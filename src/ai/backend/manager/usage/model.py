@@ -1,7 +1,7 @@
-"""What kernels used, as reports tell it (client wire contract 2.9, `usage-per-month`, `usage-per-period`, `stats`).
+"""Computes usage reports (client wire contract 2.9, `usage-per-month`, `usage-per-period`, `stats`).
 
-Everything here follows from the kernels' history: what each was given, when it ran, and its metrics as they were last
-told. A report is made of one kernel after the other, so that it needs memory for its answer only. Pure.
+Reports follow from the history of kernels: their slots, their times, and the metrics that were reported last. Kernels
+are added one by one, so that a report needs memory for its result only. Pure.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import KernelStatus
 
 MAX_LISTED = 10_000
-"""Kernels that one report lists. Those beyond are counted in its sums."""
+"""Maximum number of kernels that a report lists; its sums count all."""
 BIN = timedelta(minutes=15)
 BINS = 2_880
-"""Of the statistics of a month: 30 days."""
+"""Number of bins in the statistics of a month, which are 30 days."""
 _NONE = Decimal(0)
 _COUNTERS = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageQuery:
-    """Kernels that ran at some time from ``start`` until before ``end``; None does not narrow."""
+    """Selects kernels that ran at any time from ``start`` until before ``end``; None does not restrict."""
 
     start: datetime
     end: datetime
@@ -47,7 +47,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedKernel:
-    """A kernel that ran; the fields are those of Kernel and Session. ``is_main``: its session is counted by it."""
+    """A kernel that ran; the fields are those of Kernel and Session. ``is_main``: it counts for its session."""
 
     kernel_id: KernelId
     session_id: SessionId
@@ -77,28 +77,30 @@ class UsedKernel:
         return Cursor(terminated_at=self.terminated_at, kernel_id=self.kernel_id)
 
     def metric(self, name: str, part: str = "current") -> Decimal:
-        """Zero where nothing was told, or nothing that a counter of 64 bits can hold: agents write this."""
-        told = (self.last_stat or {}).get(name)
+        """Returns a part of a metric; zero if it is missing or no number of 64 bits, since agents write it."""
+        metric = (self.last_stat or {}).get(name)
         try:
-            value = Decimal(str(told[part])) if isinstance(told, Mapping) and told.get(part) is not None else _NONE
+            value = (
+                Decimal(str(metric[part])) if isinstance(metric, Mapping) and metric.get(part) is not None else _NONE
+            )
         except InvalidOperation:
             return _NONE
         return value if value.is_finite() and 0 <= value < _COUNTERS else _NONE
 
     @property
     def devices(self) -> ResourceSlot:
-        """What it has besides processors and memory."""
+        """The slots other than processors and memory."""
         return ResourceSlot({name: amount for name, amount in self.slots.items() if name not in ("cpu", "mem")})
 
     def seconds_within(self, start: datetime, end: datetime, now: datetime) -> Decimal:
-        """For how long it ran in that time."""
+        """Returns the seconds for which it ran between ``start`` and ``end``."""
         until = min(self.terminated_at or now, end, now)
         return max(_NONE, Decimal(str((until - max(self.started_at, start)).total_seconds())))
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupUsage:
-    """What the sessions of one group used in a period; ``add`` makes it.
+    """Accumulates what the sessions of one group used in a period.
 
     ``slot_seconds``: for each slot its quantity times the seconds for which it was held within the period.
     """
@@ -135,15 +137,16 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "io_write": ("io_write", "current"),
     "disk_used": ("io_scratch_size", "stats.max"),
 }
-"""What a report sums up: its name, the metric, and which value of it. ``cpu_used`` is in milliseconds."""
+"""Name in reports -> metric and value of it that are summed up. ``cpu_used`` is in milliseconds."""
 
 _SERIES = ("num_sessions", "cpu", "mem", "devices", "io_read", "io_write", "disk_used")
 
 
 class Timeline:
-    """How much was running in each quarter of an hour of the last 30 days.
+    """Accumulates the usage in each quarter of an hour of the last 30 days.
 
-    Every kernel changes a value where it begins and where it has ended; the sums of these changes are the values.
+    Every kernel adds its amounts to the bin of its start and subtracts them after the bin of its end; the prefix sums
+    are the values.
     """
 
     def __init__(self, now: datetime) -> None:
@@ -156,23 +159,23 @@ class Timeline:
         last = min(BINS - 1, ((kernel.terminated_at or self.now) - self.start) // BIN)
         if last < first:
             return
-        told = {
+        amounts = {
             "num_sessions": Decimal(kernel.is_main),
             "cpu": kernel.slots["cpu"],
             "mem": kernel.slots["mem"],
             "devices": sum(kernel.devices.values(), _NONE),
             **{name: kernel.metric(*METRICS[name]) for name in ("io_read", "io_write", "disk_used")},
         }
-        for name, amount in told.items():
+        for name, amount in amounts.items():
             self._changes[name][first] += amount
             self._changes[name][last + 1] -= amount
 
     def bins(self) -> list[tuple[datetime, dict[str, Decimal]]]:
-        """The beginning of each bin, and what ran in it."""
+        """Returns the start and the values of each bin."""
         running = dict.fromkeys(_SERIES, _NONE)
-        told = []
+        bins = []
         for index in range(BINS):
             for name in _SERIES:
                 running[name] += self._changes[name][index]
-            told.append((self.start + index * BIN, dict(running)))
-        return told
+            bins.append((self.start + index * BIN, dict(running)))
+        return bins

@@ -1,4 +1,4 @@
-"""Reports of what was used (client wire contract 2.9)."""
+"""Use cases of usage reports (client wire contract 2.9)."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from ai.backend.manager.usage.model import MAX_LISTED, GroupUsage, Timeline, Usa
 from ai.backend.manager.usage.store import UsageStore
 
 MAX_PERIOD = timedelta(days=100)
-MAX_AT_ONCE = 2
-"""Reports that are made at a time in one manager for administrators, and as many for others; as many again may wait.
-Each caller has one."""
+MAX_CONCURRENT = 2
+"""Concurrent reports in one manager for administrators, and as many for others; as many again may wait. A caller may
+have one."""
 _PAGE = 1_000
 
 
 @dataclass(slots=True)
-class _Room:
-    """``asked``: whose reports are made or wait."""
+class _Limiter:
+    """Limits concurrent reports. ``users`` have a report that is made or waits."""
 
-    making: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_AT_ONCE))
-    asked: set[UserId] = field(default_factory=set)
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT))
+    users: set[UserId] = field(default_factory=set)
 
 
 class UsageService:
-    """Superadmins and monitors ask for every group, administrators for those of their domain."""
+    """Reports usage: superadmins and monitors see every group, administrators those of their domain."""
 
     def __init__(self, store: UsageStore, identity: IdentityService, clock: Clock) -> None:
         self._store = store
         self._identity = identity
         self._clock = clock
-        self._administrators, self._others = _Room(), _Room()
+        self._administrators, self._others = _Limiter(), _Limiter()
 
     async def of_month(self, caller: Caller, month: str, group_ids: Sequence[GroupId] | None) -> list[GroupUsage]:
-        """What each group used in a month (``YYYYMM``, UTC), those that used something; None is all that the caller
-        sees.
+        """Returns the usage of groups in a month (``YYYYMM``, UTC), without those that used nothing.
+
+        ``group_ids`` None selects all groups that the caller sees.
 
         Raises:
             InvalidInput, Forbidden, NotFound, RateLimitExceeded.
@@ -51,7 +52,7 @@ class UsageService:
         return await self._report(caller, start, end, group_ids)
 
     async def of_period(self, caller: Caller, group_id: GroupId, first: str, last: str) -> GroupUsage | None:
-        """What a group used from one day until another (``YYYYMMDD``, UTC), both included; None for nothing.
+        """Returns the usage of a group between two days (``YYYYMMDD``, UTC), both included; None if there is none.
 
         Raises: as :meth:`of_month`.
         """
@@ -63,26 +64,26 @@ class UsageService:
         return next(iter(await self._report(caller, start, end, [group_id])), None)
 
     async def own_timeline(self, caller: Caller) -> Timeline:
-        """Of the caller's sessions. Raises RateLimitExceeded."""
+        """Returns the timeline of the caller's sessions. Raises RateLimitExceeded."""
         return await self._timeline(caller, user_id=caller.user_id)
 
     async def timeline(self, caller: Caller) -> Timeline:
-        """Of all sessions, or those of an administrator's domain. Raises Forbidden, RateLimitExceeded."""
-        _check(caller)
+        """Returns the timeline of all sessions or of the caller's domain. Raises Forbidden, RateLimitExceeded."""
+        _require_administrator(caller)
         return await self._timeline(caller, domain_name=None if caller.sees_all else caller.domain_name)
 
     async def _timeline(
         self, caller: Caller, *, user_id: UserId | None = None, domain_name: DomainName | None = None
     ) -> Timeline:
-        made = Timeline(self._clock.now())
-        query = UsageQuery(start=made.start, end=made.now, user_id=user_id, domain_name=domain_name)
-        await self._read(caller, query, made.add)
-        return made
+        timeline = Timeline(self._clock.now())
+        query = UsageQuery(start=timeline.start, end=timeline.now, user_id=user_id, domain_name=domain_name)
+        await self._read(caller, query, timeline.add)
+        return timeline
 
     async def _report(
         self, caller: Caller, start: datetime, end: datetime, group_ids: Sequence[GroupId] | None
     ) -> list[GroupUsage]:
-        _check(caller)
+        _require_administrator(caller)
         seen = {group.id: group for group in await self._identity.groups(caller)}
         if group_ids is not None and (unknown := [g for g in group_ids if g not in seen and not caller.sees_all]):
             raise NotFound(f"There is no group {unknown[0]}.", data={"group_ids": "unknown"})
@@ -92,46 +93,46 @@ class UsageService:
             group_ids=tuple(group_ids) if group_ids is not None else None,
             domain_name=None if caller.sees_all else caller.domain_name,
         )
-        found: dict[GroupId, GroupUsage] = {}
+        usages: dict[GroupId, GroupUsage] = {}
         now, listed = self._clock.now(), 0
 
         def add(kernel: UsedKernel) -> None:
             nonlocal listed
-            usage = found.get(kernel.group_id)
+            usage = usages.get(kernel.group_id)
             if usage is None:
-                usage = found[kernel.group_id] = GroupUsage(
+                usage = usages[kernel.group_id] = GroupUsage(
                     group_id=kernel.group_id, group_name=kernel.group_name, domain_name=kernel.domain_name
                 )
             usage.add(kernel, query, now, is_listed=listed < MAX_LISTED)
             listed += 1
 
         await self._read(caller, query, add)
-        return sorted(found.values(), key=lambda usage: (usage.domain_name, usage.group_name))
+        return sorted(usages.values(), key=lambda usage: (usage.domain_name, usage.group_name))
 
     async def _read(self, caller: Caller, query: UsageQuery, add: Callable[[UsedKernel], None]) -> None:
-        """Page by page, so that neither memory nor the loop is held. Raises RateLimitExceeded."""
-        room = self._administrators if _is_administrator(caller) else self._others
-        if caller.user_id in room.asked:
+        """Adds all kernels page by page, which bounds memory and yields to other tasks. Raises RateLimitExceeded."""
+        limiter = self._administrators if _is_administrator(caller) else self._others
+        if caller.user_id in limiter.users:
             raise RateLimitExceeded("Another report is being made for you; try again when you have it.")
-        if len(room.asked) >= 2 * MAX_AT_ONCE:
+        if len(limiter.users) >= 2 * MAX_CONCURRENT:
             raise RateLimitExceeded("Reports are being made for others; try again in a moment.")
-        room.asked.add(caller.user_id)
+        limiter.users.add(caller.user_id)
         try:
-            async with room.making:
+            async with limiter.slots:
                 page = await self._store.used(query, limit=_PAGE)
                 while page:
                     for kernel in page:
                         add(kernel)
                     page = await self._store.used(query, after=page[-1].cursor, limit=_PAGE)
         finally:
-            room.asked.discard(caller.user_id)
+            limiter.users.discard(caller.user_id)
 
 
 def _is_administrator(caller: Caller) -> bool:
     return caller.sees_all or caller.is_any_admin
 
 
-def _check(caller: Caller) -> None:
+def _require_administrator(caller: Caller) -> None:
     if not _is_administrator(caller):
         raise Forbidden("Only administrators ask for what others used.")
 
@@ -139,8 +140,8 @@ def _check(caller: Caller) -> None:
 def _day(text: str, field: str) -> datetime:
     try:
         if not text.isascii() or not text.isdigit() or len(text) != 8 or text[:3] == "999":
-            raise ValueError  # the calendar has no end for the last ones
+            raise ValueError  # the end of a period may lie beyond the last year of the calendar
         return datetime.strptime(text, "%Y%m%d").replace(tzinfo=UTC)
     except ValueError:
-        wanted = "YYYYMM" if field == "month" else "YYYYMMDD"
-        raise InvalidInput(f"{field} is a date as {wanted}.", data={field: "malformed"}) from None
+        form = "YYYYMM" if field == "month" else "YYYYMMDD"
+        raise InvalidInput(f"{field} is a date as {form}.", data={field: "malformed"}) from None

@@ -1,5 +1,4 @@
-"""The history of kernels in SQL. The index ``ix_kernels_span`` finds those of a time; no page sorts more than it
-tells."""
+"""The history of kernels in SQL. The index ``ix_kernels_span`` finds the kernels of a period in order."""
 
 from __future__ import annotations
 
@@ -57,17 +56,17 @@ def _select(query: UsageQuery) -> Select[Any]:
 
 def _ended(query: UsageQuery, after: Cursor | None) -> Select[Any]:
     k = sessions_tables.kernels.c
-    begun = k.terminated_at >= query.start
+    condition = k.terminated_at >= query.start
     if after is not None:
-        at = after.terminated_at  # in these words the index is entered there
-        begun = and_(k.terminated_at >= at, or_(k.terminated_at > at, k.id > after.kernel_id))
-    return _select(query).where(k.terminated_at.is_not(None), begun).order_by(k.terminated_at, k.id)
+        at = after.terminated_at  # written so that the index is used from here
+        condition = and_(k.terminated_at >= at, or_(k.terminated_at > at, k.id > after.kernel_id))
+    return _select(query).where(k.terminated_at.is_not(None), condition).order_by(k.terminated_at, k.id)
 
 
 def _running(query: UsageQuery, after: Cursor | None) -> Select[Any]:
     k = sessions_tables.kernels.c
-    found = _select(query).where(k.terminated_at.is_(None), k.status != KernelStatus.PENDING).order_by(k.id)
-    return found.where(k.id > after.kernel_id) if after is not None else found
+    selected = _select(query).where(k.terminated_at.is_(None), k.status != KernelStatus.PENDING).order_by(k.id)
+    return selected.where(k.id > after.kernel_id) if after is not None else selected
 
 
 def _kernel(row: Row[Any]) -> UsedKernel:

@@ -1,4 +1,4 @@
-"""The history of kernels, for reports."""
+"""The port to the history of kernels."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from ai.backend.manager.usage.model import Cursor, UsageQuery, UsedKernel
 
 
 class UsageStore(Protocol):
-    async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int = 1_000) -> Sequence[UsedKernel]:
-        """A page of the kernels that ran in that time, those that have ended first; empty at the end.
+    """Reads the history of kernels."""
 
-        None is read twice. One that ends while somebody reads page by page may be missed.
+    async def used(self, query: UsageQuery, *, after: Cursor | None = None, limit: int = 1_000) -> Sequence[UsedKernel]:
+        """Returns a page of the kernels that match, those that have ended first; empty at the end.
+
+        No kernel is returned twice. One that ends between two pages may be missed.
         """
         ...

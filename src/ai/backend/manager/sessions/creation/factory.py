@@ -220,7 +220,7 @@ class SessionFactory:
         )
 
     def _slots(self, resources: Mapping[str, str | int | float] | None, image: Image) -> ResourceSlot:
-        known = self._known_slots.known
+        known = self._known_slots.slot_types
         asked: dict[str, Decimal] = {}
         for name, value in (resources or {}).items():
             check_slot_name(name)

@@ -27,11 +27,11 @@ from ai.backend.core.scheduling.options import read
 from ai.backend.infra.clock import Ages, Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.agents.model import Agent
+from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.sessions.changes import Change
-from ai.backend.manager.sessions.lifecycle.observations import ReportsService
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.settings import SessionSettings
 from ai.backend.manager.sessions.store import SessionStore
@@ -57,7 +57,7 @@ class WatchdogLoop(PeriodicLoop):
         agents: AgentStore,
         identities: IdentityStore,
         writer: SessionWriter,
-        reports: ReportsService,
+        registry: AgentRegistry,
         clock: Clock,
         session_settings: SessionSettings,
         agent_settings: AgentSettings,
@@ -67,7 +67,7 @@ class WatchdogLoop(PeriodicLoop):
         self._agents = agents
         self._identities = identities
         self._writer = writer
-        self._reports = reports
+        self._registry = registry
         self._clock = clock
         self._limits = session_settings
         self._agent_settings = agent_settings
@@ -100,12 +100,12 @@ class WatchdogLoop(PeriodicLoop):
 
     def _silence(self, agent_id: AgentId) -> float:
         """Seconds since the last sign of life; the time in which this process did not run does not count."""
-        return self._clock.monotonic() - max(self._reports.last_seen.get(agent_id, 0.0), self._awake_since)
+        return self._clock.monotonic() - max(self._registry.last_seen.get(agent_id, 0.0), self._awake_since)
 
     async def _watch(self, agent: Agent) -> Agent:
         if agent.status is AgentStatus.ALIVE and self._silence(agent.id) > self._agent_settings.heartbeat_timeout_s:
             log.warning("agent %s is silent and counts as lost", agent.id)
-            self._reports.mark_lost(agent.id)
+            self._registry.mark_lost(agent.id)
             await self._agents.set_status(agent.id, AgentStatus.LOST, at=self._clock.now())
             return await self._agents.agent(agent.id) or agent
         return agent

@@ -1,0 +1,1 @@
+"""Collects the metrics that agents report."""
