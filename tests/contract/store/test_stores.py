@@ -42,6 +42,7 @@ from ai.backend.manager.identity.memory import MemoryIdentityStore
 from ai.backend.manager.identity.model import Domain, Group, GroupRef, Keypair, ResourcePolicy, StoragePolicy, User
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.model import Condition, Junction, ListQuery, OrderBy
+from ai.backend.manager.resource_groups.memory import MemoryResourceGroupStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resources.model import ResourcePreset
 from ai.backend.manager.sessions.changes import Change, ObservationAck
@@ -720,31 +721,38 @@ class StoreContract:
         assert await ids.change_policy("nothing") is None
 
     async def test_resource_groups_open_by_association(self, stores: Stores) -> None:
-        ids = stores.identities
+        store = stores.resource_groups
         for name, public in (("open", True), ("closed", False)):
-            await ids.put_resource_group(ResourceGroup(name=ResourceGroupName(name), is_public=public, created_at=NOW))
-        assert [g.name for g in await ids.resource_groups()] == ["closed", "open"]
-        assert [g.name for g in await ids.resource_groups(domain_name="default")] == ["open"]
-        await ids.associate(ResourceGroupName("closed"), access_key=KEY)
-        await ids.associate(ResourceGroupName("closed"), access_key=KEY)
-        assert [g.name for g in await ids.resource_groups(access_key=KEY)] == ["closed", "open"]
-        assert [g.name for g in await ids.resource_groups(domain_name="default")] == ["open"]
+            await store.put_resource_group(
+                ResourceGroup(name=ResourceGroupName(name), is_public=public, created_at=NOW)
+            )
+        assert [g.name for g in await store.resource_groups()] == ["closed", "open"]
+        assert [g.name for g in await store.resource_groups(domain_name="default")] == ["open"]
+        await store.associate(ResourceGroupName("closed"), access_key=KEY)
+        await store.associate(ResourceGroupName("closed"), access_key=KEY)
+        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["closed", "open"]
+        assert [g.name for g in await store.resource_groups(domain_name="default")] == ["open"]
         with pytest.raises(Conflict):
-            await ids.put_resource_group(ResourceGroup(name=ResourceGroupName("open"), created_at=NOW), only_new=True)
-        changed = await ids.change_resource_group("open", scheduler="drf", scheduler_opts={"pending_timeout": 5})
+            await store.put_resource_group(ResourceGroup(name=ResourceGroupName("open"), created_at=NOW), only_new=True)
+        changed = await store.change_resource_group("open", scheduler="drf", scheduler_opts={"pending_timeout": 5})
         assert changed is not None
-        assert await ids.resource_group("open") == changed
+        assert await store.resource_group("open") == changed
         assert (changed.scheduler, changed.scheduler_opts) == ("drf", {"pending_timeout": 5})
-        assert await ids.change_resource_group("nowhere", scheduler="drf") is None
-        await ids.associate(ResourceGroupName("closed"), domain_name=DomainName("default"))
-        assert await ids.dissociate(ResourceGroupName("open"), domain_name=DomainName("default")) == 0
-        assert await ids.dissociate(ResourceGroupName("closed"), access_key=KEY) == 1
-        assert await ids.dissociate(None, domain_name=DomainName("default")) == 1
-        assert [g.name for g in await ids.resource_groups(domain_name="default", access_key=KEY)] == ["open"]
-        await ids.associate(ResourceGroupName("closed"), access_key=KEY)
-        assert (await ids.delete_resource_group("closed"), await ids.delete_resource_group("closed")) == (True, False)
-        await ids.put_resource_group(ResourceGroup(name=ResourceGroupName("closed"), is_public=False, created_at=NOW))
-        assert [g.name for g in await ids.resource_groups(access_key=KEY)] == ["open"], "its associations went with it"
+        assert await store.change_resource_group("nowhere", scheduler="drf") is None
+        await store.associate(ResourceGroupName("closed"), domain_name=DomainName("default"))
+        assert await store.dissociate(ResourceGroupName("open"), domain_name=DomainName("default")) == 0
+        assert await store.dissociate(ResourceGroupName("closed"), access_key=KEY) == 1
+        assert await store.dissociate(None, domain_name=DomainName("default")) == 1
+        assert [g.name for g in await store.resource_groups(domain_name="default", access_key=KEY)] == ["open"]
+        await store.associate(ResourceGroupName("closed"), access_key=KEY)
+        assert (await store.delete_resource_group("closed"), await store.delete_resource_group("closed")) == (
+            True,
+            False,
+        )
+        await store.put_resource_group(ResourceGroup(name=ResourceGroupName("closed"), is_public=False, created_at=NOW))
+        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["open"], (
+            "its associations went with it"
+        )
 
 
 class TestSql(StoreContract):
@@ -768,11 +776,12 @@ class TestPostgres(StoreContract):
 class TestMemory(StoreContract):
     @pytest.fixture
     def stores(self) -> Stores:
-        memory, journal = Memory(), MemoryJournalStore()
+        memory, journal, groups = Memory(), MemoryJournalStore(), MemoryResourceGroupStore()
         return Stores(
             sessions=MemorySessionStore(memory),
             agents=MemoryAgentStore(memory),
-            identities=MemoryIdentityStore(),
+            identities=MemoryIdentityStore(groups.remove_links),
+            resource_groups=groups,
             tasks=journal,
             audit=journal,
         )

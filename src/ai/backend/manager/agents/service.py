@@ -14,7 +14,7 @@ from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.assignments import Assignments, _check
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.model import ResourcePreset
 
 
@@ -24,12 +24,12 @@ class EquipmentService:
     def __init__(
         self,
         agents: AgentStore,
-        identities: IdentityStore,
+        resource_groups: ResourceGroupStore,
         assignments: Assignments,
         after_change: Sequence[PeriodicLoop] = (),
     ) -> None:
         self._agents = agents
-        self._identities = identities
+        self._resource_groups = resource_groups
         self._assignments = assignments
         self.after_change = list(after_change)
 
@@ -42,7 +42,7 @@ class EquipmentService:
         if agent is None:
             raise NotFound(f"There is no agent {agent_id[:64]!r}.")
         if scaling_group is not None:
-            if await self._identities.resource_group(scaling_group) is None:
+            if await self._resource_groups.resource_group(scaling_group) is None:
                 raise NotFound(f"There is no resource group {scaling_group[:64]!r}.", data={"scaling_group": "unknown"})
             # First what the next report of the agent is judged by.
             named = await self._assignments.named_by(agent)

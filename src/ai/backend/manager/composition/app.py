@@ -106,6 +106,7 @@ def api_endpoints(
             ClusterApi(
                 services.cluster,
                 services.identity,
+                services.resource_groups,
                 sessions,
                 services.state,
                 announcement=options.announcement,

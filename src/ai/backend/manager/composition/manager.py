@@ -31,6 +31,7 @@ from ai.backend.manager.artifacts.client import StorageProxyArtifacts
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
 from ai.backend.manager.artifacts.reservoir_client import SdkReservoirs
+from ai.backend.manager.composition.bootstrap import Bootstrap
 from ai.backend.manager.composition.services import Services
 from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.composition.wakeups import LoopWakeups
@@ -78,6 +79,7 @@ from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
 from ai.backend.manager.sessions.lifecycle.watchdog import WatchdogLoop
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.model import Session, SlotAudit
+from ai.backend.manager.sessions.ownership import OwnerSessions, ResourceGroupSessions
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.manager.system.configuration import ConfigService
@@ -139,6 +141,14 @@ class Manager:
         is_shared = kept.leases is not None
         self._writer = SessionWriter(kept.sessions, bus, on_end=self._forget, is_shared=is_shared)
         self._identity = IdentityService(kept.identities, kept.sessions, clock, id_generator)
+        self.bootstrap = Bootstrap(kept.identities, kept.resource_groups, self._identity, clock, id_generator)
+        self._resource_groups = ResourceGroupService(
+            kept.resource_groups,
+            kept.identities,
+            self._identity,
+            ResourceGroupSessions(kept.agents, kept.sessions),
+            clock,
+        )
         self._hash_password = hash_password
         self._passwords = PasswordService(kept.identities, self._identity, clock, hash_password, verify_password)
         self._assignments = Assignments(kept.config)
@@ -158,7 +168,7 @@ class Manager:
         self._reports = ReportsService(
             sessions=kept.sessions,
             agents=kept.agents,
-            identities=kept.identities,
+            resource_groups=kept.resource_groups,
             slots=self._slots,
             writer=self._writer,
             stats=self._stats,
@@ -198,7 +208,7 @@ class Manager:
             config=SealedConfigStore(kept.config, self._sealer, opens=True),
             agents=kept.agents,
             identities=kept.identities,
-            identity=self._identity,
+            resource_groups=self._resource_groups,
             finder=finder,
             gateway=gateway,
             tasks=tasks,
@@ -227,6 +237,7 @@ class Manager:
             kept.sessions,
             kept.agents,
             kept.identities,
+            kept.resource_groups,
             self._slots,
             settings.sessions,
             clock,
@@ -250,6 +261,7 @@ class Manager:
             clock=clock,
             settings=settings.sessions,
         )
+        owned_sessions = OwnerSessions(kept.sessions, sessions)
         leaving = folders.leaving if folders is not None else None
         return Services(
             sessions=sessions,
@@ -275,17 +287,17 @@ class Manager:
             administration=TenantService(
                 kept.identities,
                 self._identity,
-                kept.sessions,
+                owned_sessions,
                 leaving,
                 clock,
                 id_generator,
                 (folders.quota_loop,) if folders is not None else (),
             ),
-            equipment=EquipmentService(kept.agents, kept.identities, self._assignments),
+            equipment=EquipmentService(kept.agents, kept.resource_groups, self._assignments),
             people=UserService(
                 kept.identities,
                 self._identity,
-                sessions,
+                owned_sessions,
                 leaving,
                 clock,
                 id_generator,
@@ -294,9 +306,16 @@ class Manager:
             ),
             passwords=self._passwords,
             ssh_keys=SshKeyService(kept.identities, self._identity, clock),
-            resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
+            resource_groups=self._resource_groups,
             cluster=ClusterService(
-                kept.agents, kept.sessions, self._identity, self._slots, self._stats, gateway, self._devices
+                kept.agents,
+                kept.sessions,
+                self._identity,
+                self._resource_groups,
+                self._slots,
+                self._stats,
+                gateway,
+                self._devices,
             ),
             events=EventService(kept.sessions, finder, self._bus),
             tasks=tasks,
@@ -330,6 +349,7 @@ class Manager:
             kept.sessions,
             kept.agents,
             kept.identities,
+            kept.resource_groups,
             self._writer,
             clock,
             settings.sessions,
@@ -346,7 +366,7 @@ class Manager:
         self._sweep = WatchdogLoop(
             sessions=kept.sessions,
             agents=kept.agents,
-            identities=kept.identities,
+            resource_groups=kept.resource_groups,
             writer=self._writer,
             reports=self._reports,
             clock=clock,
@@ -484,8 +504,8 @@ class Manager:
 
     async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
         """What the scheduler would decide on now, and how. Raises NotFound."""
-        if await self._stores.identities.resource_group(resource_group) is None:
-            known = ", ".join(sorted(g.name for g in await self._stores.identities.resource_groups())) or "none"
+        if await self._stores.resource_groups.resource_group(resource_group) is None:
+            known = ", ".join(sorted(g.name for g in await self._stores.resource_groups.resource_groups())) or "none"
             raise NotFound(f"there is no resource group {resource_group[:64]}; there are: {known}")
         return await self._schedule.dump(resource_group)
 

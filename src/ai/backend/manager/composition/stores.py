@@ -30,6 +30,8 @@ from ai.backend.manager.leadership.store import LeaseStore
 from ai.backend.manager.logs.memory import MemoryErrorLogStore
 from ai.backend.manager.logs.sql import SqlErrorLogStore
 from ai.backend.manager.logs.store import AuditStore, ErrorLogStore
+from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove_links
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.scheduling.memory import MemoryShareStore
 from ai.backend.manager.scheduling.sql import SqlShareStore
 from ai.backend.manager.scheduling.store import ShareStore
@@ -52,6 +54,7 @@ class Stores:
     sessions: SessionStore
     agents: AgentStore
     identities: IdentityStore
+    resource_groups: ResourceGroupStore
     tasks: TaskStore
     audit: AuditStore
     config: ConfigStore = field(default_factory=MemoryConfigStore)
@@ -75,7 +78,8 @@ class Stores:
             leases=SqlLeaseStore(database) if database.is_shared else None,
             sessions=SqlSessionStore(database),
             agents=SqlAgentStore(database),
-            identities=SqlIdentityStore(database, sealer),
+            identities=SqlIdentityStore(database, sealer, remove_links),
+            resource_groups=SqlResourceGroupStore(database),
             tasks=journal,
             audit=journal,
             config=config or SQLiteConfigStore(database),

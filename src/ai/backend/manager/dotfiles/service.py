@@ -16,7 +16,6 @@ from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.sessions.model import CreateSession, Session
 
 _HOME = "/home/work"
 _MAX_PATH = 255
@@ -153,31 +152,32 @@ class DotfileService:
 
     # ---- in sessions ----
 
-    async def apply(
+    async def bootstrap_script_of(
         self,
         owner: Caller,
         domain: DomainName,
         group: GroupId,
-        request: CreateSession,
+        requested: str | None,
         mounts: Sequence[FolderMount],
     ) -> str | None:
-        """The bootstrap script of a new session.
+        """Returns the bootstrap script of a new session: the requested one, or else the owner's.
 
         Raises:
-            InvalidInput: a dotfile and a mount of it exclude each other.
+            InvalidInput: a dotfile and a mount exclude each other.
         """
         if mounts:
             check_no_mount_covers(await self._of(domain, group, owner.access_key, owner), mounts)
-        return request.bootstrap_script or await self._store.bootstrap_script(owner.access_key) or None
+        return requested or await self._store.bootstrap_script(owner.access_key) or None
 
-    async def given_to(self, session: Session) -> InjectedFiles:
-        """What the kernels of a session get, as it is when they are made: the user's dotfiles before the group's
-        before the domain's, and the user's SSH key."""
-        found = await self._identity.credentials(session.access_key)
-        owner = found.caller if found is not None else None
+    async def injected_files(self, domain: DomainName, group: GroupId, access_key: AccessKey) -> InjectedFiles:
+        """Returns the files that the kernels of a session get when they are created.
+
+        The user's dotfiles precede the group's, and those the domain's. The user's SSH key is added.
+        """
+        credentials = await self._identity.credentials(access_key)
         return InjectedFiles(
-            dotfiles=await self._of(session.domain_name, session.group_id, session.access_key, owner),
-            ssh_public_key=found.ssh_public_key if found is not None else None,
+            dotfiles=await self._of(domain, group, access_key, credentials.caller if credentials else None),
+            ssh_public_key=credentials.ssh_public_key if credentials else None,
         )
 
     async def _of(

@@ -13,15 +13,16 @@ from ai.backend.manager.identity.model import Domain, Group, GroupRef, Keypair, 
 from ai.backend.manager.identity.store import KeypairSecret
 
 T = TypeVar("T")
+RemovalStep = Callable[[str, Collection[str]], None]
 
 
-class MemoryPeopleStore:
-    """Implements :class:`ai.backend.manager.identity.store.UserStore`."""
+class MemoryUserStore:
+    """Implements :class:`ai.backend.manager.identity.store.UserStore`; calls ``on_removal`` as the SQL store does."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_removal: RemovalStep = lambda kind, targets: None) -> None:
+        self._on_removal = on_removal
         self._domains: dict[str, Domain] = {}
         self._groups: dict[GroupId, Group] = {}
-        self._links: set[tuple[str, str, str]] = set()
         self._users: dict[UserId, User] = {}
         self._passwords: dict[UserId, str | None] = {}
         self._members: set[tuple[UserId, GroupId]] = set()
@@ -44,12 +45,12 @@ class MemoryPeopleStore:
         )
 
     def _keeping_an_admin(self, work: Callable[[], T]) -> T:
-        before, kept = self._admins(), (dict(self._users), dict(self._pairs), set(self._members), set(self._links))
-        done = work()
+        before, stored = self._admins(), (dict(self._users), dict(self._pairs), set(self._members))
+        result = work()
         if before and not self._admins():
-            self._users, self._pairs, self._members, self._links = kept
+            self._users, self._pairs, self._members = stored
             raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
-        return done
+        return result
 
     async def change_user(
         self,
@@ -80,14 +81,16 @@ class MemoryPeopleStore:
         return changed
 
     async def delete_user(self, user_id: UserId) -> bool:
+        keys = {key for key, pair in self._pairs.items() if pair.keypair.user_id == user_id}
+
         def remove() -> bool:
-            keys = {key for key, pair in self._pairs.items() if pair.keypair.user_id == user_id}
-            self._links = {link for link in self._links if link[1] != "keypair" or link[2] not in keys}
             self._pairs = {key: pair for key, pair in self._pairs.items() if key not in keys}
             self._members = {m for m in self._members if m[0] != user_id}
             return self._users.pop(user_id, None) is not None
 
-        return self._keeping_an_admin(remove)
+        is_removed = self._keeping_an_admin(remove)
+        self._on_removal("keypair", keys)
+        return is_removed
 
     async def password_hash(self, email: str) -> str | None:
         found = (self._passwords.get(user.uuid) for user in self._users.values() if user.email == email)
@@ -111,11 +114,9 @@ class MemoryPeopleStore:
         if any(user.main_access_key == access_key for user in self._users.values()):
             raise Conflict("It is the main keypair of its user.", data={"access_key": "in use"})
 
-        def remove() -> bool:
-            self._links -= {link for link in self._links if link[1:] == ("keypair", access_key)}
-            return self._pairs.pop(access_key, None) is not None
-
-        return self._keeping_an_admin(remove)
+        is_removed = self._keeping_an_admin(lambda: self._pairs.pop(access_key, None) is not None)
+        self._on_removal("keypair", [access_key])
+        return is_removed
 
     async def keys_of(self, *, user_id: UserId | None = None, domain_name: str | None = None) -> list[AccessKey]:
         return [
@@ -133,7 +134,7 @@ class MemoryPeopleStore:
         }
 
     async def delete_group(self, group_id: GroupId) -> bool:
-        self._links -= {link for link in self._links if link[1:] == ("group", str(group_id))}
+        self._on_removal("group", [str(group_id)])
         self._members = {m for m in self._members if m[1] != group_id}
         return self._groups.pop(group_id, None) is not None
 
@@ -142,5 +143,5 @@ class MemoryPeopleStore:
             count = sum(one.domain_name == name for one in found)
             if count:
                 raise Conflict(f"The domain {name!r} has {count} {what}.", data={"name": "in use", what: count})
-        self._links -= {link for link in self._links if link[1:] == ("domain", name)}
+        self._on_removal("domain", [name])
         return self._domains.pop(name, None) is not None

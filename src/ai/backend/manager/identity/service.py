@@ -10,18 +10,14 @@ from datetime import datetime
 from typing import Any
 
 from ai.backend.common.errors import Forbidden, NotFound
-from ai.backend.common.folders import HostPermission
-from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.states import UserRole
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.composition.bootstrap import BootstrapResult
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, NewKeypair, ResourcePolicy, User
 from ai.backend.manager.identity.patch import existing
-from ai.backend.manager.identity.store import IdentityStore, KeypairSecret
+from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, SessionCounts
 from ai.backend.manager.query.model import ListQuery, Page
-from ai.backend.manager.resource_groups.model import ResourceGroup
-from ai.backend.manager.sessions.store import SessionStore
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +33,7 @@ class IdentityService:
     def __init__(
         self,
         store: IdentityStore,
-        sessions: SessionStore,
+        sessions: SessionCounts,
         clock: Clock,
         id_generator: IdGenerator,
     ) -> None:
@@ -47,53 +43,6 @@ class IdentityService:
         self._id_generator = id_generator
         self._cache: dict[str, tuple[float, Credentials | None]] = {}
         self._used: dict[AccessKey, tuple[datetime, int]] = {}
-
-    # ---- the beginning ----
-
-    async def bootstrap(self, *, resource_group: str = "default", vfolder_hosts: Sequence[str] = ()) -> BootstrapResult:
-        """Make the default domain, group, resource group, policy, an admin and a user, each if missing.
-
-        Everything is allowed to the default domain on those of ``vfolder_hosts`` of which it says nothing yet.
-        """
-        now = self._clock.now()
-        domain, name = DomainName("default"), ResourceGroupName(resource_group)
-        found = await self._store.domain(domain) or Domain(name=domain, created_at=now)
-        everything = {host: tuple(permission.value for permission in HostPermission) for host in vfolder_hosts}
-        await self._store.put_domain(
-            replace(found, allowed_vfolder_hosts={**everything, **found.allowed_vfolder_hosts})
-        )
-        groups = await self._store.groups(domain_name=domain, name="default")
-        if not groups:
-            group = Group(id=GroupId(self._id_generator.uuid()), name="default", domain_name=domain, created_at=now)
-            await self._store.put_group(group)
-            groups = [group]
-        if not await self._store.policies(name="default"):
-            await self._store.put_policy(ResourcePolicy(name="default", created_at=now))
-        if await self._store.resource_group(name) is None:
-            await self._store.put_resource_group(ResourceGroup(name=name, created_at=now))
-        admin = await self._bootstrap_user("admin@local", "admin", UserRole.SUPERADMIN, groups[0].id)
-        user = await self._bootstrap_user("user@local", "user", UserRole.USER, groups[0].id)
-        return BootstrapResult(domain=domain, group=groups[0].id, resource_group=name, admin=admin, user=user)
-
-    async def main_keypair(self, email: str) -> NewKeypair | None:
-        """The main keypair of a user with its secret, or None.
-
-        Only for whoever owns the database itself (the embedded cluster writes its env files again with it); no API
-        calls it.
-        """
-        user = await self._store.user(email=email)
-        if user is None or user.main_access_key is None:
-            return None
-        credentials = await self.credentials(user.main_access_key)
-        if credentials is None:
-            return None
-        return NewKeypair(access_key=user.main_access_key, secret_key=credentials.secret_key)
-
-    async def _bootstrap_user(self, email: str, username: str, role: UserRole, group: GroupId) -> NewKeypair | None:
-        if await self._store.user(email=email) is not None:
-            return None
-        _, pair = await self.make_user(email, username, role, DomainName("default"), [group], password_hash=None)
-        return pair
 
     def new_keypair(self) -> NewKeypair:
         return NewKeypair(
@@ -310,40 +259,3 @@ class IdentityService:
 
     async def resource_policies(self, caller: Caller) -> Sequence[ResourcePolicy]:
         return await self._store.policies(name=None if caller.is_any_admin else caller.resource_policy)
-
-    async def resource_groups(
-        self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
-    ) -> Sequence[ResourceGroup]:
-        """Public ones and those associated with the caller's domain, group or keypair; superadmins see all."""
-        if caller.is_superadmin and group is None:
-            return await self._store.resource_groups(is_active=is_active)
-        groups = await self._store.groups(user_id=caller.user_id)
-        ids = [g.id for g in groups if group is None or group in (g.name, str(g.id))]
-        return await self._store.resource_groups(
-            domain_name=caller.domain_name, group_ids=ids, access_key=caller.access_key, is_active=is_active
-        )
-
-    async def resource_groups_of(
-        self,
-        caller: Caller,
-        *,
-        domain_name: str | None = None,
-        group: str | None = None,
-        access_key: str | None = None,
-        is_active: bool | None = None,
-    ) -> Sequence[ResourceGroup]:
-        """Those that are open to a domain, to a group (by id or name) or to a keypair that the caller sees; nothing for
-        others."""
-        if domain_name is not None:
-            visible = {d.name for d in await self.domains(caller)}
-            if domain_name not in visible:
-                return []
-            return await self._store.resource_groups(domain_name=domain_name, is_active=is_active)
-        if group is not None:
-            ids = [g.id for g in await self.groups(caller) if group in (str(g.id), g.name)]
-            return await self._store.resource_groups(group_ids=ids, is_active=is_active) if ids else []
-        try:
-            keypair = await self.keypair(caller, access_key)
-        except NotFound:
-            return []
-        return await self._store.resource_groups(access_key=keypair.access_key, is_active=is_active)

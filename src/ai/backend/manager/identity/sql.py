@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict
-from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import GUID
@@ -31,12 +31,10 @@ from ai.backend.infra.database.rows import add_row, change_row, put_row, row_of
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity import tables
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
-from ai.backend.manager.identity.sql_users import SqlPeopleStore, keypair_of, keypair_row, users_of
+from ai.backend.manager.identity.sql_users import SqlUserStore, keypair_of, keypair_row, users_of
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
-from ai.backend.manager.resource_groups import tables as resource_groups_tables
-from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.secrets.columns import opened
 
 _USER_HIDDEN = frozenset({"password"})
@@ -70,7 +68,7 @@ _NEAR_GROUPS = _near_groups()
 _ITS_STORAGE_POLICY = _storage_policy()
 
 
-class SqlIdentityStore(SqlPeopleStore):
+class SqlIdentityStore(SqlUserStore):
     """Implements :class:`ai.backend.manager.identity.store.IdentityStore`."""
 
     async def _rows(self, query: Any) -> Sequence[Row[Any]]:
@@ -216,104 +214,6 @@ class SqlIdentityStore(SqlPeopleStore):
             return bool(s.execute(delete(tables.storage_policies).where(c.kind == kind, c.name == name)).rowcount)
 
         return await self._db.run_write(work)
-
-    async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None:
-        def work(s: Connection) -> None:
-            if only_new:
-                add_row(s, resource_groups_tables.resource_groups, row_of(group), "resource group")
-            else:
-                put_row(s, resource_groups_tables.resource_groups, "name", row_of(group))
-
-        await self._db.run_write(work)
-
-    async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
-        row = await self._db.run_write(
-            lambda s: change_row(s, resource_groups_tables.resource_groups, "name", name, values)
-        )
-        return ResourceGroup(**row._mapping) if row is not None else None
-
-    async def delete_resource_group(self, name: str) -> bool:
-        def work(s: Connection) -> bool:
-            s.execute(
-                delete(resource_groups_tables.resource_group_links).where(
-                    resource_groups_tables.resource_group_links.c.scaling_group == name
-                )
-            )
-            return bool(
-                s.execute(
-                    delete(resource_groups_tables.resource_groups).where(
-                        resource_groups_tables.resource_groups.c.name == name
-                    )
-                ).rowcount
-            )
-
-        return await self._db.run_write(work)
-
-    async def resource_group(self, name: str) -> ResourceGroup | None:
-        rows = await self._rows(
-            select(resource_groups_tables.resource_groups).where(resource_groups_tables.resource_groups.c.name == name)
-        )
-        return ResourceGroup(**rows[0]._mapping) if rows else None
-
-    async def resource_groups(
-        self,
-        *,
-        domain_name: str | None = None,
-        group_ids: Sequence[GroupId] = (),
-        access_key: str | None = None,
-        is_active: bool | None = None,
-    ) -> list[ResourceGroup]:
-        c, link = resource_groups_tables.resource_groups.c, resource_groups_tables.resource_group_links.c
-        query = select(resource_groups_tables.resource_groups).order_by(c.name)
-        if is_active is not None:
-            query = query.where(c.is_active == is_active)
-        targets = [
-            *([("domain", domain_name)] if domain_name is not None else []),
-            *(("group", str(g)) for g in group_ids),
-            *([("keypair", access_key)] if access_key is not None else []),
-        ]
-        if targets:
-            mine = or_(*((link.kind == kind) & (link.target == target) for kind, target in targets))
-            query = query.where(or_(c.is_public.is_(True), c.name.in_(select(link.scaling_group).where(mine))))
-        return [ResourceGroup(**row._mapping) for row in await self._rows(query)]
-
-    async def associate(
-        self,
-        resource_group: ResourceGroupName,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> None:
-        wanted = {"domain": domain_name, "group": str(group_id) if group_id else None, "keypair": access_key}
-        link = resource_groups_tables.resource_group_links.c
-
-        def work(s: Connection) -> None:
-            for kind, target in wanted.items():
-                if target is None:
-                    continue
-                row = {"scaling_group": resource_group, "kind": kind, "target": target}
-                same = (link.scaling_group == resource_group) & (link.kind == kind) & (link.target == target)
-                if (s.execute(select(link.kind).where(same))).first() is None:
-                    s.execute(insert(resource_groups_tables.resource_group_links), row)
-
-        await self._db.run_write(work)
-
-    async def dissociate(
-        self,
-        resource_group: ResourceGroupName | None,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> int:
-        link = resource_groups_tables.resource_group_links.c
-        wanted = {"domain": domain_name, "group": str(group_id) if group_id else None, "keypair": access_key}
-        mine = or_(*((link.kind == kind) & (link.target == target) for kind, target in wanted.items() if target))
-        query = delete(resource_groups_tables.resource_group_links).where(mine)
-        if resource_group is not None:
-            query = query.where(link.scaling_group == resource_group)
-        return await self._db.run_write(lambda s: int(s.execute(query).rowcount))
 
     async def put_user(
         self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -17,11 +17,11 @@ from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.identity import tables
 from ai.backend.manager.identity.model import GroupRef, Keypair, User
 from ai.backend.manager.identity.store import KeypairSecret
-from ai.backend.manager.resource_groups import tables as resource_groups_tables
 from ai.backend.manager.secrets.columns import sealed
 from ai.backend.manager.secrets.sealer import Sealer
 
 T = TypeVar("T")
+RemovalStep = Callable[[Connection, str, Collection[str]], None]
 KEYPAIR_EXTRAS = frozenset({"user_email", "user_full_name", "concurrency_used"})
 
 
@@ -68,11 +68,19 @@ def keeping_an_admin(s: Connection, work: Callable[[], T]) -> T:
     return done
 
 
-class SqlPeopleStore:
-    """Implements :class:`ai.backend.manager.identity.store.UserStore`."""
+class SqlUserStore:
+    """Implements :class:`ai.backend.manager.identity.store.UserStore`.
 
-    def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
+    Args:
+        on_removal: called with the kind (domain, group, keypair) and the keys of what is deleted, in the transaction
+            that deletes it.
+    """
+
+    def __init__(
+        self, database: Database, sealer: Sealer | None = None, on_removal: RemovalStep = lambda s, kind, targets: None
+    ) -> None:
         self._db = database
+        self._on_removal = on_removal
         self._sealer = sealer or Sealer()
 
     async def change_user(
@@ -113,7 +121,7 @@ class SqlPeopleStore:
                 .scalars()
                 .all()
             )
-            _unlink(s, "keypair", keys)
+            self._on_removal(s, "keypair", keys)
             s.execute(delete(tables.keypairs).where(tables.keypairs.c.user_id == user_id))
             s.execute(delete(tables.memberships).where(tables.memberships.c.user_id == user_id))
             return bool(s.execute(delete(tables.users).where(tables.users.c.uuid == user_id)).rowcount)
@@ -151,7 +159,7 @@ class SqlPeopleStore:
                 is not None
             ):
                 raise Conflict("It is the main keypair of its user.", data={"access_key": "in use"})
-            _unlink(s, "keypair", [access_key])
+            self._on_removal(s, "keypair", [access_key])
             return bool(s.execute(delete(tables.keypairs).where(tables.keypairs.c.access_key == access_key)).rowcount)
 
         return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: remove(s)))
@@ -181,7 +189,7 @@ class SqlPeopleStore:
 
     async def delete_group(self, group_id: GroupId) -> bool:
         def work(s: Connection) -> bool:
-            _unlink(s, "group", [str(group_id)])
+            self._on_removal(s, "group", [str(group_id)])
             s.execute(delete(tables.memberships).where(tables.memberships.c.group_id == group_id))
             return bool(s.execute(delete(tables.groups).where(tables.groups.c.id == group_id)).rowcount)
 
@@ -194,14 +202,7 @@ class SqlPeopleStore:
                 count = s.execute(query).scalar_one()
                 if count:
                     raise Conflict(f"The domain {name!r} has {count} {what}.", data={"name": "in use", what: count})
-            _unlink(s, "domain", [name])
+            self._on_removal(s, "domain", [name])
             return bool(s.execute(delete(tables.domains).where(tables.domains.c.name == name)).rowcount)
 
         return await self._db.run_write(work)
-
-
-def _unlink(s: Connection, kind: str, targets: Iterable[str]) -> None:
-    link = resource_groups_tables.resource_group_links.c
-    s.execute(
-        delete(resource_groups_tables.resource_group_links).where(link.kind == kind, link.target.in_(list(targets)))
-    )

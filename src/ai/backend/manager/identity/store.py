@@ -7,13 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.ids import AccessKey, GroupId, UserId
 from ai.backend.common.volume_paths import QuotaScopeKind
+from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
 from ai.backend.manager.query.model import ListQuery, Page
-from ai.backend.manager.resource_groups.model import ResourceGroup
-
-__all__ = ["IdentityStore", "KeypairSecret", "UserScope", "UserStore"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +26,36 @@ class UserScope:
     policy: ResourcePolicy | None
     storage_policy: StoragePolicy | None = None
     model_stores: tuple[Group, ...] = ()
+
+
+class SessionCounts(Protocol):
+    """Counts live sessions."""
+
+    async def count_live(self, access_keys: Collection[AccessKey]) -> Mapping[AccessKey, int]:
+        """Returns the live sessions of each keypair; keypairs without any may be missing."""
+        ...
+
+
+class OwnedSessions(SessionCounts, Protocol):
+    """Counts and ends the sessions of owners that are removed."""
+
+    async def count_live_of_group(self, group_id: GroupId) -> int: ...
+
+    async def end_all(self, caller: Caller, access_keys: Sequence[AccessKey]) -> None:
+        """Starts the forced end of all live sessions of the keypairs."""
+
+
+class OwnedFolders(Protocol):
+    """Removes the folders of owners that are removed. Every method may be repeated after an interruption.
+
+    Raises:
+        Conflict: a live session mounts one of the folders, or a clone is made of it.
+    """
+
+    async def of_user(self, user_id: UserId, *, heir: User | None) -> None:
+        """Removes the folders of a user; those that others share go to ``heir`` if there is one."""
+
+    async def of_group(self, group_id: GroupId) -> None: ...
 
 
 class UserStore(Protocol):
@@ -118,44 +146,6 @@ class IdentityStore(UserStore, Protocol):
     async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]: ...
     async def delete_storage_policy(self, kind: QuotaScopeKind, name: str) -> bool:
         """False if there is none. Raises Conflict if a user or group has it."""
-        ...
-
-    async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None: ...
-    async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None: ...
-    async def delete_resource_group(self, name: str) -> bool:
-        """With its associations. False if there is none."""
-        ...
-
-    async def resource_group(self, name: str) -> ResourceGroup | None: ...
-    async def resource_groups(
-        self,
-        *,
-        domain_name: str | None = None,
-        group_ids: Sequence[GroupId] = (),
-        access_key: str | None = None,
-        is_active: bool | None = None,
-    ) -> list[ResourceGroup]:
-        """All of them without arguments; else the public ones and those associated with any of the three."""
-        ...
-
-    async def associate(
-        self,
-        resource_group: ResourceGroupName,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> None: ...
-
-    async def dissociate(
-        self,
-        resource_group: ResourceGroupName | None,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> int:
-        """Of one of the three with this resource group, or with all (None); how many associations were there."""
         ...
 
     async def put_user(

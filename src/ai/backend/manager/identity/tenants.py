@@ -9,18 +9,14 @@ from typing import Any
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import DomainName, GroupId, UserId
 from ai.backend.common.names import check_slug
-from ai.backend.common.states import LIVE_SESSION_STATUSES
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.folders.owner_removal import FolderOwnerRemoval
 from ai.backend.manager.identity.model import Domain, Group, ResourcePolicy, StoragePolicy
 from ai.backend.manager.identity.patch import named
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.sessions.model import SessionQuery
-from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.identity.store import IdentityStore, OwnedFolders, OwnedSessions
 
 _FOR_DOMAIN_ADMINS = frozenset({"name", "description", "is_active", "integration_id"})
 
@@ -37,8 +33,8 @@ class TenantService:
         self,
         store: IdentityStore,
         identity: IdentityService,
-        sessions: SessionStore,
-        folders: FolderOwnerRemoval | None,
+        sessions: OwnedSessions,
+        folders: OwnedFolders | None,
         clock: Clock,
         id_generator: IdGenerator,
         after_storage_policy: Sequence[PeriodicLoop] = (),
@@ -143,11 +139,9 @@ class TenantService:
         """For good, with its folders; for superadmins. Raises Conflict while sessions of it live."""
         _check(caller)
         await self.delete_group(caller, group_id)
-        live = await self._sessions.search(
-            SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, group_id=str(group_id))
-        )
-        if live.total_count:
-            raise Conflict(f"{live.total_count} sessions of the group live.", data={"sessions": live.total_count})
+        live = await self._sessions.count_live_of_group(group_id)
+        if live:
+            raise Conflict(f"{live} sessions of the group live.", data={"sessions": live})
         if self._folders is not None:
             await self._folders.of_group(group_id)
         await self._store.delete_group(group_id)

@@ -14,21 +14,18 @@ from typing import Any
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.common.names import check_slug
-from ai.backend.common.states import LIVE_SESSION_STATUSES, UserRole, UserStatus
+from ai.backend.common.states import UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.folders.owner_removal import FolderOwnerRemoval
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
 from ai.backend.manager.identity.passwords import check_password
 from ai.backend.manager.identity.patch import existing, named
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.identity.store import IdentityStore, KeypairSecret
+from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, OwnedFolders, OwnedSessions
 from ai.backend.manager.query.model import Condition, ListQuery
-from ai.backend.manager.sessions.model import SessionQuery
-from ai.backend.manager.sessions.service import SessionService
 
 ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 _FOR_DOMAIN_ADMINS = frozenset(
@@ -57,8 +54,8 @@ class UserService:
         self,
         store: IdentityStore,
         identity: IdentityService,
-        sessions: SessionService,
-        folders: FolderOwnerRemoval | None,
+        sessions: OwnedSessions,
+        folders: OwnedFolders | None,
         clock: Clock,
         id_generator: IdGenerator,
         hash_password: Callable[[str], str],
@@ -185,20 +182,10 @@ class UserService:
             self._identity.invalidate(key)
 
     async def _end_sessions(self, caller: Caller, keys: Sequence[AccessKey]) -> None:
-        async def end(ref: str) -> None:
-            try:
-                await self._sessions.destroy(caller, ref, forced=True)
-            except NotFound:
-                pass
-
-        for key in keys:
-            page = await self._sessions.search(
-                caller, SessionQuery(limit=10_000, access_key=key, statuses=LIVE_SESSION_STATUSES)
-            )
-            await asyncio.gather(*(end(str(session.id)) for session in page.items))
-        left = sum((await self._sessions.concurrency_used(tuple(keys))).values())
-        if left:
-            raise Conflict(f"{left} sessions are still ending; try again.", data={"sessions": left})
+        await self._sessions.end_all(caller, keys)
+        live = sum((await self._sessions.count_live(keys)).values())
+        if live:
+            raise Conflict(f"{live} sessions are still ending; try again.", data={"sessions": live})
 
     async def _user(self, caller: Caller, email: str) -> User:
         """Whom the caller sees."""
@@ -276,7 +263,7 @@ class UserService:
         """For good. Raises Conflict for a main keypair, and while sessions of it live."""
         self._check_keypair_rights(caller, await self._owner(caller, access_key), {})
         key = AccessKey(access_key)
-        live = (await self._sessions.concurrency_used((key,))).get(key, 0)
+        live = (await self._sessions.count_live([key])).get(key, 0)
         if live:
             raise Conflict(f"{live} sessions of that keypair live.", data={"sessions": live})
         if not await self._store.delete_keypair(access_key):

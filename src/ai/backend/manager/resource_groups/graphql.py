@@ -114,7 +114,7 @@ async def scaling_groups(
 ) -> list[values.View]:
     """Those that the caller may use."""
     context = context_of(info)
-    found = await context.services.identity.resource_groups(context.caller, is_active=is_active)
+    found = await context.services.resource_groups.available(context.caller, is_active=is_active)
     return [resource_group_view(g, context.caller) for g in found if name in (None, g.name)]
 
 
@@ -135,7 +135,7 @@ async def scaling_groups_for(
     is_active: bool | None = None,
 ) -> list[values.View]:
     context = context_of(info)
-    found = await context.services.identity.resource_groups_of(
+    found = await context.services.resource_groups.open_to(
         context.caller, domain_name=domain, group=user_group, access_key=access_key, is_active=is_active
     )
     return [resource_group_view(g, context.caller) for g in found]
@@ -144,14 +144,14 @@ async def scaling_groups_for(
 @domain_type.field("scaling_groups")
 async def domain_scaling_groups(view: values.View, info: Info) -> list[str]:
     context = context_of(info)
-    found = await context.services.identity.resource_groups_of(context.caller, domain_name=view["name"])
+    found = await context.services.resource_groups.open_to(context.caller, domain_name=view["name"])
     return [g.name for g in found]
 
 
 @group_type.field("scaling_groups")
 async def group_scaling_groups(view: values.View, info: Info) -> list[str]:
     context = context_of(info)
-    found = await context.services.identity.resource_groups_of(context.caller, group=str(view["id"]))
+    found = await context.services.resource_groups.open_to(context.caller, group=str(view["id"]))
     return [g.name for g in found]
 
 

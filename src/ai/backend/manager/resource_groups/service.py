@@ -9,18 +9,15 @@ from typing import Any
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName
 from ai.backend.common.names import check_slug
-from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus
 from ai.backend.core.scheduling.options import check, order_name
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.query.model import Condition
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.placement_plugins import plugged
-from ai.backend.manager.sessions.model import SessionQuery
-from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.resource_groups.store import ResourceGroupStore, ResourceGroupUse
 
 DRIVERS = ("static",)
 """How the agents of a group come to be: they are started by hand (spec 03-09, ``driver``)."""
@@ -44,17 +41,64 @@ class ResourceGroupService:
 
     def __init__(
         self,
-        store: IdentityStore,
-        agents: AgentStore,
-        sessions: SessionStore,
+        store: ResourceGroupStore,
+        identities: IdentityStore,
+        identity: IdentityService,
+        use: ResourceGroupUse,
         clock: Clock,
         after_change: Sequence[PeriodicLoop] = (),
     ) -> None:
         self._store = store
-        self._agents = agents
-        self._sessions = sessions
+        self._identities = identities
+        self._identity = identity
+        self._use = use
         self._clock = clock
         self.after_change = list(after_change)
+
+    # ---- reading ----
+
+    async def available(
+        self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
+    ) -> Sequence[ResourceGroup]:
+        """Returns the public groups and those open to the caller's domain, groups or keypair; all for superadmins.
+
+        With ``group`` (id or name), only this group of the caller's counts.
+        """
+        if caller.is_superadmin and group is None:
+            return await self._store.resource_groups(is_active=is_active)
+        groups = await self._identities.groups(user_id=caller.user_id)
+        ids = [g.id for g in groups if group is None or group in (g.name, str(g.id))]
+        return await self._store.resource_groups(
+            domain_name=caller.domain_name, group_ids=ids, access_key=caller.access_key, is_active=is_active
+        )
+
+    async def open_to(
+        self,
+        caller: Caller,
+        *,
+        domain_name: str | None = None,
+        group: str | None = None,
+        access_key: str | None = None,
+        is_active: bool | None = None,
+    ) -> Sequence[ResourceGroup]:
+        """Returns the groups open to a domain, a group (id or name) or a keypair.
+
+        Returns none if the caller does not see the domain, group or keypair.
+        """
+        if domain_name is not None:
+            if all(domain.name != domain_name for domain in await self._identity.domains(caller)):
+                return []
+            return await self._store.resource_groups(domain_name=domain_name, is_active=is_active)
+        if group is not None:
+            ids = [g.id for g in await self._identity.groups(caller) if group in (str(g.id), g.name)]
+            return await self._store.resource_groups(group_ids=ids, is_active=is_active) if ids else []
+        try:
+            keypair = await self._identity.keypair(caller, access_key)
+        except NotFound:
+            return []
+        return await self._store.resource_groups(access_key=keypair.access_key, is_active=is_active)
+
+    # ---- changes ----
 
     async def create(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
         """Raises InvalidName; InvalidInput for a scheduler or options that there are not; Conflict for a known name."""
@@ -77,13 +121,11 @@ class ResourceGroupService:
     async def delete(self, caller: Caller, name: str) -> None:
         """Raises Conflict while it has agents or live sessions."""
         _check_caller(caller)
-        agents = [a for a in await self._agents.agents(scaling_group=name) if a.status is AgentStatus.ALIVE]
-        here = Condition(field="scaling_group", op="==", value=name)
-        live = await self._sessions.search(SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, filter=here))
-        if agents or live.total_count:
+        agents, sessions = await self._use.living_agents(name), await self._use.count_live_sessions(name)
+        if agents or sessions:
             raise Conflict(
-                f"{name[:64]!r} has {len(agents)} living agents and {live.total_count} live sessions.",
-                data={"name": "in use", "agents": [a.id for a in agents[:10]], "sessions": live.total_count},
+                f"{name[:64]!r} has {len(agents)} living agents and {sessions} live sessions.",
+                data={"name": "in use", "agents": agents[:10], "sessions": sessions},
             )
         if not await self._store.delete_resource_group(name):
             raise _unknown(name)
@@ -114,11 +156,11 @@ class ResourceGroupService:
             raise NotFound(f"The resource group {name[:64]!r} is not associated with that.")
 
     async def _check_beneficiary(self, whom: Beneficiary) -> None:
-        if whom.domain_name is not None and await self._store.domain(whom.domain_name) is None:
+        if whom.domain_name is not None and await self._identities.domain(whom.domain_name) is None:
             raise NotFound(f"There is no domain {whom.domain_name[:64]!r}.")
-        if whom.group_id is not None and all(g.id != whom.group_id for g in await self._store.groups()):
+        if whom.group_id is not None and all(g.id != whom.group_id for g in await self._identities.groups()):
             raise NotFound(f"There is no group {whom.group_id}.")
-        if whom.access_key is not None and await self._store.keypair(whom.access_key) is None:
+        if whom.access_key is not None and await self._identities.keypair(whom.access_key) is None:
             raise NotFound("There is no such keypair.")
 
 

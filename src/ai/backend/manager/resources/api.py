@@ -17,6 +17,7 @@ from ai.backend.manager.agents.api import DeviceOperationBody, SchedulerBody
 from ai.backend.manager.identity.api import RoleQuery
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.resource_groups.api import GroupsQuery
+from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.model import ResourcePreset
 from ai.backend.manager.resources.service import ClusterService
 from ai.backend.manager.sessions.service import SessionService
@@ -47,6 +48,7 @@ class ClusterApi:
         self,
         cluster: ClusterService,
         identity: IdentityService,
+        resource_groups: ResourceGroupService,
         sessions: SessionService,
         state: ManagerState,
         *,
@@ -55,6 +57,7 @@ class ClusterApi:
     ) -> None:
         self._cluster = cluster
         self._identity = identity
+        self._resource_groups = resource_groups
         self._sessions = sessions
         self._state = state
         self._announcement = announcement
@@ -158,7 +161,7 @@ class ClusterApi:
     @route("GET", "/scaling-groups", query=GroupsQuery)
     async def scaling_groups(self, call: Call[Nothing, GroupsQuery]) -> dict[str, Any]:
         """Resource groups that the caller may use."""
-        groups = await self._identity.resource_groups(caller_of(call), group=call.query.group)
+        groups = await self._resource_groups.available(caller_of(call), group=call.query.group)
         return {"scaling_groups": [{"name": group.name} for group in groups]}
 
     @route("GET", "/auth/role", query=RoleQuery)

@@ -26,6 +26,7 @@ from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import merge_images
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
+from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.model import OfferedVariant, PresetCheck, ResourcePreset
 from ai.backend.manager.resources.quotas import policy_limits, scope_limits
 from ai.backend.manager.sessions.model import SlotAudit
@@ -67,6 +68,7 @@ class ClusterService:
         agents: AgentStore,
         sessions: SessionStore,
         identity: IdentityService,
+        resource_groups: ResourceGroupService,
         slots: SlotCatalogue,
         stats: LiveMetrics,
         gateway: AgentGateway,
@@ -76,6 +78,7 @@ class ClusterService:
         self._agents = agents
         self._sessions = sessions
         self._identity = identity
+        self._resource_groups = resource_groups
         self._slots = slots
         self._stats = stats
         self._gateway = gateway
@@ -146,7 +149,7 @@ class ClusterService:
 
     async def offered_slots(self, caller: Caller, scaling_group: str) -> frozenset[str]:
         """What the living agents of a resource group have; nothing where the group is not open to the caller."""
-        if scaling_group not in {g.name for g in await self._identity.resource_groups(caller)}:
+        if scaling_group not in {g.name for g in await self._resource_groups.available(caller)}:
             return frozenset()
         agents = await self._agents.agents(scaling_group=scaling_group)
         return frozenset(slot for a in agents if a.status is AgentStatus.ALIVE for slot in a.available_slots)
@@ -157,7 +160,7 @@ class ClusterService:
         Raises:
             NotFound: that resource group is not open to the caller.
         """
-        open_groups = {g.name for g in await self._identity.resource_groups(caller)}
+        open_groups = {g.name for g in await self._resource_groups.available(caller)}
         if scaling_group is not None and scaling_group not in open_groups:
             raise NotFound(f"There is no resource group {scaling_group[:64]!r} for you.")
         agents = await self._agents.agents(scaling_group=scaling_group)
@@ -200,7 +203,9 @@ class ClusterService:
         domain_using = nothing + await self._sessions.occupied(domain_name=domain.name)
         left = (limits - using, group_limits - group_using, domain_limits - domain_using)
         open_groups = [
-            g.name for g in await self._identity.resource_groups(caller, group=group) if scaling_group in (None, g.name)
+            g.name
+            for g in await self._resource_groups.available(caller, group=group)
+            if scaling_group in (None, g.name)
         ]
         agents = [
             a for a in await self._agents.agents() if a.scaling_group in open_groups and a.status is AgentStatus.ALIVE

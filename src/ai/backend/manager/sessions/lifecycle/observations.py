@@ -36,8 +36,8 @@ from ai.backend.manager.agents.registration import _BEAT_S, _slot_types, _withou
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.metrics.live import LiveMetrics
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.changes import Change, ObservationAck
 from ai.backend.manager.sessions.events import EventDraft
 from ai.backend.manager.sessions.lifecycle.reconcile import KernelReconciler
@@ -69,7 +69,7 @@ class ReportsService:
         *,
         sessions: SessionStore,
         agents: AgentStore,
-        identities: IdentityStore,
+        resource_groups: ResourceGroupStore,
         slots: SlotCatalogue,
         writer: SessionWriter,
         stats: LiveMetrics,
@@ -85,7 +85,7 @@ class ReportsService:
         self._log_tail_bytes = max(1, log_tail_bytes)
         self._sessions = sessions
         self._agents = agents
-        self._identities = identities
+        self._resource_groups = resource_groups
         self._slots = slots
         self._writer = writer
         self._stats = stats
@@ -139,7 +139,7 @@ class ReportsService:
 
     async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
         """Returns whether all of it is in force; what another agent keeps from it may be later."""
-        if await self._identities.resource_group(report.resource_group) is None:
+        if await self._resource_groups.resource_group(report.resource_group) is None:
             raise NotFound(
                 f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
                 data={"resource_group": report.resource_group[:64]},
