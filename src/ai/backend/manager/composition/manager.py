@@ -156,7 +156,7 @@ class Manager:
         self._activity = ActivityTracker(kept.activities, clock)
         self._idle = IdleService(kept.activities, self._activity, kept.identities, kept.config, self._stats, clock)
         self._defaults = DotfileService(
-            kept.dotfiles, kept.identities, self._identity, max_script_bytes=settings.sessions.max_script_bytes
+            kept.dotfiles, self._identity, max_script_bytes=settings.sessions.max_script_bytes
         )
         self._storage = storage or StorageProxies(kept.config)
         if artifacts is None and isinstance(self._storage, StorageProxies):

@@ -6,16 +6,15 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
-from ai.backend.common.errors import Forbidden, InvalidInput, LimitExceeded, NotFound
+from ai.backend.common.errors import InvalidInput, LimitExceeded, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
-from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, InjectedFiles, merged
 from ai.backend.manager.dotfiles.store import DotfileStore
 from ai.backend.manager.folders.model import FolderMount
-from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.identity.store import IdentityStore
 
 _HOME = "/home/work"
 _MAX_PATH = 255
@@ -67,11 +66,8 @@ def check_no_mount_covers(dotfiles: Iterable[Dotfile], mounts: Sequence[FolderMo
 class DotfileService:
     """Everybody keeps those of their keypairs; admins those of their domain and its groups."""
 
-    def __init__(
-        self, store: DotfileStore, identities: IdentityStore, identity: IdentityService, *, max_script_bytes: int
-    ) -> None:
+    def __init__(self, store: DotfileStore, identity: IdentityService, *, max_script_bytes: int) -> None:
         self._store = store
-        self._identities = identities
         self._identity = identity
         self._max_script_bytes = max_script_bytes
 
@@ -88,27 +84,21 @@ class DotfileService:
         Raises:
             NotFound: there is none that the caller sees. Forbidden: the caller only sees it.
         """
-        found: list[Group]
-        if caller.sees_all:
-            found = await self._identities.groups(domain_name=domain)
-        elif caller.role is UserRole.ADMIN:
-            found = await self._identities.groups(domain_name=caller.domain_name)
-        else:
-            found = await self._identities.groups(user_id=caller.user_id)
-        chosen = [g for g in found if group in (g.name, str(g.id)) and domain in (None, g.domain_name)]
-        if len(chosen) > 1:
-            chosen = [g for g in chosen if g.domain_name == caller.domain_name]
-        if not chosen:
+        visible = await self._identity.groups(caller)
+        matches = [g for g in visible if group in (g.name, str(g.id)) and domain in (None, g.domain_name)]
+        if len(matches) > 1:
+            matches = [g for g in matches if g.domain_name == caller.domain_name]
+        if not matches:
             raise NotFound("There is no such group.", data={"group": "unknown"})
         if to_change:
-            _check_admin(caller, chosen[0].domain_name)
-        return DotfileOwner(scope=DotfileScope.GROUP, name=str(chosen[0].id))
+            require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=matches[0].domain_name)
+        return DotfileOwner(scope=DotfileScope.GROUP, name=str(matches[0].id))
 
     async def of_domain(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
         """Raises NotFound for a domain that the caller does not see, Forbidden where they only see it."""
         await self._identity.domain(caller, domain)
         if to_change:
-            _check_admin(caller, domain)
+            require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
         return DotfileOwner(scope=DotfileScope.DOMAIN, name=domain)
 
     # ---- dotfiles ----
@@ -189,9 +179,3 @@ class DotfileService:
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))
             owners.append(DotfileOwner(scope=DotfileScope.GROUP, name=str(group)))
         return merged(await self._store.dotfiles_of(owners))
-
-
-def _check_admin(caller: Caller, domain_name: str) -> None:
-    is_its_admin = caller.role is UserRole.ADMIN and caller.domain_name == domain_name
-    if not caller.is_superadmin and not is_its_admin:
-        raise Forbidden("Only administrators change the dotfiles of a domain or of its groups.")

@@ -14,6 +14,8 @@ from ai.backend.common.states import UserStatus
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import NewKeypair, User
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
@@ -101,7 +103,7 @@ class PasswordService:
         """
         if email != caller.email:
             raise Forbidden("You can sign out yourself only.", data={"email": "not your own"})
-        if caller.is_superadmin:
+        if scope_of(caller, Operation.SIGN_OUT) is Scope.NONE:
             raise Forbidden("A superadmin is removed by another one.", data={"email": "a superadmin"})
         user = await self._checked(caller.email, password)
         await self._store.change_user(

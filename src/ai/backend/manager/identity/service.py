@@ -14,6 +14,8 @@ from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.states import UserRole
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require_any, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, NewKeypair, ResourcePolicy, User
 from ai.backend.manager.identity.patch import existing
 from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, SessionCounts
@@ -145,33 +147,27 @@ class IdentityService:
         """
         if owner_access_key is None or owner_access_key == caller.access_key:
             return caller
-        found = await self.credentials(owner_access_key)
-        owner = found.caller if found is not None else None
-        if owner is not None and (
-            caller.is_superadmin
-            or owner.user_id == caller.user_id
-            or (caller.role is UserRole.ADMIN and owner.domain_name == caller.domain_name and not owner.sees_all)
-        ):
-            return owner
+        credentials = await self.credentials(owner_access_key)
+        owner = credentials.caller if credentials is not None else None
+        if owner is not None:
+            is_own = owner.user_id == caller.user_id
+            # An admin of a domain must not gain the rights of superadmins and monitors in it.
+            domain_name = owner.domain_name if not owner.sees_all else None
+            if is_permitted(caller, Operation.ACT_FOR_KEYPAIRS, domain_name=domain_name, is_own=is_own):
+                return owner
         raise Forbidden("You may not act for that access key.", data={"owner_access_key": "not allowed"})
-
-    def _sees(self, caller: Caller, domain_name: str, user_id: UserId) -> bool:
-        return (
-            caller.sees_all
-            or caller.user_id == user_id
-            or (caller.role is UserRole.ADMIN and caller.domain_name == domain_name)
-        )
 
     # ---- reading ----
 
     async def keypair(self, caller: Caller, access_key: str | None = None) -> Keypair:
         """None is the caller's own. ``concurrency_used`` is filled in."""
         key = access_key or caller.access_key
-        found = existing(await self._store.keypair(key), "keypair")
-        owner = existing(await self._store.user(uuid=found.user_id), "keypair")
-        if not self._sees(caller, owner.domain_name, owner.uuid):
+        keypair = existing(await self._store.keypair(key), "keypair")
+        owner = existing(await self._store.user(uuid=keypair.user_id), "keypair")
+        is_own = owner.uuid == caller.user_id
+        if not is_permitted(caller, Operation.SEE_KEYPAIRS, domain_name=owner.domain_name, is_own=is_own):
             raise NotFound("There is no such keypair.")
-        return (await self._with_concurrency([found]))[0]
+        return (await self._with_concurrency([keypair]))[0]
 
     async def _with_concurrency(self, keypairs: Sequence[Keypair]) -> list[Keypair]:
         used = await self._sessions.count_live([k.access_key for k in keypairs])
@@ -187,9 +183,10 @@ class IdentityService:
         domain_name: str | None = None,
     ) -> Page[Keypair]:
         """Users see their own, admins those of their domain."""
-        if not caller.is_any_admin and not caller.sees_all:
+        scope = scope_of(caller, Operation.SEE_KEYPAIRS)
+        if scope is Scope.OWN:
             email, domain_name = caller.email, caller.domain_name
-        elif not caller.sees_all:
+        elif scope is Scope.DOMAIN:
             if domain_name not in (None, caller.domain_name):
                 return Page(items=[], total_count=0)
             domain_name = caller.domain_name
@@ -207,10 +204,12 @@ class IdentityService:
         """The caller without an address or id; NotFound where they are of another domain."""
         if email is None and uuid is None:
             uuid = caller.user_id
-        found = existing(await self._store.user(email=email, uuid=uuid), "user")
-        if not self._sees(caller, found.domain_name, found.uuid) or domain_name not in (None, found.domain_name):
+        user = existing(await self._store.user(email=email, uuid=uuid), "user")
+        is_own = user.uuid == caller.user_id
+        is_visible = is_permitted(caller, Operation.SEE_USERS, domain_name=user.domain_name, is_own=is_own)
+        if not is_visible or domain_name not in (None, user.domain_name):
             raise NotFound("There is no such user.")
-        return found
+        return user
 
     async def users(
         self,
@@ -222,9 +221,8 @@ class IdentityService:
         group_id: GroupId | None = None,
     ) -> Page[User]:
         """Superadmins see all, admins those of their domain; Forbidden for others."""
-        if not caller.is_any_admin and not caller.sees_all:
-            raise Forbidden("Only administrators list users.")
-        if not caller.sees_all:
+        require_any(caller, Operation.LIST_USERS)
+        if scope_of(caller, Operation.LIST_USERS) is Scope.DOMAIN:
             if domain_name not in (None, caller.domain_name):
                 return Page(items=[], total_count=0)
             domain_name = caller.domain_name
@@ -232,30 +230,33 @@ class IdentityService:
 
     async def domain(self, caller: Caller, name: str | None = None) -> Domain:
         """The caller's own without a name."""
-        wanted = name or caller.domain_name
-        if wanted != caller.domain_name and not caller.sees_all:
+        name = name or caller.domain_name
+        if not is_permitted(caller, Operation.SEE_DOMAINS, domain_name=name):
             raise NotFound("There is no such domain.")
-        return existing(await self._store.domain(wanted), "domain")
+        return existing(await self._store.domain(name), "domain")
 
     async def domains(self, caller: Caller) -> Sequence[Domain]:
         """All for superadmins, else the caller's own."""
-        return await self._store.domains() if caller.sees_all else [await self.domain(caller)]
+        is_all = scope_of(caller, Operation.SEE_DOMAINS) is Scope.ALL
+        return await self._store.domains() if is_all else [await self.domain(caller)]
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
         """Those that the caller is in; admins see their domain's, superadmins all."""
-        if caller.sees_all:
+        scope = scope_of(caller, Operation.SEE_GROUPS)
+        if scope is Scope.ALL:
             return await self._store.groups(name=name)
-        if caller.role is UserRole.ADMIN:
+        if scope is Scope.DOMAIN:
             return await self._store.groups(domain_name=caller.domain_name, name=name)
         return await self._store.groups(user_id=caller.user_id, name=name)
 
     async def resource_policy(self, caller: Caller, name: str | None = None) -> ResourcePolicy:
         """The caller's own without a name; others only for admins."""
-        wanted = name or caller.resource_policy
-        if wanted != caller.resource_policy and not caller.is_any_admin:
+        name = name or caller.resource_policy
+        if not is_permitted(caller, Operation.SEE_KEYPAIR_POLICIES, is_own=name == caller.resource_policy):
             raise NotFound("There is no such resource policy.")
-        found = await self._store.policies(name=wanted)
-        return existing(found[0] if found else None, "resource policy")
+        policies = await self._store.policies(name=name)
+        return existing(policies[0] if policies else None, "resource policy")
 
     async def resource_policies(self, caller: Caller) -> Sequence[ResourcePolicy]:
-        return await self._store.policies(name=None if caller.is_any_admin else caller.resource_policy)
+        is_all = scope_of(caller, Operation.SEE_KEYPAIR_POLICIES) is Scope.ALL
+        return await self._store.policies(name=None if is_all else caller.resource_policy)

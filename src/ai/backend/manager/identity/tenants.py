@@ -13,6 +13,8 @@ from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require, require_any
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.identity.model import Domain, Group, ResourcePolicy, StoragePolicy
 from ai.backend.manager.identity.patch import named
 from ai.backend.manager.identity.service import IdentityService
@@ -51,7 +53,7 @@ class TenantService:
 
     async def create_domain(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Domain:
         """Raises InvalidName."""
-        _check(caller)
+        require(caller, Operation.CHANGE_DOMAINS)
         check_slug(name, what="name", allow_dots=True)
         domain = Domain(name=DomainName(name), created_at=self._clock.now(), **named(values))
         await self._store.put_domain(domain, only_new=True)
@@ -59,7 +61,7 @@ class TenantService:
 
     async def modify_domain(self, caller: Caller, name: str, values: Mapping[str, Any]) -> Domain:
         """Raises InvalidInput for another name: users and sessions carry it."""
-        _check(caller)
+        require(caller, Operation.CHANGE_DOMAINS)
         if values.get("name") not in (None, name):
             raise InvalidInput("A domain keeps its name.", data={"name": "cannot be changed"})
         changed = await self._store.change_domain(name, **named(values))
@@ -74,7 +76,7 @@ class TenantService:
 
     async def purge_domain(self, caller: Caller, name: str) -> None:
         """For good. Raises Conflict while it has users or groups, and for the caller's own."""
-        _check(caller)
+        require(caller, Operation.CHANGE_DOMAINS)
         if name == caller.domain_name:
             raise Conflict("You cannot purge your own domain.", data={"name": "your own"})
         if not await self._store.delete_domain(name):
@@ -137,7 +139,7 @@ class TenantService:
 
     async def purge_group(self, caller: Caller, group_id: GroupId) -> None:
         """For good, with its folders; for superadmins. Raises Conflict while sessions of it live."""
-        _check(caller)
+        require(caller, Operation.PURGE_GROUPS)
         await self.delete_group(caller, group_id)
         live = await self._sessions.count_live_of_group(group_id)
         if live:
@@ -148,8 +150,7 @@ class TenantService:
 
     async def _group(self, caller: Caller, group_id: GroupId) -> Group:
         """One that the caller sees."""
-        if not caller.is_any_admin:
-            raise Forbidden("Only administrators change groups.")
+        require_any(caller, Operation.CHANGE_GROUPS)
         found = [group for group in await self._identity.groups(caller) if group.id == group_id]
         if not found:
             raise NotFound("There is no such group.", data={"gid": "unknown"})
@@ -164,14 +165,14 @@ class TenantService:
 
     async def create_policy(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourcePolicy:
         """Of keypairs. Raises InvalidName."""
-        _check(caller)
+        require(caller, Operation.CHANGE_POLICIES)
         check_slug(name, what="name", allow_dots=True)
         policy = ResourcePolicy(name=name, created_at=self._clock.now(), **named(values))
         await self._store.put_policy(policy, only_new=True)
         return policy
 
     async def modify_policy(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourcePolicy:
-        _check(caller)
+        require(caller, Operation.CHANGE_POLICIES)
         changed = await self._store.change_policy(name, **named(values))
         if changed is None:
             raise NotFound(f"There is no resource policy {name[:64]!r}.")
@@ -179,7 +180,7 @@ class TenantService:
 
     async def delete_policy(self, caller: Caller, name: str) -> None:
         """Raises Conflict while keypairs have it."""
-        _check(caller)
+        require(caller, Operation.CHANGE_POLICIES)
         if not await self._store.delete_policy(name):
             raise NotFound(f"There is no resource policy {name[:64]!r}.")
 
@@ -187,15 +188,14 @@ class TenantService:
         self, caller: Caller, kind: QuotaScopeKind, name: str | None = None
     ) -> Sequence[StoragePolicy]:
         """For administrators."""
-        if not caller.is_any_admin:
-            raise Forbidden("Only administrators see the policies of users and projects.")
+        require(caller, Operation.SEE_STORAGE_POLICIES)
         return await self._store.storage_policies(kind, name=name)
 
     async def put_storage_policy(
         self, caller: Caller, kind: QuotaScopeKind, name: str, values: Mapping[str, Any], *, is_new: bool
     ) -> StoragePolicy:
         """Of users or groups; limits of quota scopes follow at once. Raises InvalidName."""
-        _check(caller)
+        require(caller, Operation.CHANGE_POLICIES)
         found = await self._store.storage_policies(kind, name=name)
         if is_new and found:
             raise Conflict(f"There is a {kind} resource policy {name!r} already.", data={"name": "taken"})
@@ -211,20 +211,13 @@ class TenantService:
 
     async def delete_storage_policy(self, caller: Caller, kind: QuotaScopeKind, name: str) -> None:
         """Raises Conflict while somebody has it."""
-        _check(caller)
+        require(caller, Operation.CHANGE_POLICIES)
         if not await self._store.delete_storage_policy(kind, name):
             raise NotFound(f"There is no {kind} resource policy {name[:64]!r}.")
 
 
-def _check(caller: Caller) -> None:
-    if not caller.is_superadmin:
-        raise Forbidden("Only superadmins change domains, groups and policies.")
-
-
 def _check_group(caller: Caller, domain_name: str, given: Mapping[str, Any]) -> None:
-    if caller.is_superadmin:
-        return
-    if not caller.is_any_admin or domain_name != caller.domain_name:
+    if not is_permitted(caller, Operation.CHANGE_GROUPS, domain_name=domain_name):
         raise Forbidden("Only administrators change the groups of their domain.")
     if {*given} - _FOR_DOMAIN_ADMINS:
-        raise Forbidden("Only superadmins change the limits of groups.")
+        require(caller, Operation.CHANGE_GROUP_LIMITS)

@@ -20,6 +20,8 @@ from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require, require_any, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
 from ai.backend.manager.identity.passwords import check_password
 from ai.backend.manager.identity.patch import existing, named
@@ -168,8 +170,7 @@ class UserService:
         Raises:
             Conflict: sessions are still ending; try again.
         """
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins purge users.")
+        require(caller, Operation.PURGE_USERS)
         user = await self._user(caller, email)
         await self.delete_user(caller, email)
         keys = await self._store.keys_of(user_id=user.uuid)
@@ -189,8 +190,7 @@ class UserService:
 
     async def _user(self, caller: Caller, email: str) -> User:
         """Whom the caller sees."""
-        if not caller.is_any_admin:
-            raise Forbidden("Only administrators change users.")
+        require_any(caller, Operation.CHANGE_USERS)
         return await self._identity.user(caller, email=email)
 
     async def _after(self, user: User) -> None:
@@ -271,16 +271,15 @@ class UserService:
         self._identity.invalidate(access_key)
 
     async def _owner(self, caller: Caller, access_key: str) -> User:
-        if not caller.is_any_admin:
-            raise Forbidden("Only administrators change keypairs.")
+        require_any(caller, Operation.CHANGE_KEYPAIRS)
         keypair = await self._identity.keypair(caller, access_key)
         return existing(await self._store.user(uuid=keypair.user_id), "keypair")
 
     @staticmethod
     def _check_keypair_rights(caller: Caller, owner: User, given: Mapping[str, Any]) -> None:
         _check_rights(caller, owner.domain_name, owner.role, {})
-        if not caller.is_superadmin and {*given} - {"is_active"}:
-            raise Forbidden("Only superadmins change the limits and rights of keypairs.")
+        if {*given} - {"is_active"}:
+            require(caller, Operation.CHANGE_KEYPAIR_LIMITS)
 
     async def _check_keypair_policy(self, given: Mapping[str, Any]) -> None:
         name = given.get("resource_policy")
@@ -289,9 +288,9 @@ class UserService:
 
 
 def _check_rights(caller: Caller, domain_name: str, role: UserRole, given: Mapping[str, Any]) -> None:
-    if caller.is_superadmin:
-        return
-    if not caller.is_any_admin or domain_name != caller.domain_name or role is not UserRole.USER:
+    is_all = scope_of(caller, Operation.CHANGE_USERS) is Scope.ALL
+    is_ordinary = role is UserRole.USER
+    if not is_permitted(caller, Operation.CHANGE_USERS, domain_name=domain_name) or not (is_all or is_ordinary):
         raise Forbidden("You do not administrate that user.")
     if {*given} - _FOR_DOMAIN_ADMINS:
-        raise Forbidden("Only superadmins change the limits of users.")
+        require(caller, Operation.CHANGE_USER_LIMITS)

@@ -11,6 +11,8 @@ from ariadne import MutationType, ObjectType, QueryType
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.context import Info, answer, context_of, structured
 from ai.backend.manager.graphql.values import View
@@ -156,7 +158,7 @@ async def group_scaling_groups(view: values.View, info: Info) -> list[str]:
 
 
 def resource_group_view(group: ResourceGroup, caller: Caller) -> View:
-    visible = caller.is_any_admin
+    visible = is_permitted(caller, Operation.SEE_SCHEDULER_OPTIONS)
     return {
         "name": group.name,
         "description": group.description,

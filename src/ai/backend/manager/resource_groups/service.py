@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName
 from ai.backend.common.names import check_slug
 from ai.backend.core.scheduling.options import check, order_name
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
@@ -64,7 +66,7 @@ class ResourceGroupService:
 
         With ``group`` (id or name), only this group of the caller's counts.
         """
-        if caller.is_superadmin and group is None:
+        if scope_of(caller, Operation.SEE_RESOURCE_GROUPS) is Scope.ALL and group is None:
             return await self._store.resource_groups(is_active=is_active)
         groups = await self._identities.groups(user_id=caller.user_id)
         ids = [g.id for g in groups if group is None or group in (g.name, str(g.id))]
@@ -102,7 +104,7 @@ class ResourceGroupService:
 
     async def create(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
         """Raises InvalidName; InvalidInput for a scheduler or options that there are not; Conflict for a known name."""
-        _check_caller(caller)
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         check_slug(name, what="name", allow_dots=True)
         group = ResourceGroup(name=ResourceGroupName(name), created_at=self._clock.now(), **_checked(values))
         await self._store.put_resource_group(group, only_new=True)
@@ -110,7 +112,7 @@ class ResourceGroupService:
 
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
         """In force from the next pass of the scheduler on. Raises InvalidInput as :meth:`create`."""
-        _check_caller(caller)
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         changed = await self._store.change_resource_group(name, **_checked(values))
         if changed is None:
             raise _unknown(name)
@@ -120,7 +122,7 @@ class ResourceGroupService:
 
     async def delete(self, caller: Caller, name: str) -> None:
         """Raises Conflict while it has agents or live sessions."""
-        _check_caller(caller)
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         agents, sessions = await self._use.living_agents(name), await self._use.count_live_sessions(name)
         if agents or sessions:
             raise Conflict(
@@ -132,7 +134,7 @@ class ResourceGroupService:
 
     async def associate(self, caller: Caller, name: str, whom: Beneficiary) -> None:
         """Harmless where it is open to them already. Raises NotFound also for the domain, group or keypair."""
-        _check_caller(caller)
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         if await self._store.resource_group(name) is None:
             raise _unknown(name)
         await self._check_beneficiary(whom)
@@ -145,7 +147,7 @@ class ResourceGroupService:
 
     async def dissociate(self, caller: Caller, name: str | None, whom: Beneficiary) -> None:
         """``name`` None: from all. Raises NotFound where one is named and it was not associated."""
-        _check_caller(caller)
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         gone = await self._store.dissociate(
             ResourceGroupName(name) if name is not None else None,
             domain_name=whom.domain_name,
@@ -183,8 +185,3 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _unknown(name: str) -> NotFound:
     return NotFound(f"There is no resource group {name[:64]!r}.")
-
-
-def _check_caller(caller: Caller) -> None:
-    if not caller.is_superadmin:
-        raise Forbidden("Only superadmins change resource groups.")

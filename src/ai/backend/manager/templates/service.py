@@ -12,6 +12,8 @@ from ai.backend.common.ids import TemplateId
 from ai.backend.common.states import SessionType, UserRole
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
@@ -85,15 +87,16 @@ class TemplateService:
         return made
 
     async def _group(self, owner: Caller, name: str, domain: str | None) -> Group:
-        if domain not in (None, owner.domain_name) and not owner.is_superadmin:
+        scope, domain = scope_of(owner, Operation.USE_GROUPS), domain or owner.domain_name
+        if domain != owner.domain_name and scope is not Scope.ALL:
             raise NotFound("There is no such domain for you.", data={"domain_name": "unknown"})
-        found = await self._identities.groups(domain_name=domain or owner.domain_name, user_id=owner.user_id)
-        if owner.is_any_admin:
-            found += await self._identities.groups(domain_name=domain or owner.domain_name)
-        chosen = next((g for g in found if name in (g.name, str(g.id))), None)
-        if chosen is None:
-            raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group_name": "unknown"})
-        return chosen
+        groups = await self._identities.groups(domain_name=domain, user_id=owner.user_id)
+        if scope is not Scope.OWN:
+            groups += await self._identities.groups(domain_name=domain)
+        for group in groups:
+            if name in (group.name, str(group.id)):
+                return group
+        raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group_name": "unknown"})
 
     async def _check(self, caller: Caller, kind: TemplateKind, document: Mapping[str, Any]) -> str:
         """The name of a template that can be read, with what it refers to."""
@@ -110,23 +113,19 @@ class TemplateService:
 
     async def list(self, caller: Caller, kind: TemplateKind, *, is_all: bool = False) -> Sequence[Template]:
         """The caller's own; with ``is_all`` also those of others that the caller may see."""
-        if is_all and caller.sees_all:
+        scope = scope_of(caller, Operation.SEE_TEMPLATES) if is_all else Scope.OWN
+        if scope is Scope.ALL:
             return await self._store.templates(kind)
-        if is_all and caller.role is UserRole.ADMIN:
+        if scope is Scope.DOMAIN:
             return await self._store.templates(kind, domain_name=caller.domain_name)
         return await self._store.templates(kind, user_id=caller.user_id)
 
     async def get(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
         """Raises NotFound, also for those of others that the caller may not see."""
-        found = await self._store.template(template_id)
-        is_visible = found is not None and (
-            found.user_id == caller.user_id
-            or caller.sees_all
-            or (caller.role is UserRole.ADMIN and caller.domain_name == found.domain_name)
-        )
-        if found is None or not is_visible or found.kind is not kind:
+        template = await self._store.template(template_id)
+        if template is None or template.kind is not kind or not _permits(caller, Operation.SEE_TEMPLATES, template):
             raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
-        return found
+        return template
 
     async def text(
         self, caller: Caller, kind: TemplateKind, template_id: TemplateId, form: Literal["yaml", "json"]
@@ -160,14 +159,16 @@ class TemplateService:
         await self._store.drop_template(template_id)
 
     async def _owned(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
-        found = await self.get(caller, kind, template_id)
-        if found.user_id != caller.user_id and not caller.is_any_admin:  # a monitor only looks
+        template = await self.get(caller, kind, template_id)
+        if not _permits(caller, Operation.CHANGE_TEMPLATES, template):
             raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
-        if found.user_id != caller.user_id and not caller.is_superadmin:
-            owner = await self._identities.user(uuid=found.user_id)
-            if owner is not None and owner.role is UserRole.SUPERADMIN:  # whose next session would run what it says
+        is_all = scope_of(caller, Operation.CHANGE_TEMPLATES) is Scope.ALL
+        if template.user_id != caller.user_id and not is_all:
+            owner = await self._identities.user(uuid=template.user_id)
+            # The sessions of a superadmin must not run what an admin of a domain wrote.
+            if owner is not None and owner.role is UserRole.SUPERADMIN:
                 raise Forbidden("Templates of superadmins are changed by superadmins.")
-        return found
+        return template
 
     # ---- making sessions ----
 
@@ -239,6 +240,11 @@ class TemplateService:
         except NotFound:
             owner = await self._identity.resolve_owner(caller, owner_access_key)
             return await self.get(owner, kind, template_id)
+
+
+def _permits(caller: Caller, operation: Operation, template: Template) -> bool:
+    is_own = template.user_id == caller.user_id
+    return is_permitted(caller, operation, domain_name=template.domain_name, is_own=is_own)
 
 
 def _in_place_of(kept: Template) -> dict[str, Any]:
