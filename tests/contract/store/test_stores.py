@@ -532,9 +532,9 @@ class StoreContract:
         assert await ids.groups(user_id=UserId(uuid4())) == []
         [policy] = await ids.policies(name="default")
         assert policy.total_resource_slots == SLOTS
-        around = await ids.surroundings("default", user.uuid, "default")
+        around = await ids.user_scope("default", user.uuid, "default")
         assert around == UserScope(domain=domain, groups=(group,), policy=policy)
-        nothing = await ids.surroundings("elsewhere", UserId(uuid4()), "none")
+        nothing = await ids.user_scope("elsewhere", UserId(uuid4()), "none")
         assert nothing == UserScope(domain=None, groups=(), policy=None)
         credentials = await ids.credentials(KEY)
         assert credentials is not None
@@ -578,12 +578,12 @@ class StoreContract:
         plain = Group(id=GroupId(uuid4()), name="plain", domain_name=home, created_at=NOW)
         for group in (store, plain, replace(store, id=GroupId(uuid4()), name="closed", is_active=False)):
             await ids.put_group(group)
-        around = await ids.surroundings("default", user.uuid, "none")
+        around = await ids.user_scope("default", user.uuid, "none")
         assert around == UserScope(domain=None, groups=(), policy=None, storage_policy=small, model_stores=(store,))
         await ids.change_members(plain.id, add=[user.uuid])
         await ids.change_members(plain.id, add=[user.uuid, user.uuid])
         await ids.change_members(store.id, add=[user.uuid])
-        assert [g.name for g in (await ids.surroundings("default", user.uuid, "none")).groups] == ["plain", "store"]
+        assert [g.name for g in (await ids.user_scope("default", user.uuid, "none")).groups] == ["plain", "store"]
         await ids.change_members(plain.id, remove=[user.uuid])
         assert [g.name for g in await ids.groups(user_id=user.uuid)] == ["store"]
         with pytest.raises(Conflict):

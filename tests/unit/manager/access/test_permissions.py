@@ -52,8 +52,8 @@ def test_only_superadmins_change_limits_and_see_no_less_than_others() -> None:
 
 
 def test_refusals_name_the_roles_that_are_permitted() -> None:
-    with pytest.raises(Forbidden, match="Only administrators change users."):
+    with pytest.raises(Forbidden, match="Only administrators change users"):
         require_any(caller(UserRole.USER), Operation.CHANGE_USERS)
-    with pytest.raises(Forbidden, match="Only superadmins purge users."):
+    with pytest.raises(Forbidden, match="Only superadmins purge users"):
         require(caller(UserRole.ADMIN), Operation.PURGE_USERS)
     require_any(caller(UserRole.ADMIN), Operation.CHANGE_USERS)

@@ -1,4 +1,4 @@
-"""Dotfiles and bootstrap scripts: what every new session of somebody gets (spec 03-11)."""
+"""Stores dotfiles and bootstrap scripts, and selects those of a new session (spec 03-11)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _HOME = "/home/work"
 _MAX_PATH = 255
 _MAX_DEPTH = 16
 _PERMISSION = re.compile(r"[0-7]{3}")
-_PLATFORMS = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf")
-"""Names that the platform keeps for files of its own, and what is below them."""
+_RESERVED = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf")
+"""Paths that the platform writes itself, with everything below them."""
 
 
 def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
-    """A dotfile that may be kept: its path begins with a dot, stays in the home directory and is plain.
+    """Returns a dotfile with its path normalized.
 
     Raises:
         InvalidInput: ``data`` names the field.
@@ -39,8 +39,8 @@ def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
         )
     if len(clean.encode()) > _MAX_PATH:
         raise InvalidInput(f"The path of a dotfile has {_MAX_PATH} bytes at most.", data={"path": "too long"})
-    if any(clean == kept or clean.startswith(kept + "/") for kept in _PLATFORMS):
-        raise InvalidInput(f"{clean!r} is the platform's own.", data={"path": "reserved"})
+    if any(clean == reserved or clean.startswith(reserved + "/") for reserved in _RESERVED):
+        raise InvalidInput(f"{clean!r} is reserved for the platform.", data={"path": "reserved"})
     if not _PERMISSION.fullmatch(permission) or int(permission[0]) & 4 == 0:
         raise InvalidInput(
             "The permission is three octal digits, and its owner may read it.", data={"permission": "malformed"}
@@ -51,38 +51,38 @@ def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
 
 
 def check_no_mount_covers(dotfiles: Iterable[Dotfile], mounts: Sequence[FolderMount]) -> None:
-    """Raises InvalidInput where a dotfile would be written into a mounted folder, or a folder lie upon it."""
-    for one in dotfiles:
-        place = f"{_HOME}/{one.path}"
+    """Raises InvalidInput if a dotfile lies in a mounted folder, or a folder is mounted over it."""
+    for dotfile in dotfiles:
+        path = f"{_HOME}/{dotfile.path}"
         for mount in mounts:
-            if place == mount.target or place.startswith(mount.target + "/") or mount.target.startswith(place + "/"):
+            if path == mount.target or path.startswith(mount.target + "/") or mount.target.startswith(path + "/"):
                 raise InvalidInput(
-                    f"The folder {mount.name[:64]!r} cannot be mounted at {mount.target!r}: the dotfile {one.path!r} "
-                    "is there.",
+                    f"The folder {mount.name[:64]!r} cannot be mounted at {mount.target!r}: "
+                    f"the dotfile {dotfile.path!r} is there.",
                     data={"config.mounts": f"{mount.name[:64]}: a dotfile is there"},
                 )
 
 
 class DotfileService:
-    """Everybody keeps those of their keypairs; admins those of their domain and its groups."""
+    """Manages dotfiles and bootstrap scripts of keypairs, groups and domains."""
 
     def __init__(self, store: DotfileStore, identity: IdentityService, *, max_script_bytes: int) -> None:
         self._store = store
         self._identity = identity
         self._max_script_bytes = max_script_bytes
 
-    # ---- whose ----
+    # ---- owners ----
 
     async def of_user(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
-        """Raises Forbidden for a key that the caller may not act for."""
+        """Returns a keypair as owner. Raises Forbidden for a key that the caller may not act for."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)
 
     async def of_group(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
-        """A group by its name or id. Members read; admins of its domain and superadmins change.
+        """Returns a group, by its name or id, as owner.
 
         Raises:
-            NotFound: there is none that the caller sees. Forbidden: the caller only sees it.
+            NotFound: the caller sees no such group. Forbidden: the caller sees it and may not change its dotfiles.
         """
         visible = await self._identity.groups(caller)
         matches = [g for g in visible if group in (g.name, str(g.id)) and domain in (None, g.domain_name)]
@@ -95,7 +95,7 @@ class DotfileService:
         return DotfileOwner(scope=DotfileScope.GROUP, name=str(matches[0].id))
 
     async def of_domain(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
-        """Raises NotFound for a domain that the caller does not see, Forbidden where they only see it."""
+        """Returns a domain as owner. Raises as :meth:`of_group`."""
         await self._identity.domain(caller, domain)
         if to_change:
             require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
@@ -107,31 +107,31 @@ class DotfileService:
         return await self._store.dotfiles(owner)
 
     async def get(self, owner: DotfileOwner, path: str) -> Dotfile:
-        """Raises NotFound."""
+        """Returns a dotfile. Raises NotFound."""
         clean = posixpath.normpath(path)
-        for one in await self._store.dotfiles(owner):
-            if one.path == clean:
-                return one
+        for dotfile in await self._store.dotfiles(owner):
+            if dotfile.path == clean:
+                return dotfile
         raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 
     async def put(self, owner: DotfileOwner, path: str, permission: str, data: str, *, is_new: bool) -> None:
-        """Raises InvalidInput, Conflict, NotFound, LimitExceeded."""
+        """Adds or replaces a dotfile. Raises InvalidInput, Conflict, NotFound, LimitExceeded."""
         await self._store.put_dotfile(owner, check_dotfile(path, permission, data), is_new=is_new)
 
     async def delete(self, owner: DotfileOwner, path: str) -> None:
-        """Raises NotFound."""
+        """Deletes a dotfile. Raises NotFound."""
         if not await self._store.drop_dotfile(owner, posixpath.normpath(path)):
             raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 
-    # ---- the bootstrap script ----
+    # ---- bootstrap scripts ----
 
     async def bootstrap_script(self, caller: Caller, owner_access_key: str | None = None) -> str:
-        """What sessions of the keypair run that bring no script; empty for nothing."""
+        """Returns the script of sessions that request none; empty if there is none."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return await self._store.bootstrap_script(owner.access_key)
 
     async def set_bootstrap_script(self, caller: Caller, script: str, owner_access_key: str | None = None) -> None:
-        """Raises LimitExceeded, InvalidInput."""
+        """Replaces the bootstrap script of a keypair. Raises LimitExceeded, InvalidInput."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         if len(script.encode()) > self._max_script_bytes:
             limit = self._max_script_bytes
@@ -173,7 +173,10 @@ class DotfileService:
     async def _of(
         self, domain: DomainName, group: GroupId, access_key: AccessKey, owner: Caller | None
     ) -> tuple[Dotfile, ...]:
-        """Administrators of a domain write what its sessions run: who may more than they gets their own files only."""
+        """Returns the merged dotfiles of a session.
+
+        Superadmins and monitors get their own files only: admins of a domain must not write what they run.
+        """
         owners = [DotfileOwner(scope=DotfileScope.USER, name=access_key)]
         if owner is not None and not owner.sees_all:
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))

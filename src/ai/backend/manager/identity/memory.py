@@ -1,4 +1,4 @@
-"""Users, keypairs and what bounds them in memory."""
+"""Stores domains, groups, users, keypairs and policies in memory."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ class MemoryIdentityStore(MemoryUserStore):
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]:
-        found = [
+        groups = [
             g
             for g in self._groups.values()
             if domain_name in (None, g.domain_name)
             and name in (None, g.name)
             and (user_id is None or (user_id, g.id) in self._members)
         ]
-        return sorted(found, key=lambda g: g.name)
+        return sorted(groups, key=lambda g: g.name)
 
-    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
+    async def user_scope(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
         user = self._users.get(user_id)
         storage = (QuotaScopeKind.USER, user.resource_policy if user is not None else "")
         return UserScope(
@@ -113,8 +113,8 @@ class MemoryIdentityStore(MemoryUserStore):
         self._storage_policies[policy.kind, policy.name] = policy
 
     async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]:
-        found = [p for p in self._storage_policies.values() if p.kind is kind and name in (None, p.name)]
-        return sorted(found, key=lambda p: p.name)
+        policies = [p for p in self._storage_policies.values() if p.kind is kind and name in (None, p.name)]
+        return sorted(policies, key=lambda p: p.name)
 
     async def delete_storage_policy(self, kind: QuotaScopeKind, name: str) -> bool:
         owners = self._users.values() if kind is QuotaScopeKind.USER else self._groups.values()
@@ -133,21 +133,21 @@ class MemoryIdentityStore(MemoryUserStore):
         self._pairs[keypair.keypair.access_key] = keypair
 
     async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None:
-        found = (u for u in self._users.values() if (u.email == email if email is not None else u.uuid == uuid))
-        user = next(found, None)
+        matches = (u for u in self._users.values() if (u.email == email if email is not None else u.uuid == uuid))
+        user = next(matches, None)
         return self._with_groups(user) if user is not None else None
 
     async def users(
         self, query: ListQuery, *, domain_name: str | None, status: str | None, group_id: GroupId | None = None
     ) -> Page[User]:
-        found = [
+        users = [
             self._with_groups(u)
             for u in sorted(self._users.values(), key=lambda u: str(u.uuid))
             if domain_name in (None, u.domain_name)
             and status in (None, u.status)
             and (group_id is None or (u.uuid, group_id) in self._members)
         ]
-        return select(found, query)
+        return select(users, query)
 
     async def credentials(self, access_key: str) -> Credentials | None:
         pair = self._pairs.get(access_key)
@@ -177,8 +177,8 @@ class MemoryIdentityStore(MemoryUserStore):
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        found = {key: await self.credentials(key) for key in access_keys}
-        return {key for key, credentials in found.items() if credentials is not None and credentials.is_active}
+        credentials_of = {key: await self.credentials(key) for key in access_keys}
+        return {key for key, credentials in credentials_of.items() if credentials is not None and credentials.is_active}
 
     async def keypair(self, access_key: str) -> Keypair | None:
         pair = self._pairs.get(access_key)
@@ -192,14 +192,14 @@ class MemoryIdentityStore(MemoryUserStore):
         email: str | None = None,
         is_active: bool | None = None,
     ) -> Page[Keypair]:
-        found = [
+        keypairs = [
             self._keypair(p)
             for _, p in sorted(self._pairs.items())
             if domain_name in (None, self._users[p.keypair.user_id].domain_name)
             and email in (None, self._users[p.keypair.user_id].email)
             and is_active in (None, p.keypair.is_active)
         ]
-        return select(found, query)
+        return select(keypairs, query)
 
     async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         for access_key, (at, count) in used.items():

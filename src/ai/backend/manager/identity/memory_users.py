@@ -1,4 +1,4 @@
-"""Users and keypairs in memory as administrators change them."""
+"""Stores changes of users and keypairs in memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryUserStore:
         user = self._users[pair.keypair.user_id]
         return replace(pair.keypair, user_email=user.email, user_full_name=user.full_name)
 
-    def _admins(self) -> int:
+    def _count_admins(self) -> int:
         return sum(
             pair.keypair.is_active
             and (user := self._users[pair.keypair.user_id]).role is UserRole.SUPERADMIN
@@ -44,10 +44,10 @@ class MemoryUserStore:
             for pair in self._pairs.values()
         )
 
-    def _keeping_an_admin(self, work: Callable[[], T]) -> T:
-        before, stored = self._admins(), (dict(self._users), dict(self._pairs), set(self._members))
+    def _with_an_admin_left(self, work: Callable[[], T]) -> T:
+        before, stored = self._count_admins(), (dict(self._users), dict(self._pairs), set(self._members))
         result = work()
-        if before and not self._admins():
+        if before and not self._count_admins():
             self._users, self._pairs, self._members = stored
             raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
         return result
@@ -75,10 +75,10 @@ class MemoryUserStore:
                 self._members = {m for m in self._members if m[0] != user_id} | {(user_id, g) for g in groups}
             return self._with_groups(self._users[user_id])
 
-        changed = self._keeping_an_admin(change)
+        user = self._with_an_admin_left(change)
         if password_hash is not None:
             self._passwords[user_id] = password_hash
-        return changed
+        return user
 
     async def delete_user(self, user_id: UserId) -> bool:
         keys = {key for key, pair in self._pairs.items() if pair.keypair.user_id == user_id}
@@ -88,13 +88,13 @@ class MemoryUserStore:
             self._members = {m for m in self._members if m[0] != user_id}
             return self._users.pop(user_id, None) is not None
 
-        is_removed = self._keeping_an_admin(remove)
+        is_removed = self._with_an_admin_left(remove)
         self._on_removal("keypair", keys)
         return is_removed
 
     async def password_hash(self, email: str) -> str | None:
-        found = (self._passwords.get(user.uuid) for user in self._users.values() if user.email == email)
-        return next(found, None)
+        hashes = (self._passwords.get(user.uuid) for user in self._users.values() if user.email == email)
+        return next(hashes, None)
 
     async def put_keypair(self, keypair: KeypairSecret) -> None:
         self._pairs[keypair.keypair.access_key] = keypair
@@ -107,14 +107,14 @@ class MemoryUserStore:
         def change() -> None:
             self._pairs[access_key] = replace(pair, keypair=replace(pair.keypair, **values))
 
-        self._keeping_an_admin(change)
+        self._with_an_admin_left(change)
         return self._keypair(self._pairs[access_key])
 
     async def delete_keypair(self, access_key: str) -> bool:
         if any(user.main_access_key == access_key for user in self._users.values()):
             raise Conflict("It is the main keypair of its user.", data={"access_key": "in use"})
 
-        is_removed = self._keeping_an_admin(lambda: self._pairs.pop(access_key, None) is not None)
+        is_removed = self._with_an_admin_left(lambda: self._pairs.pop(access_key, None) is not None)
         self._on_removal("keypair", [access_key])
         return is_removed
 
@@ -139,8 +139,8 @@ class MemoryUserStore:
         return self._groups.pop(group_id, None) is not None
 
     async def delete_domain(self, name: str) -> bool:
-        for what, found in (("users", self._users.values()), ("groups", self._groups.values())):
-            count = sum(one.domain_name == name for one in found)
+        for what, objects in (("users", self._users.values()), ("groups", self._groups.values())):
+            count = sum(one.domain_name == name for one in objects)
             if count:
                 raise Conflict(f"The domain {name!r} has {count} {what}.", data={"name": "in use", what: count})
         self._on_removal("domain", [name])

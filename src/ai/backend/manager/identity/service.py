@@ -1,4 +1,4 @@
-"""Users, keypairs, and on whose behalf a request acts."""
+"""Reads users, keypairs, domains, groups and policies, and authenticates keypairs."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from ai.backend.manager.query.model import ListQuery, Page
 log = logging.getLogger(__name__)
 
 CACHE_S = 1.0
-"""No answer about a keypair is older than this."""
+"""How long credentials are cached, in seconds."""
 _CACHED_KEYS = 10_000
 _FLUSH_S = 5.0
 
 
 class IdentityService:
-    """Reads are bounded by the caller's role; what they may not see is NotFound."""
+    """Reads what the role of the caller permits; anything else is NotFound."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class IdentityService:
         password_hash: str | None,
         **details: Any,
     ) -> tuple[User, NewKeypair]:
-        """A user with a main keypair, unchecked. Raises Conflict if the address or the username is taken."""
+        """Creates a user with a main keypair, without checks. Raises Conflict if the e-mail or username is taken."""
         now = self._clock.now()
         pair = self.new_keypair()
         user = User(
@@ -92,45 +92,46 @@ class IdentityService:
     # ---- authentication ----
 
     async def credentials(self, access_key: str) -> Credentials | None:
-        """For the signature check. At most one second stale; None for an unknown key.
+        """Returns the credentials of a keypair for the signature check, at most one second old.
 
-        The API must compare a signature even then (against a dummy secret), so that timing tells nothing.
+        Returns None for an unknown key. The caller must compare a signature even then (against a dummy secret), so that
+        timing does not reveal which keys exist.
         """
         now = self._clock.monotonic()
         cached = self._cache.get(access_key)
         if cached is not None and now - cached[0] < CACHE_S:
             return cached[1]
-        found = await self._store.credentials(access_key)
+        credentials = await self._store.credentials(access_key)
         if len(self._cache) >= _CACHED_KEYS:
             self._cache.clear()
-        self._cache[access_key] = (now, found)
-        return found
+        self._cache[access_key] = (now, credentials)
+        return credentials
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        """Those of them that may sign now, as the store says."""
+        """Returns those of the keys that may sign now, read from the store."""
         return await self._store.active_keys(access_keys)
 
     def invalidate(self, access_key: str) -> None:
-        """Forget what is cached of a keypair, after a change by this process."""
+        """Drops a keypair from the cache, after a change by this process."""
         self._cache.pop(access_key, None)
 
     def invalidate_all(self) -> None:
-        """After a change that concerns many, such as of a domain."""
+        """Drops all keypairs from the cache, after a change that concerns many, such as of a domain."""
         self._cache.clear()
 
     def touch(self, access_key: AccessKey) -> None:
-        """Note one authenticated request: last_used and num_queries are written in batches."""
+        """Records one authenticated request; last_used and num_queries are written in batches."""
         _, count = self._used.get(access_key, (None, 0))
         self._used[access_key] = (self._clock.now(), count + 1)
 
     async def flush(self) -> None:
-        """Write what :meth:`touch` noted."""
+        """Writes what :meth:`touch` recorded."""
         used, self._used = self._used, {}
         if used:
             await self._store.touch(used)
 
     async def run(self) -> None:
-        """Flush from time to time, until cancelled."""
+        """Flushes periodically until cancelled."""
         while True:
             await asyncio.sleep(_FLUSH_S)
             try:
@@ -139,11 +140,10 @@ class IdentityService:
                 log.exception("could not write the last use of keypairs")
 
     async def resolve_owner(self, caller: Caller, owner_access_key: str | None) -> Caller:
-        """Whose sessions are meant: the caller's without a key; superadmins may name any, admins any of their domain,
-        users only their own.
+        """Returns the owner for whom the caller acts: the caller without a key, else the owner of the key.
 
         Raises:
-            Forbidden: not allowed, or no such key.
+            Forbidden: the caller may not act for the key, or it does not exist.
         """
         if owner_access_key is None or owner_access_key == caller.access_key:
             return caller
@@ -160,7 +160,7 @@ class IdentityService:
     # ---- reading ----
 
     async def keypair(self, caller: Caller, access_key: str | None = None) -> Keypair:
-        """None is the caller's own. ``concurrency_used`` is filled in."""
+        """Returns a keypair, by default the caller's own, with ``concurrency_used``."""
         key = access_key or caller.access_key
         keypair = existing(await self._store.keypair(key), "keypair")
         owner = existing(await self._store.user(uuid=keypair.user_id), "keypair")
@@ -182,7 +182,7 @@ class IdentityService:
         is_active: bool | None = None,
         domain_name: str | None = None,
     ) -> Page[Keypair]:
-        """Users see their own, admins those of their domain."""
+        """Returns a page of the keypairs that the caller sees."""
         scope = scope_of(caller, Operation.SEE_KEYPAIRS)
         if scope is Scope.OWN:
             email, domain_name = caller.email, caller.domain_name
@@ -201,7 +201,7 @@ class IdentityService:
         uuid: UserId | None = None,
         domain_name: str | None = None,
     ) -> User:
-        """The caller without an address or id; NotFound where they are of another domain."""
+        """Returns a user, by default the caller. Raises NotFound if the user is not of ``domain_name``."""
         if email is None and uuid is None:
             uuid = caller.user_id
         user = existing(await self._store.user(email=email, uuid=uuid), "user")
@@ -220,7 +220,7 @@ class IdentityService:
         domain_name: str | None = None,
         group_id: GroupId | None = None,
     ) -> Page[User]:
-        """Superadmins see all, admins those of their domain; Forbidden for others."""
+        """Returns a page of the users that the caller sees. Raises Forbidden for callers who are no administrators."""
         require_any(caller, Operation.LIST_USERS)
         if scope_of(caller, Operation.LIST_USERS) is Scope.DOMAIN:
             if domain_name not in (None, caller.domain_name):
@@ -229,19 +229,19 @@ class IdentityService:
         return await self._store.users(query, domain_name=domain_name, status=status, group_id=group_id)
 
     async def domain(self, caller: Caller, name: str | None = None) -> Domain:
-        """The caller's own without a name."""
+        """Returns a domain, by default the caller's."""
         name = name or caller.domain_name
         if not is_permitted(caller, Operation.SEE_DOMAINS, domain_name=name):
             raise NotFound("There is no such domain.")
         return existing(await self._store.domain(name), "domain")
 
     async def domains(self, caller: Caller) -> Sequence[Domain]:
-        """All for superadmins, else the caller's own."""
+        """Returns the domains that the caller sees."""
         is_all = scope_of(caller, Operation.SEE_DOMAINS) is Scope.ALL
         return await self._store.domains() if is_all else [await self.domain(caller)]
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
-        """Those that the caller is in; admins see their domain's, superadmins all."""
+        """Returns the groups that the caller sees: their own, those of their domain, or all."""
         scope = scope_of(caller, Operation.SEE_GROUPS)
         if scope is Scope.ALL:
             return await self._store.groups(name=name)
@@ -250,7 +250,7 @@ class IdentityService:
         return await self._store.groups(user_id=caller.user_id, name=name)
 
     async def resource_policy(self, caller: Caller, name: str | None = None) -> ResourcePolicy:
-        """The caller's own without a name; others only for admins."""
+        """Returns a resource policy, by default the caller's."""
         name = name or caller.resource_policy
         if not is_permitted(caller, Operation.SEE_KEYPAIR_POLICIES, is_own=name == caller.resource_policy):
             raise NotFound("There is no such resource policy.")

@@ -1,4 +1,4 @@
-"""Users, keypairs and what bounds them in SQL."""
+"""Stores domains, groups, users, keypairs and policies in SQL."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _KEYPAIR_HIDDEN = frozenset({"secret_key"})
 
 
 def _may_sign(row: Row[Any]) -> bool:
-    """The keypair, its user and the user's domain are active; superadmins stay in a domain that is not."""
+    """Returns whether the keypair, its user and the user's domain are active; superadmins need no active domain."""
     is_open = row.is_domain_active is not False or row.role is UserRole.SUPERADMIN
     return bool(row.is_active) and row.status is UserStatus.ACTIVE and is_open
 
 
-def _near_groups() -> Select[Any]:
-    """A user's groups and the model stores, with whether each is the user's."""
+def _visible_groups() -> Select[Any]:
+    """Selects the groups of a user and the model stores, with the column ``is_member``."""
     m, g = tables.memberships.c, tables.groups.c
-    is_mine = g.id.in_(select(m.group_id).where(m.user_id == bindparam("user", type_=GUID())))
+    is_member = g.id.in_(select(m.group_id).where(m.user_id == bindparam("user", type_=GUID())))
     is_store = (g.type == GroupType.MODEL_STORE) & g.is_active.is_(True)
-    return select(tables.groups, is_mine.label("is_mine")).where(or_(is_mine, is_store)).order_by(g.name, g.id)
+    return select(tables.groups, is_member.label("is_member")).where(or_(is_member, is_store)).order_by(g.name, g.id)
 
 
 def _storage_policy() -> Select[Any]:
@@ -61,11 +61,11 @@ def _storage_policy() -> Select[Any]:
     return select(tables.storage_policies).where(p.kind == QuotaScopeKind.USER, p.name == named)
 
 
-# What bounds a user is asked with every request about folders: these are built once.
-_ITS_DOMAIN = select(tables.domains).where(tables.domains.c.name == bindparam("domain"))
-_ITS_POLICY = select(tables.policies).where(tables.policies.c.name == bindparam("policy"))
-_NEAR_GROUPS = _near_groups()
-_ITS_STORAGE_POLICY = _storage_policy()
+# Every request about folders runs these queries, so they are built once.
+_DOMAIN = select(tables.domains).where(tables.domains.c.name == bindparam("domain"))
+_POLICY = select(tables.policies).where(tables.policies.c.name == bindparam("policy"))
+_VISIBLE_GROUPS = _visible_groups()
+_STORAGE_POLICY = _storage_policy()
 
 
 class SqlIdentityStore(SqlUserStore):
@@ -126,19 +126,19 @@ class SqlIdentityStore(SqlUserStore):
             query = query.where(c.id.in_(select(m.group_id).where(m.user_id == user_id)))
         return [Group(**row._mapping) for row in await self._rows(query)]
 
-    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
-        given = {"domain": domain_name, "user": user_id, "policy": policy}
+    async def user_scope(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
+        arguments = {"domain": domain_name, "user": user_id, "policy": policy}
 
         def work(s: Connection) -> UserScope:
-            domain = s.execute(_ITS_DOMAIN, given).one_or_none()
-            near = s.execute(_NEAR_GROUPS, given)
-            groups = [(Group(**{c.name: row._mapping[c] for c in tables.groups.c}), row.is_mine) for row in near]
-            found = s.execute(_ITS_POLICY, given).one_or_none()
-            storage = s.execute(_ITS_STORAGE_POLICY, given).one_or_none()
+            domain = s.execute(_DOMAIN, arguments).one_or_none()
+            visible = s.execute(_VISIBLE_GROUPS, arguments)
+            groups = [(Group(**{c.name: row._mapping[c] for c in tables.groups.c}), row.is_member) for row in visible]
+            keypair_policy = s.execute(_POLICY, arguments).one_or_none()
+            storage = s.execute(_STORAGE_POLICY, arguments).one_or_none()
             return UserScope(
                 domain=Domain(**domain._mapping) if domain is not None else None,
-                groups=tuple(group for group, is_mine in groups if is_mine),
-                policy=ResourcePolicy(**found._mapping) if found is not None else None,
+                groups=tuple(group for group, is_member in groups if is_member),
+                policy=ResourcePolicy(**keypair_policy._mapping) if keypair_policy is not None else None,
                 storage_policy=StoragePolicy(**storage._mapping) if storage is not None else None,
                 model_stores=tuple(group for group, _ in groups if group.is_model_store),
             )
@@ -151,9 +151,9 @@ class SqlIdentityStore(SqlUserStore):
         m = tables.memberships.c
 
         def work(s: Connection) -> None:
-            # Who is to be added is taken out first: so no row is there twice.
-            gone = m.user_id.in_([*add, *remove])
-            s.execute(delete(tables.memberships).where(m.group_id == group_id, gone))
+            # Users to be added are removed first, so that no membership exists twice.
+            is_changed = m.user_id.in_([*add, *remove])
+            s.execute(delete(tables.memberships).where(m.group_id == group_id, is_changed))
             if add:
                 s.execute(insert(tables.memberships), [{"user_id": u, "group_id": group_id} for u in set(add)])
 
@@ -236,8 +236,8 @@ class SqlIdentityStore(SqlUserStore):
         where = c.email == email if email is not None else c.uuid == uuid
 
         def work(s: Connection) -> User | None:
-            found = users_of(s, (s.execute(select(tables.users).where(where))).all())
-            return found[0] if found else None
+            users = users_of(s, s.execute(select(tables.users).where(where)).all())
+            return users[0] if users else None
 
         return await self._db.run_read(work)
 
@@ -296,16 +296,16 @@ class SqlIdentityStore(SqlUserStore):
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
         k, u, d = tables.keypairs.c, tables.users.c, tables.domains.c
-        found: set[str] = set()
-        for some in chunks(sorted(access_keys)):
+        active: set[str] = set()
+        for chunk in chunks(sorted(access_keys)):
             rows = await self._rows(
                 select(k.access_key, k.is_active, u.status, u.role, d.is_active.label("is_domain_active"))
                 .join(tables.users, u.uuid == k.user_id)
                 .outerjoin(tables.domains, d.name == u.domain_name)
-                .where(k.access_key.in_(some))
+                .where(k.access_key.in_(chunk))
             )
-            found.update(row.access_key for row in rows if _may_sign(row))
-        return found
+            active.update(row.access_key for row in rows if _may_sign(row))
+        return active
 
     async def keypair(self, access_key: str) -> Keypair | None:
         k, u = tables.keypairs.c, tables.users.c

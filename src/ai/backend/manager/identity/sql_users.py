@@ -1,4 +1,4 @@
-"""Users and keypairs in SQL as administrators change them."""
+"""Stores changes of users and keypairs in SQL."""
 
 from __future__ import annotations
 
@@ -26,46 +26,46 @@ KEYPAIR_EXTRAS = frozenset({"user_email", "user_full_name", "concurrency_used"})
 
 
 def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
-    """Rows of users with the groups that they are in."""
+    """Builds users of rows, with their groups."""
     m, g = tables.memberships.c, tables.groups.c
-    member: dict[Any, list[GroupRef]] = {}
+    groups: dict[Any, list[GroupRef]] = {}
     if rows:
         query = select(m.user_id, g.id, g.name).join(tables.groups, g.id == m.group_id).order_by(g.name)
         for user_id, group_id, name in s.execute(query.where(m.user_id.in_([r.uuid for r in rows]))):
-            member.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
+            groups.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
     return [
-        User(**{k: v for k, v in row._mapping.items() if k != "password"}, groups=tuple(member.get(row.uuid, ())))
+        User(**{k: v for k, v in row._mapping.items() if k != "password"}, groups=tuple(groups.get(row.uuid, ())))
         for row in rows
     ]
 
 
 def keypair_of(row: Row[Any]) -> Keypair:
-    """A row of keypairs joined with ``email`` and ``full_name`` of its user."""
+    """Builds a keypair of a row joined with ``email`` and ``full_name`` of its user."""
     values = {k: v for k, v in row._mapping.items() if k not in ("secret_key", "email", "full_name")}
     return Keypair(**values, user_email=row.email, user_full_name=row.full_name)
 
 
 def keypair_row(sealer: Sealer, pair: KeypairSecret) -> dict[str, Any]:
-    kept = row_of(pair.keypair, without=KEYPAIR_EXTRAS)
-    return {**kept, "secret_key": sealed(sealer, pair.keypair.access_key, pair.secret_key)}
+    row = row_of(pair.keypair, without=KEYPAIR_EXTRAS)
+    return {**row, "secret_key": sealed(sealer, pair.keypair.access_key, pair.secret_key)}
 
 
-def _admins(s: Connection) -> int:
-    """Who can sign as a superadmin. Their rows are locked where the database locks rows."""
+def _count_admins(s: Connection) -> int:
+    """Counts the keypairs that can sign as a superadmin, and locks the rows of superadmins."""
     u, k = tables.users.c, tables.keypairs.c
     s.execute(select(u.uuid).where(u.role == UserRole.SUPERADMIN).order_by(u.uuid).with_for_update()).all()
-    able = (u.role == UserRole.SUPERADMIN) & (u.status == UserStatus.ACTIVE) & k.is_active.is_(True)
+    can_sign = (u.role == UserRole.SUPERADMIN) & (u.status == UserStatus.ACTIVE) & k.is_active.is_(True)
     joined = tables.users.join(tables.keypairs, k.user_id == u.uuid)
-    return int(s.execute(select(func.count()).select_from(joined).where(able)).scalar_one())
+    return int(s.execute(select(func.count()).select_from(joined).where(can_sign)).scalar_one())
 
 
-def keeping_an_admin(s: Connection, work: Callable[[], T]) -> T:
-    """Do it, unless nobody could sign as a superadmin afterwards. Raises Conflict."""
-    before = _admins(s)
-    done = work()
-    if before and not _admins(s):
+def with_an_admin_left(s: Connection, work: Callable[[], T]) -> T:
+    """Runs ``work``. Raises Conflict if no superadmin could sign afterwards."""
+    before = _count_admins(s)
+    result = work()
+    if before and not _count_admins(s):
         raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
-    return done
+    return result
 
 
 class SqlUserStore:
@@ -110,7 +110,7 @@ class SqlUserStore:
             return users_of(s, s.execute(select(tables.users).where(u.uuid == user_id)).all())[0]
 
         try:
-            return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: change(s)))
+            return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: change(s)))
         except IntegrityError:
             raise Conflict("That username is taken already.", data={"username": "taken"}) from None
 
@@ -126,7 +126,7 @@ class SqlUserStore:
             s.execute(delete(tables.memberships).where(tables.memberships.c.user_id == user_id))
             return bool(s.execute(delete(tables.users).where(tables.users.c.uuid == user_id)).rowcount)
 
-        return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: remove(s)))
+        return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: remove(s)))
 
     async def password_hash(self, email: str) -> str | None:
         query = select(tables.users.c.password).where(tables.users.c.email == email)
@@ -150,7 +150,7 @@ class SqlUserStore:
             row = s.execute(joined.where(k.access_key == access_key)).one_or_none()
             return keypair_of(row) if row is not None else None
 
-        return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: change(s)))
+        return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: change(s)))
 
     async def delete_keypair(self, access_key: str) -> bool:
         def remove(s: Connection) -> bool:
@@ -162,7 +162,7 @@ class SqlUserStore:
             self._on_removal(s, "keypair", [access_key])
             return bool(s.execute(delete(tables.keypairs).where(tables.keypairs.c.access_key == access_key)).rowcount)
 
-        return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: remove(s)))
+        return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: remove(s)))
 
     async def keys_of(self, *, user_id: UserId | None = None, domain_name: str | None = None) -> list[AccessKey]:
         k, u = tables.keypairs.c, tables.users.c
@@ -171,19 +171,19 @@ class SqlUserStore:
             query = query.where(u.uuid == user_id)
         if domain_name is not None:
             query = query.where(u.domain_name == domain_name)
-        found = await self._db.run_read(lambda s: s.execute(query).scalars().all())
-        return [AccessKey(key) for key in found]
+        keys = await self._db.run_read(lambda s: s.execute(query).scalars().all())
+        return [AccessKey(key) for key in keys]
 
     async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
         k, u = tables.keypairs.c, tables.users.c
         query = select(k.access_key).join(tables.users, u.uuid == k.user_id).where(u.status == UserStatus.DELETED)
 
         def work(s: Connection) -> set[AccessKey]:
-            found: set[AccessKey] = set()
-            for some in chunks(access_keys):
-                part = query.where(k.access_key.in_(some))
-                found.update(AccessKey(key) for key in s.execute(part).scalars())
-            return found
+            keys: set[AccessKey] = set()
+            for chunk in chunks(access_keys):
+                part = query.where(k.access_key.in_(chunk))
+                keys.update(AccessKey(key) for key in s.execute(part).scalars())
+            return keys
 
         return await self._db.run_read(work)
 

@@ -1,4 +1,4 @@
-"""Resource groups as superadmins make and change them, and to whom they are open (spec 03-09, "Scaling Group")."""
+"""Reads, creates and changes resource groups and their associations (spec 03-09, "Scaling Group")."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ai.backend.manager.resource_groups.placement_plugins import plugged
 from ai.backend.manager.resource_groups.store import ResourceGroupStore, ResourceGroupUse
 
 DRIVERS = ("static",)
-"""How the agents of a group come to be: they are started by hand (spec 03-09, ``driver``)."""
+"""How the agents of a group are started (spec 03-09, ``driver``): ``static`` is by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beneficiary:
-    """To whom a resource group is open besides those who may use any public one; exactly one of the three."""
+    """The domain, group or keypair that a resource group is opened to; exactly one of the three."""
 
     domain_name: DomainName | None = None
     group_id: GroupId | None = None
@@ -35,10 +35,12 @@ class Beneficiary:
 
 
 class ResourceGroupService:
-    """Every method raises Forbidden for callers who are no superadmins, and NotFound for what is not there.
+    """Reads and changes resource groups.
+
+    Changes raise Forbidden if the role of the caller does not permit them, and NotFound for a missing group.
 
     Args:
-        after_change: loops that have work once a group schedules in another way.
+        after_change: loops that are woken after a group was changed.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class ResourceGroupService:
     # ---- changes ----
 
     async def create(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
-        """Raises InvalidName; InvalidInput for a scheduler or options that there are not; Conflict for a known name."""
+        """Creates a group. Raises InvalidName; InvalidInput for unknown schedulers or options; Conflict."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         check_slug(name, what="name", allow_dots=True)
         group = ResourceGroup(name=ResourceGroupName(name), created_at=self._clock.now(), **_checked(values))
@@ -111,17 +113,17 @@ class ResourceGroupService:
         return group
 
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
-        """In force from the next pass of the scheduler on. Raises InvalidInput as :meth:`create`."""
+        """Changes a group, from the next pass of the scheduler on. Raises InvalidInput as :meth:`create`."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         changed = await self._store.change_resource_group(name, **_checked(values))
         if changed is None:
-            raise _unknown(name)
+            raise _missing(name)
         for loop in self.after_change:
             loop.wake()
         return changed
 
     async def delete(self, caller: Caller, name: str) -> None:
-        """Raises Conflict while it has agents or live sessions."""
+        """Deletes a group. Raises Conflict while it has living agents or live sessions."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         agents, sessions = await self._use.living_agents(name), await self._use.count_live_sessions(name)
         if agents or sessions:
@@ -130,58 +132,59 @@ class ResourceGroupService:
                 data={"name": "in use", "agents": agents[:10], "sessions": sessions},
             )
         if not await self._store.delete_resource_group(name):
-            raise _unknown(name)
+            raise _missing(name)
 
-    async def associate(self, caller: Caller, name: str, whom: Beneficiary) -> None:
-        """Harmless where it is open to them already. Raises NotFound also for the domain, group or keypair."""
+    async def associate(self, caller: Caller, name: str, beneficiary: Beneficiary) -> None:
+        """Opens a group to a beneficiary. Raises NotFound also for the domain, group or keypair."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         if await self._store.resource_group(name) is None:
-            raise _unknown(name)
-        await self._check_beneficiary(whom)
+            raise _missing(name)
+        await self._check_beneficiary(beneficiary)
         await self._store.associate(
             ResourceGroupName(name),
-            domain_name=whom.domain_name,
-            group_id=whom.group_id,
-            access_key=whom.access_key,
+            domain_name=beneficiary.domain_name,
+            group_id=beneficiary.group_id,
+            access_key=beneficiary.access_key,
         )
 
-    async def dissociate(self, caller: Caller, name: str | None, whom: Beneficiary) -> None:
-        """``name`` None: from all. Raises NotFound where one is named and it was not associated."""
+    async def dissociate(self, caller: Caller, name: str | None, beneficiary: Beneficiary) -> None:
+        """Removes the association with one group, or with all. Raises NotFound if a named group was not associated."""
         require(caller, Operation.CHANGE_RESOURCE_GROUPS)
-        gone = await self._store.dissociate(
+        removed = await self._store.dissociate(
             ResourceGroupName(name) if name is not None else None,
-            domain_name=whom.domain_name,
-            group_id=whom.group_id,
-            access_key=whom.access_key,
+            domain_name=beneficiary.domain_name,
+            group_id=beneficiary.group_id,
+            access_key=beneficiary.access_key,
         )
-        if name is not None and not gone:
+        if name is not None and not removed:
             raise NotFound(f"The resource group {name[:64]!r} is not associated with that.")
 
-    async def _check_beneficiary(self, whom: Beneficiary) -> None:
-        if whom.domain_name is not None and await self._identities.domain(whom.domain_name) is None:
-            raise NotFound(f"There is no domain {whom.domain_name[:64]!r}.")
-        if whom.group_id is not None and all(g.id != whom.group_id for g in await self._identities.groups()):
-            raise NotFound(f"There is no group {whom.group_id}.")
-        if whom.access_key is not None and await self._identities.keypair(whom.access_key) is None:
+    async def _check_beneficiary(self, beneficiary: Beneficiary) -> None:
+        domain, group_id, access_key = beneficiary.domain_name, beneficiary.group_id, beneficiary.access_key
+        if domain is not None and await self._identities.domain(domain) is None:
+            raise NotFound(f"There is no domain {domain[:64]!r}.")
+        if group_id is not None and all(g.id != group_id for g in await self._identities.groups()):
+            raise NotFound(f"There is no group {group_id}.")
+        if access_key is not None and await self._identities.keypair(access_key) is None:
             raise NotFound("There is no such keypair.")
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is to be stored, with names of policies in one spelling; what is None is left out."""
-    given = {name: value for name, value in values.items() if value is not None}
-    if given.get("driver", DRIVERS[0]) not in DRIVERS:
+    """Returns the fields to be stored, without None, and the scheduler in its canonical spelling."""
+    fields = {name: value for name, value in values.items() if value is not None}
+    if fields.get("driver", DRIVERS[0]) not in DRIVERS:
         raise InvalidInput(f"driver is one of {', '.join(DRIVERS)}.", data={"driver": "unknown"})
     for name in ("driver_opts", "scheduler_opts"):
-        if not isinstance(given.get(name, {}), Mapping):
+        if not isinstance(fields.get(name, {}), Mapping):
             raise InvalidInput(f"{name} is an object.", data={name: "malformed"})
-    options = given.get("scheduler_opts", {})
+    options = fields.get("scheduler_opts", {})
     strategy = options.get("agent_selection_strategy")
     plugins = {strategy} if isinstance(strategy, str) and plugged(strategy) is not None else set()
-    check(given.get("scheduler"), options, plugins=plugins)
-    if "scheduler" in given:
-        given["scheduler"] = order_name(given["scheduler"])
-    return given
+    check(fields.get("scheduler"), options, plugins=plugins)
+    if "scheduler" in fields:
+        fields["scheduler"] = order_name(fields["scheduler"])
+    return fields
 
 
-def _unknown(name: str) -> NotFound:
+def _missing(name: str) -> NotFound:
     return NotFound(f"There is no resource group {name[:64]!r}.")
