@@ -754,6 +754,21 @@ class StoreContract:
             "its associations went with it"
         )
 
+    async def test_associations_are_removed_with_their_target(self, stores: Stores) -> None:
+        ids, store, name = stores.identities, stores.resource_groups, ResourceGroupName("closed")
+        domain, group_id = DomainName("short-lived"), GroupId(uuid4())
+        await store.put_resource_group(ResourceGroup(name=name, is_public=False, created_at=NOW))
+        await ids.put_domain(Domain(name=domain, created_at=NOW))
+        await ids.put_group(Group(id=group_id, name="g", domain_name=domain, created_at=NOW))
+        await store.associate(name, domain_name=domain, group_id=group_id)
+        with pytest.raises(Conflict):
+            await ids.delete_domain(domain)
+        assert await store.resource_groups(domain_name=domain) != [], "a refused deletion removes no association"
+        assert await ids.delete_group(group_id)
+        assert await store.resource_groups(group_ids=[group_id]) == []
+        assert await ids.delete_domain(domain)
+        assert await store.resource_groups(domain_name=domain) == []
+
 
 class TestSql(StoreContract):
     @pytest.fixture

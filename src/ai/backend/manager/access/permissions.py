@@ -48,6 +48,27 @@ class Operation(StrEnum):
     SEE_TEMPLATES = "see templates"
     CHANGE_TEMPLATES = "change templates"
     USE_GROUPS = "create sessions and templates in groups"
+    SEE_AGENTS = "see agents"
+    CHANGE_AGENTS = "change agents and presets"
+    CONTROL_AGENT_DAEMONS = "start and stop agents"
+    OPERATE_DEVICES = "operate devices"
+    RECOUNT_SLOTS = "recount occupied slots"
+    SEE_ALL_HOSTS = "see all storage hosts"
+    SEE_QUOTAS = "see limits of quota scopes"
+    CHANGE_QUOTAS = "set limits of quota scopes"
+    CHANGE_FOLDERS = "change folders"
+    HAND_OVER_FOLDERS = "give folders to other users"
+    USE_UNMANAGED_PATHS = "create folders of unmanaged paths"
+    SEE_SESSIONS = "see sessions and their events"
+    CHANGE_SESSIONS = "change sessions"
+    END_ALL_SESSIONS = "end the sessions of all users"
+    SEE_TASKS = "see background tasks"
+    SEE_USAGE = "see reports of usage"
+    SEE_ERRORS = "see reported errors"
+    CLEAR_ERRORS = "clear reported errors"
+    READ_AUDIT_TRAIL = "read the audit trail"
+    CONFIGURE = "read or change the shared configuration"
+    CHANGE_STATE = "change the state of the installation"
 
 
 _ROLES = (UserRole.SUPERADMIN, UserRole.ADMIN, UserRole.MONITOR, UserRole.USER)
@@ -85,6 +106,27 @@ _TABLE: Mapping[Operation, tuple[Scope, Scope, Scope, Scope]] = {
     # Admins do not change the templates of superadmins.
     Operation.CHANGE_TEMPLATES: (_ALL, _DOMAIN, _OWN, _OWN),
     Operation.USE_GROUPS: (_ALL, _DOMAIN, _OWN, _OWN),
+    Operation.SEE_AGENTS: (_ALL, _NO, _ALL, _NO),
+    Operation.CHANGE_AGENTS: (_ALL, _NO, _NO, _NO),
+    Operation.CONTROL_AGENT_DAEMONS: (_ALL, _NO, _NO, _NO),
+    Operation.OPERATE_DEVICES: (_ALL, _NO, _NO, _NO),
+    Operation.RECOUNT_SLOTS: (_ALL, _NO, _NO, _NO),
+    Operation.SEE_ALL_HOSTS: (_ALL, _NO, _NO, _NO),
+    Operation.SEE_QUOTAS: (_ALL, _DOMAIN, _ALL, _NO),
+    Operation.CHANGE_QUOTAS: (_ALL, _NO, _NO, _NO),
+    Operation.CHANGE_FOLDERS: (_ALL, _DOMAIN, _OWN, _OWN),
+    Operation.HAND_OVER_FOLDERS: (_ALL, _NO, _NO, _NO),
+    Operation.USE_UNMANAGED_PATHS: (_ALL, _NO, _NO, _NO),
+    Operation.SEE_SESSIONS: (_ALL, _DOMAIN, _ALL, _OWN),
+    Operation.CHANGE_SESSIONS: (_ALL, _DOMAIN, _OWN, _OWN),
+    Operation.END_ALL_SESSIONS: (_ALL, _NO, _NO, _NO),
+    Operation.SEE_TASKS: (_ALL, _OWN, _ALL, _OWN),
+    Operation.SEE_USAGE: (_ALL, _DOMAIN, _ALL, _NO),
+    Operation.SEE_ERRORS: (_ALL, _DOMAIN, _ALL, _OWN),
+    Operation.CLEAR_ERRORS: (_ALL, _DOMAIN, _OWN, _OWN),
+    Operation.READ_AUDIT_TRAIL: (_ALL, _NO, _NO, _NO),
+    Operation.CONFIGURE: (_ALL, _NO, _NO, _NO),
+    Operation.CHANGE_STATE: (_ALL, _NO, _NO, _NO),
 }
 
 PERMISSIONS: Mapping[tuple[UserRole, Operation], Scope] = {

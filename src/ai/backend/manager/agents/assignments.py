@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from ai.backend.common.errors import Forbidden
 from ai.backend.common.ids import AgentId, ResourceGroupName
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.agents.model import Agent
 
 _ASSIGNED = "manager/assigned-agents"
@@ -51,5 +52,4 @@ class Assignments:
 
 
 def _check(caller: Caller) -> None:
-    if not caller.is_superadmin:
-        raise Forbidden("Only superadmins change agents and presets.")
+    require(caller, Operation.CHANGE_AGENTS)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ai.backend.common.errors import Forbidden, NotFound
+from ai.backend.common.errors import NotFound
 from ai.backend.common.ids import AgentId
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.agents.gateway import WatcherGateway
 from ai.backend.manager.agents.store import AgentStore
 
@@ -38,8 +40,7 @@ class WatcherService:
         return await self._ask(caller, agent_id, "POST", f"/agent/{action}")
 
     async def _ask(self, caller: Caller, agent_id: str, method: str, path: str) -> Mapping[str, Any]:
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins start and stop agents.")
+        require(caller, Operation.CONTROL_AGENT_DAEMONS)
         agent = await self._agents.agent(AgentId(agent_id))
         if agent is None:
             raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"agent_id": "unknown"})

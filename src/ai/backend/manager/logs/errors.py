@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ai.backend.common.errors import NotFound
-from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.logs.model import ErrorReport, KeptError
 from ai.backend.manager.logs.store import ErrorLogStore
 from ai.backend.manager.query.model import Page
@@ -22,9 +23,10 @@ class ErrorLogService:
 
     async def list(self, caller: Caller, *, limit: int, offset: int, mark_read: bool) -> Page[KeptError]:
         """Newest first."""
-        if caller.sees_all:
+        scope = scope_of(caller, Operation.SEE_ERRORS)
+        if scope is Scope.ALL:
             return await self._store.errors(limit=limit, offset=offset, mark_read=mark_read)
-        if caller.role is UserRole.ADMIN:
+        if scope is Scope.DOMAIN:
             return await self._store.errors(
                 limit=limit, offset=offset, domain_name=caller.domain_name, mark_read=mark_read
             )
@@ -32,9 +34,10 @@ class ErrorLogService:
 
     async def clear(self, caller: Caller, error_id: int) -> None:
         """List it no more. Raises NotFound."""
-        if caller.is_superadmin:
+        scope = scope_of(caller, Operation.CLEAR_ERRORS)
+        if scope is Scope.ALL:
             is_cleared = await self._store.clear_error(error_id)
-        elif caller.role is UserRole.ADMIN:
+        elif scope is Scope.DOMAIN:
             is_cleared = await self._store.clear_error(error_id, domain_name=caller.domain_name)
         else:
             is_cleared = await self._store.clear_error(error_id, user_id=caller.user_id)

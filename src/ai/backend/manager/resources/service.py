@@ -8,7 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 from ai.backend.common.devices import DeviceHealth, VariantMatchMode, VariantProperty
-from ai.backend.common.errors import Conflict, Forbidden, NotFound
+from ai.backend.common.errors import Conflict, NotFound
 from ai.backend.common.ids import AgentId, DeviceName, ResourceGroupName
 from ai.backend.common.slots import ResourceSlot
 from ai.backend.common.states import AgentStatus
@@ -16,6 +16,8 @@ from ai.backend.common.wire.agent import DeviceOperation, DeviceOptions, DeviceO
 from ai.backend.common.wire.link import AgentCommands
 from ai.backend.core.allocation.variants import features_of, version_of
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.agents.capabilities import DeviceReader
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.model import Agent, KernelOccupancy, SlotTypeInfo
@@ -87,14 +89,14 @@ class ClusterService:
         self, caller: Caller, query: ListQuery, *, status: str | None = None, scaling_group: str | None = None
     ) -> Page[Agent]:
         """Superadmins and monitors; an empty page for others. Live statistics are filled in."""
-        if not caller.sees_all:
+        if not is_permitted(caller, Operation.SEE_AGENTS):
             return Page(items=[], total_count=0)
         page = await self._agents.page(query, status=status, scaling_group=scaling_group)
         return replace(page, items=[self._stats.fill_agent(a) for a in page.items])
 
     async def agent(self, caller: Caller, agent_id: str) -> Agent:
         """Raises NotFound, also for those who may not see agents."""
-        agent = await self._agents.agent(AgentId(agent_id)) if caller.sees_all else None
+        agent = await self._agents.agent(AgentId(agent_id)) if is_permitted(caller, Operation.SEE_AGENTS) else None
         if agent is None:
             raise NotFound(f"There is no agent {agent_id[:64]!r}.")
         return self._stats.fill_agent(agent)
@@ -113,8 +115,7 @@ class ClusterService:
         return await (await self._operated(caller, agent_id)).device_options(DeviceOptionsOf(device_name=device_name))
 
     async def _operated(self, caller: Caller, agent_id: str) -> AgentCommands:
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins may operate devices.")
+        require(caller, Operation.OPERATE_DEVICES)
         agent = await self.agent(caller, agent_id)
         if agent.status is not AgentStatus.ALIVE:
             raise Conflict(f"The agent {agent.id} is {agent.status}.", data={"status": agent.status.value})
@@ -126,8 +127,7 @@ class ClusterService:
         Raises:
             Forbidden: not a superadmin. NotFound: one of them does not exist, and none is changed.
         """
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins decide which agents take sessions.")
+        require(caller, Operation.CHANGE_AGENTS)
         for agent_id in agent_ids:
             if await self._agents.agent(AgentId(agent_id)) is None:
                 raise NotFound(f"There is no agent {agent_id[:64]!r}.", data={"args": "unknown agent"})
@@ -139,8 +139,7 @@ class ClusterService:
 
         There is nothing to correct: slots are recorded in the transactions that give and take them. Raises Forbidden.
         """
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins count again what is used.")
+        require(caller, Operation.RECOUNT_SLOTS)
         return await self._sessions.audit()
 
     def slot_types(self) -> Sequence[SlotTypeInfo]:
@@ -169,7 +168,7 @@ class ClusterService:
 
     async def holdings(self, caller: Caller, agent_ids: Collection[str]) -> Mapping[str, Sequence[KernelOccupancy]]:
         """What occupies agents, by agent; for those who may see agents."""
-        if not caller.sees_all:
+        if not is_permitted(caller, Operation.SEE_AGENTS):
             return {}
         found: dict[str, list[KernelOccupancy]] = {}
         for holding in await self._sessions.held([AgentId(agent_id) for agent_id in agent_ids]):

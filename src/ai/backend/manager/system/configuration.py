@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ai.backend.common.errors import Forbidden, InvalidInput
+from ai.backend.common.errors import InvalidInput
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 
 _MAX_DEPTH = 16
 
@@ -47,8 +49,7 @@ class ConfigService:
 
 
 def _check(caller: Caller) -> None:
-    if not caller.is_superadmin:
-        raise Forbidden("Only superadmins may read or change the shared configuration.")
+    require(caller, Operation.CONFIGURE)
 
 
 def planted(key: str, values: Mapping[str, str]) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ai.backend.common.errors import Forbidden, ServerFrozen
+from ai.backend.common.errors import ServerFrozen
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 
 STATUS_KEY, ANNOUNCEMENT_KEY = "manager/status", "manager/announcement"
 RUNNING, FROZEN = "running", "frozen"
@@ -76,5 +78,4 @@ class ManagerState:
 
 
 def _check(caller: Caller) -> None:
-    if not caller.is_superadmin:
-        raise Forbidden("Only superadmins change the state of the installation.")
+    require(caller, Operation.CHANGE_STATE)

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, RateLimitExceeded
+from ai.backend.common.errors import InvalidInput, NotFound, RateLimitExceeded
 from ai.backend.common.ids import DomainName, GroupId, UserId
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require_any, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.usage.model import MAX_LISTED, GroupUsage, Timeline, UsageQuery, UsedKernel
 from ai.backend.manager.usage.store import UsageStore
@@ -69,7 +71,8 @@ class UsageService:
     async def timeline(self, caller: Caller) -> Timeline:
         """Of all sessions, or those of an administrator's domain. Raises Forbidden, RateLimitExceeded."""
         _check(caller)
-        return await self._timeline(caller, domain_name=None if caller.sees_all else caller.domain_name)
+        is_all = scope_of(caller, Operation.SEE_USAGE) is Scope.ALL
+        return await self._timeline(caller, domain_name=None if is_all else caller.domain_name)
 
     async def _timeline(
         self, caller: Caller, *, user_id: UserId | None = None, domain_name: DomainName | None = None
@@ -83,14 +86,15 @@ class UsageService:
         self, caller: Caller, start: datetime, end: datetime, group_ids: Sequence[GroupId] | None
     ) -> list[GroupUsage]:
         _check(caller)
+        is_all = scope_of(caller, Operation.SEE_USAGE) is Scope.ALL
         seen = {group.id: group for group in await self._identity.groups(caller)}
-        if group_ids is not None and (unknown := [g for g in group_ids if g not in seen and not caller.sees_all]):
+        if group_ids is not None and (unknown := [g for g in group_ids if g not in seen and not is_all]):
             raise NotFound(f"There is no group {unknown[0]}.", data={"group_ids": "unknown"})
         query = UsageQuery(
             start=start,
             end=end,
             group_ids=tuple(group_ids) if group_ids is not None else None,
-            domain_name=None if caller.sees_all else caller.domain_name,
+            domain_name=None if is_all else caller.domain_name,
         )
         found: dict[GroupId, GroupUsage] = {}
         now, listed = self._clock.now(), 0
@@ -128,12 +132,11 @@ class UsageService:
 
 
 def _is_administrator(caller: Caller) -> bool:
-    return caller.sees_all or caller.is_any_admin
+    return scope_of(caller, Operation.SEE_USAGE) is not Scope.NONE
 
 
 def _check(caller: Caller) -> None:
-    if not _is_administrator(caller):
-        raise Forbidden("Only administrators ask for what others used.")
+    require_any(caller, Operation.SEE_USAGE)
 
 
 def _day(text: str, field: str) -> datetime:
