@@ -745,14 +745,10 @@ class StoreContract:
         assert await store.dissociate(None, domain_name=DomainName("default")) == 1
         assert [g.name for g in await store.resource_groups(domain_name="default", access_key=KEY)] == ["open"]
         await store.associate(ResourceGroupName("closed"), access_key=KEY)
-        assert (await store.delete_resource_group("closed"), await store.delete_resource_group("closed")) == (
-            True,
-            False,
-        )
+        assert await store.delete_resource_group("closed")
+        assert not await store.delete_resource_group("closed")
         await store.put_resource_group(ResourceGroup(name=ResourceGroupName("closed"), is_public=False, created_at=NOW))
-        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["open"], (
-            "its associations went with it"
-        )
+        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["open"], "without its associations"
 
     async def test_associations_are_removed_with_their_target(self, stores: Stores) -> None:
         ids, store, name = stores.identities, stores.resource_groups, ResourceGroupName("closed")

@@ -162,6 +162,16 @@ class Manager:
         if artifacts is None and isinstance(self._storage, StorageProxies):
             artifacts = StorageProxyArtifacts(self._storage, settings.artifacts)
         self._depot, self._reservoirs = artifacts, reservoirs or SdkReservoirs()
+        self._cluster = ClusterService(
+            kept.agents,
+            kept.sessions,
+            self._identity,
+            self._resource_groups,
+            self._slots,
+            self._stats,
+            gateway,
+            self._devices,
+        )
         finder = SessionFinder(kept.sessions, self._writer, self._identity)
         self._services = self._make_services(gateway, finder, clock, id_generator)
         self._presence = KernelReconciler(kept.sessions, self._writer, clock, settings.agents)
@@ -307,16 +317,7 @@ class Manager:
             passwords=self._passwords,
             ssh_keys=SshKeyService(kept.identities, self._identity, clock),
             resource_groups=self._resource_groups,
-            cluster=ClusterService(
-                kept.agents,
-                kept.sessions,
-                self._identity,
-                self._resource_groups,
-                self._slots,
-                self._stats,
-                gateway,
-                self._devices,
-            ),
+            cluster=self._cluster,
             events=EventService(kept.sessions, finder, self._bus),
             tasks=tasks,
             audit=AuditService(kept.audit, clock),
