@@ -109,7 +109,7 @@ def _session(number: int, at: datetime) -> Session:
 async def _measure(database: Database, sessions: int) -> dict[str, float]:
     manager = Manager(ManagerSettings(), database, Bus(), _Silent())
     await manager.migrate()
-    await manager.services.identity.bootstrap()
+    await manager.bootstrap.run()
     agents, now = manager._stores.agents, datetime.now(UTC)
     await asyncio.gather(*(agents.put_agent(_agent(number, now)) for number in range(AGENTS)))
     scheduled = asyncio.Event()

@@ -19,6 +19,7 @@ from pathlib import Path
 GENERATORS: dict[str, str] = {
     "docs/reference/state-machines.md": "ai.backend.core.lifecycle.diagram:render",
     "docs/reference/rpc.md": "ai.backend.infra.rpc.methods:page",
+    "docs/reference/permissions.md": "ai.backend.manager.access.permissions:page",
     "docs/reference/rooms.md": "tools.rooms_page:render",
     "docs/reference/rest.md": "ai.backend.manager.composition.api_reference:rest_page",
     "docs/reference/graphql.md": "ai.backend.manager.composition.api_reference:graphql_page",

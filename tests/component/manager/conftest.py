@@ -85,7 +85,7 @@ async def start_manager(
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     link, clock = MemoryLink(), SettableClock()
     manager, database = await start_manager(tmp_path / "manager.db", link, SETTINGS, clock)
-    made = await manager.services.identity.bootstrap()
+    made = await manager.bootstrap.run()
     assert made.admin is not None
     assert made.user is not None
     admin = await manager.services.identity.credentials(made.admin.access_key)

@@ -46,9 +46,9 @@ class Life:
         place = "volumes/proxies/local/"
         told = {"manager_api": self._proxy_url, "client_api": self._proxy_url, "secret": MANAGER_SECRET}
         await SQLiteConfigStore(self._database).put_many({place + key: value for key, value in told.items()})
-        await self.manager.services.identity.bootstrap()
+        await self.manager.bootstrap.run()
         await self.manager.start()
-        pair = await self.manager.services.identity.main_keypair("admin@local")
+        pair = await self.manager.bootstrap.main_keypair("admin@local")
         assert pair is not None
         found = await self.manager.services.identity.credentials(pair.access_key)
         assert found is not None

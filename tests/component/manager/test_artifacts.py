@@ -117,10 +117,10 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
     )
     await manager.start()
     await link.manager.start(manager.reports)
-    await manager.services.identity.bootstrap(vfolder_hosts=["local:volume1"])
+    await manager.bootstrap.run(vfolder_hosts=["local:volume1"])
     callers = []
     for email in ("admin@local", "user@local"):
-        pair = await manager.services.identity.main_keypair(email)
+        pair = await manager.bootstrap.main_keypair(email)
         assert pair is not None
         found = await manager.services.identity.credentials(pair.access_key)
         assert found is not None

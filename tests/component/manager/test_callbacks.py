@@ -91,7 +91,7 @@ async def test_a_session_is_followed_through_a_restart_of_the_manager(
     manager = Manager(settings, database, Bus(), link.manager, hash_password=lambda p: p)
     await manager.start()
     await link.manager.start(manager.reports)
-    made = await manager.services.identity.bootstrap()
+    made = await manager.bootstrap.run()
     assert made.user is not None
     credentials = await manager.services.identity.credentials(made.user.access_key)
     assert credentials is not None

@@ -243,7 +243,7 @@ async def test_policies_bound_sessions(cluster: Cluster, agent: FakeAgent) -> No
 
 
 async def test_the_resource_group_bounds_types_and_priorities(cluster: Cluster, agent: FakeAgent) -> None:
-    sessions, identities = cluster.manager.services.sessions, cluster.manager._stores.identities
+    sessions, groups = cluster.manager.services.sessions, cluster.manager._stores.resource_groups
     usual = (await sessions.create(cluster.user, request(enqueue_only=True))).session
     modest = (await sessions.create(cluster.user, request(enqueue_only=True, priority=3))).session
     urgent = (await sessions.create(cluster.admin, request(enqueue_only=True, priority=90))).session
@@ -251,10 +251,10 @@ async def test_the_resource_group_bounds_types_and_priorities(cluster: Cluster, 
     with pytest.raises(InvalidInput) as refused:
         await sessions.create(cluster.user, request(priority=11))
     assert refused.value.data == {"priority": "too large", "max": 10}
-    group = await identities.resource_group(usual.scaling_group)
+    group = await groups.resource_group(usual.scaling_group)
     assert group is not None
     options = {"max_priority": 5, "allowed_session_types": ["batch"]}
-    await identities.put_resource_group(replace(group, scheduler_opts=options))
+    await groups.put_resource_group(replace(group, scheduler_opts=options))
     with pytest.raises(InvalidInput, match="of type batch only"):
         await sessions.create(cluster.user, request())
     batch = request(type=SessionType.BATCH, startup_command="true", enqueue_only=True)

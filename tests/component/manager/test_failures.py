@@ -221,7 +221,7 @@ async def test_a_new_manager_goes_on_where_the_old_one_ended(tmp_path: Path, sto
     link = MemoryLink()
     agent = FakeAgent(stall=True)
     manager, database = await start_manager(tmp_path / "m.db", link, SETTINGS)
-    made = await manager.services.identity.bootstrap()
+    made = await manager.bootstrap.run()
     assert made.user is not None
     found = await manager.services.identity.credentials(made.user.access_key)
     assert found is not None

@@ -40,7 +40,7 @@ class Life:
 
     async def __aenter__(self) -> Self:
         await self.manager.start()
-        await self.manager.services.identity.bootstrap(vfolder_hosts=[HOST])
+        await self.manager.bootstrap.run(vfolder_hosts=[HOST])
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -53,7 +53,7 @@ class Life:
         return self.manager.services.folders
 
     async def caller(self) -> Caller:
-        pair = await self.manager.services.identity.main_keypair("user@local")
+        pair = await self.manager.bootstrap.main_keypair("user@local")
         assert pair is not None
         found = await self.manager.services.identity.credentials(pair.access_key)
         assert found is not None

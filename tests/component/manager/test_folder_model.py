@@ -204,7 +204,7 @@ class Server:
         link = MemoryLink().manager
         self.manager = Manager(ManagerSettings(), self.database, Bus(), link, storage=self.storage, hash_password=str)
         await self.manager.start()
-        made = await self.manager.services.identity.bootstrap(vfolder_hosts=HOSTS)
+        made = await self.manager.bootstrap.run(vfolder_hosts=HOSTS)
         assert made.admin is not None
         self.admin = await self._caller(made.admin.access_key)
 

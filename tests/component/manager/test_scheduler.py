@@ -30,10 +30,10 @@ from tests.component.manager.fakes import FakeAgent
 
 
 async def setting(cluster: Cluster, scheduler: str, **options: Any) -> None:
-    identities = cluster.manager._stores.identities
-    group = await identities.resource_group("default")
+    groups = cluster.manager._stores.resource_groups
+    group = await groups.resource_group("default")
     assert group is not None
-    await identities.put_resource_group(replace(group, scheduler=scheduler, scheduler_opts=options))
+    await groups.put_resource_group(replace(group, scheduler=scheduler, scheduler_opts=options))
 
 
 async def enqueue(cluster: Cluster, name: str, **quantities: int) -> Session:
@@ -74,7 +74,7 @@ async def test_a_resource_group_names_its_policy(
     cluster: Cluster, scheduler: str, options: Mapping[str, Any], expected: Policy
 ) -> None:
     await setting(cluster, scheduler, **options)
-    assert group_policy(await cluster.manager._stores.identities.resource_group("default")) == expected
+    assert group_policy(await cluster.manager._stores.resource_groups.resource_group("default")) == expected
 
 
 @pytest.mark.parametrize(("scheduler", "first"), [("fifo", "older"), ("lifo", "newer"), ("fair-share", "older")])
@@ -236,12 +236,12 @@ class Later:
 async def test_the_next_manager_goes_on_from_what_was_used_lately(cluster: Cluster, agent: FakeAgent) -> None:
     await setting(cluster, "fair-share", half_life=3600)
     kept = cluster.manager._stores
-    group = await kept.identities.resource_group("default")
+    group = await kept.resource_groups.resource_group("default")
     assert group is not None
 
     def book(delay_s: float) -> FairShareAccounting:
         return FairShareAccounting(
-            kept.shares, kept.sessions, kept.agents, kept.identities, Later(cluster.clock, delay_s)
+            kept.shares, kept.sessions, kept.agents, kept.resource_groups, Later(cluster.clock, delay_s)
         )
 
     await book(0).sample()

@@ -105,7 +105,7 @@ async def test_answers_with_secrets_open_for_whoever_has_the_key(tmp_path: Path)
 async def test_keys_come_change_and_are_lost(tmp_path: Path) -> None:
     settings, path = ManagerSettings(data_dir=tmp_path), migrated(tmp_path / "manager.db")
     plain, database = await _start(path, Sealer())
-    made = await plain.services.identity.bootstrap()
+    made = await plain.bootstrap.run()
     now = plain._schedule._clock.now()
     registry = ArtifactRegistry(
         id=RegistryId(uuid4()),

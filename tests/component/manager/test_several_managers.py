@@ -77,7 +77,7 @@ async def pair(agent: FakeAgent) -> AsyncIterator[Pair]:
         await manager.start()
         await link.manager.start(manager.reports)
         await _until(lambda: managers[0]._leading)
-    made = await managers[0].services.identity.bootstrap()
+    made = await managers[0].bootstrap.run()
     assert made.user is not None
     user = await managers[0].services.identity.credentials(made.user.access_key)
     assert user is not None

@@ -169,7 +169,7 @@ async def _group(cluster: Cluster, name: str, *, is_public: bool) -> None:
     group = ResourceGroup(
         name=ResourceGroupName(name), created_at=cluster.manager.services.identity._clock.now(), is_public=is_public
     )
-    await cluster.manager._stores.identities.put_resource_group(group)
+    await cluster.manager._stores.resource_groups.put_resource_group(group)
 
 
 @pytest.mark.parametrize("is_public", [True, False])

@@ -83,7 +83,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     link = MemoryLink()
     settings = ManagerSettings(sessions=SessionSettings(retry_backoff_s=0.05, destroy_wait_s=5.0))
     manager, database = await start_manager(tmp_path / "manager.db", link, settings)
-    made = await manager.services.identity.bootstrap()
+    made = await manager.bootstrap.run()
     assert made.user is not None
     user = await manager.services.identity.credentials(made.user.access_key)
     assert user is not None

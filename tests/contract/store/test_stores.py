@@ -43,6 +43,7 @@ from ai.backend.manager.identity.model import Domain, Group, GroupRef, Keypair, 
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.logs.memory import MemoryAuditStore
 from ai.backend.manager.query.model import Condition, Junction, ListQuery, OrderBy
+from ai.backend.manager.resource_groups.memory import MemoryResourceGroupStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resources.memory import MemoryPresetStore
 from ai.backend.manager.resources.model import ResourcePreset
@@ -533,9 +534,9 @@ class StoreContract:
         assert await ids.groups(user_id=UserId(uuid4())) == []
         [policy] = await ids.policies(name="default")
         assert policy.total_resource_slots == SLOTS
-        around = await ids.surroundings("default", user.uuid, "default")
+        around = await ids.user_scope("default", user.uuid, "default")
         assert around == UserScope(domain=domain, groups=(group,), policy=policy)
-        nothing = await ids.surroundings("elsewhere", UserId(uuid4()), "none")
+        nothing = await ids.user_scope("elsewhere", UserId(uuid4()), "none")
         assert nothing == UserScope(domain=None, groups=(), policy=None)
         credentials = await ids.credentials(KEY)
         assert credentials is not None
@@ -579,12 +580,12 @@ class StoreContract:
         plain = Group(id=GroupId(uuid4()), name="plain", domain_name=home, created_at=NOW)
         for group in (store, plain, replace(store, id=GroupId(uuid4()), name="closed", is_active=False)):
             await ids.put_group(group)
-        around = await ids.surroundings("default", user.uuid, "none")
+        around = await ids.user_scope("default", user.uuid, "none")
         assert around == UserScope(domain=None, groups=(), policy=None, storage_policy=small, model_stores=(store,))
         await ids.change_members(plain.id, add=[user.uuid])
         await ids.change_members(plain.id, add=[user.uuid, user.uuid])
         await ids.change_members(store.id, add=[user.uuid])
-        assert [g.name for g in (await ids.surroundings("default", user.uuid, "none")).groups] == ["plain", "store"]
+        assert [g.name for g in (await ids.user_scope("default", user.uuid, "none")).groups] == ["plain", "store"]
         await ids.change_members(plain.id, remove=[user.uuid])
         assert [g.name for g in await ids.groups(user_id=user.uuid)] == ["store"]
         with pytest.raises(Conflict):
@@ -722,31 +723,49 @@ class StoreContract:
         assert await ids.change_policy("nothing") is None
 
     async def test_resource_groups_open_by_association(self, stores: Stores) -> None:
-        ids = stores.identities
+        store = stores.resource_groups
         for name, public in (("open", True), ("closed", False)):
-            await ids.put_resource_group(ResourceGroup(name=ResourceGroupName(name), is_public=public, created_at=NOW))
-        assert [g.name for g in await ids.resource_groups()] == ["closed", "open"]
-        assert [g.name for g in await ids.resource_groups(domain_name="default")] == ["open"]
-        await ids.associate(ResourceGroupName("closed"), access_key=KEY)
-        await ids.associate(ResourceGroupName("closed"), access_key=KEY)
-        assert [g.name for g in await ids.resource_groups(access_key=KEY)] == ["closed", "open"]
-        assert [g.name for g in await ids.resource_groups(domain_name="default")] == ["open"]
+            await store.put_resource_group(
+                ResourceGroup(name=ResourceGroupName(name), is_public=public, created_at=NOW)
+            )
+        assert [g.name for g in await store.resource_groups()] == ["closed", "open"]
+        assert [g.name for g in await store.resource_groups(domain_name="default")] == ["open"]
+        await store.associate(ResourceGroupName("closed"), access_key=KEY)
+        await store.associate(ResourceGroupName("closed"), access_key=KEY)
+        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["closed", "open"]
+        assert [g.name for g in await store.resource_groups(domain_name="default")] == ["open"]
         with pytest.raises(Conflict):
-            await ids.put_resource_group(ResourceGroup(name=ResourceGroupName("open"), created_at=NOW), only_new=True)
-        changed = await ids.change_resource_group("open", scheduler="drf", scheduler_opts={"pending_timeout": 5})
+            await store.put_resource_group(ResourceGroup(name=ResourceGroupName("open"), created_at=NOW), only_new=True)
+        changed = await store.change_resource_group("open", scheduler="drf", scheduler_opts={"pending_timeout": 5})
         assert changed is not None
-        assert await ids.resource_group("open") == changed
+        assert await store.resource_group("open") == changed
         assert (changed.scheduler, changed.scheduler_opts) == ("drf", {"pending_timeout": 5})
-        assert await ids.change_resource_group("nowhere", scheduler="drf") is None
-        await ids.associate(ResourceGroupName("closed"), domain_name=DomainName("default"))
-        assert await ids.dissociate(ResourceGroupName("open"), domain_name=DomainName("default")) == 0
-        assert await ids.dissociate(ResourceGroupName("closed"), access_key=KEY) == 1
-        assert await ids.dissociate(None, domain_name=DomainName("default")) == 1
-        assert [g.name for g in await ids.resource_groups(domain_name="default", access_key=KEY)] == ["open"]
-        await ids.associate(ResourceGroupName("closed"), access_key=KEY)
-        assert (await ids.delete_resource_group("closed"), await ids.delete_resource_group("closed")) == (True, False)
-        await ids.put_resource_group(ResourceGroup(name=ResourceGroupName("closed"), is_public=False, created_at=NOW))
-        assert [g.name for g in await ids.resource_groups(access_key=KEY)] == ["open"], "its associations went with it"
+        assert await store.change_resource_group("nowhere", scheduler="drf") is None
+        await store.associate(ResourceGroupName("closed"), domain_name=DomainName("default"))
+        assert await store.dissociate(ResourceGroupName("open"), domain_name=DomainName("default")) == 0
+        assert await store.dissociate(ResourceGroupName("closed"), access_key=KEY) == 1
+        assert await store.dissociate(None, domain_name=DomainName("default")) == 1
+        assert [g.name for g in await store.resource_groups(domain_name="default", access_key=KEY)] == ["open"]
+        await store.associate(ResourceGroupName("closed"), access_key=KEY)
+        assert await store.delete_resource_group("closed")
+        assert not await store.delete_resource_group("closed")
+        await store.put_resource_group(ResourceGroup(name=ResourceGroupName("closed"), is_public=False, created_at=NOW))
+        assert [g.name for g in await store.resource_groups(access_key=KEY)] == ["open"], "without its associations"
+
+    async def test_associations_are_removed_with_their_target(self, stores: Stores) -> None:
+        ids, store, name = stores.identities, stores.resource_groups, ResourceGroupName("closed")
+        domain, group_id = DomainName("short-lived"), GroupId(uuid4())
+        await store.put_resource_group(ResourceGroup(name=name, is_public=False, created_at=NOW))
+        await ids.put_domain(Domain(name=domain, created_at=NOW))
+        await ids.put_group(Group(id=group_id, name="g", domain_name=domain, created_at=NOW))
+        await store.associate(name, domain_name=domain, group_id=group_id)
+        with pytest.raises(Conflict):
+            await ids.delete_domain(domain)
+        assert await store.resource_groups(domain_name=domain) != [], "a refused deletion removes no association"
+        assert await ids.delete_group(group_id)
+        assert await store.resource_groups(group_ids=[group_id]) == []
+        assert await ids.delete_domain(domain)
+        assert await store.resource_groups(domain_name=domain) == []
 
 
 class TestSql(StoreContract):
@@ -770,11 +789,12 @@ class TestPostgres(StoreContract):
 class TestMemory(StoreContract):
     @pytest.fixture
     def stores(self) -> Stores:
-        memory = Memory()
+        memory, groups = Memory(), MemoryResourceGroupStore()
         return Stores(
             sessions=MemorySessionStore(memory),
             agents=MemoryAgentStore(memory.agents),
-            identities=MemoryIdentityStore(),
+            identities=MemoryIdentityStore(groups.remove_links),
+            resource_groups=groups,
             tasks=MemoryTaskStore(),
             audit=MemoryAuditStore(),
             presets=MemoryPresetStore(),

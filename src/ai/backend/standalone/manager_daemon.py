@@ -81,11 +81,11 @@ class ManagerDaemon:
 
     async def _bootstrap(self) -> None:
         """Creates default identities, and env files with their keys again if they were lost."""
-        identity = self.manager.services.identity
-        await identity.bootstrap(vfolder_hosts=[HOST] if self._cluster.storage_port else [])
+        bootstrap = self.manager.bootstrap
+        await bootstrap.run(vfolder_hosts=[HOST] if self._cluster.storage_port else [])
         files = {"admin@local": self._layout.admin_env, "user@local": self._layout.user_env}
         for email, path in files.items():
-            pair = await identity.main_keypair(email)
+            pair = await bootstrap.main_keypair(email)
             if pair is None:
                 log.warning("%s has no active keypair any more; %s is left as it is", email, path)
                 continue

@@ -195,7 +195,7 @@ async def cluster(tmp_path: Path, storage: FakeStorage, depot: FakeDepot) -> Asy
     )
     await manager.start()
     await link.manager.start(manager.reports)
-    made = await manager.services.identity.bootstrap(vfolder_hosts=["local:volume1", "far:away"])
+    made = await manager.bootstrap.run(vfolder_hosts=["local:volume1", "far:away"])
     callers = []
     for pair in (made.admin, made.user):
         assert pair is not None

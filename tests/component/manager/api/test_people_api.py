@@ -116,7 +116,7 @@ async def test_a_user_comes_from_allowed_networks_only(api: Api) -> None:
     assert await signs(ann)
     assert (await ask(api, shown))["allowed_client_ip"] is None
     locked_out = await ask(api, MODIFY, e="admin@local", p={"allowed_client_ip": ["192.0.2.1"]})
-    assert "where you are" in locked_out["msg"]
+    assert "from your address" in locked_out["msg"]
     assert (await ask(api, MODIFY, e="admin@local", p={"allowed_client_ip": ["127.0.0.0/8"]}))["ok"]
 
 

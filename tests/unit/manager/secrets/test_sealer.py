@@ -1,4 +1,4 @@
-"""Secrets are opened with their key, in their place, and unchanged; or not at all."""
+"""A sealed secret opens only unchanged, with its key and in its place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_was_sealed_is_opened() -> None:
 
 
 def _changed(sealed: str, at: int, bit: int) -> str:
-    """The sealed text with one bit of nonce, ciphertext or tag turned over."""
+    """Returns a sealed text with one bit of nonce, ciphertext or tag inverted."""
     head, _, text = sealed.rpartition(":")
     data = bytearray(base64.b64decode(text))
     data[at] ^= 1 << bit
@@ -59,7 +59,7 @@ def test_every_change_is_noticed() -> None:
 
 
 def test_a_secret_opens_in_its_place_only() -> None:
-    """Whoever writes to the database cannot put the secret of another row, column or table into their own."""
+    """A secret that was copied to another row, column or table does not open."""
     sealer = Sealer([OLD])
     sealed = sealer.seal("secret", PLACE)
     for place in ("keypairs.secret_key:OTHER", "artifact_registries.credentials:AKIA", "", PLACE + "x"):
@@ -75,7 +75,7 @@ def test_a_secret_does_not_open_under_the_id_of_another_key() -> None:
 
 
 def test_the_cipher_is_the_standard_one() -> None:
-    """Another implementation of AES-GCM and HKDF, given the key and the place, opens what is stored."""
+    """Another implementation of AES-GCM and HKDF opens a stored secret with the key and the place."""
     cipher, key_id, text = Sealer([OLD]).seal("secret", PLACE).split(":")
     block = hmac.digest(OLD.secret, b"seal " + PLACE.encode() + b"\1", "sha256")  # RFC 5869, 2.3: T(1)
     data = base64.b64decode(text)

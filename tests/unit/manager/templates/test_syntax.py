@@ -1,4 +1,4 @@
-"""What templates may say, in which spellings, and where they are refused."""
+"""Templates are read in every spelling, and refused with the path of the wrong field."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Who calls and what an administrator may: caller, requests, checks (takes the eleven role checks of today)."""
+"""Callers of the manager, and the permissions of their roles."""

@@ -1,4 +1,4 @@
-"""Caller of access."""
+"""The authenticated caller of a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ai.backend.common.states import UserRole
 class Caller:
     """An authenticated requester: a keypair and the user who owns it.
 
-    ``role`` is the user's; ``is_admin`` of the keypair is what the published client calls so. ``allowed_client_ip`` as
+    ``role`` is the role of the user; ``is_admin`` is a field of the keypair. ``allowed_client_ip`` as
     in :class:`User`.
     """
 
@@ -29,7 +29,7 @@ class Caller:
 
     @property
     def stimulus_id(self) -> str:
-        """Names the caller as the cause of a transition."""
+        """Returns the name of the caller as the cause of a transition."""
         return f"request of {self.access_key}"
 
     @property
@@ -38,7 +38,7 @@ class Caller:
 
     @property
     def sees_all(self) -> bool:
-        """Whether objects of every domain are visible."""
+        """Returns whether the caller sees objects of every domain."""
         return self.role in (UserRole.SUPERADMIN, UserRole.MONITOR)
 
     @property

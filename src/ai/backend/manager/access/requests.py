@@ -1,4 +1,4 @@
-"""Requests of access."""
+"""Reads the caller from a request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ai.backend.manager.access.caller import Caller
 
 
 def caller_of(call: Call[Any, Any]) -> Caller:
-    """The caller of a signed request."""
+    """Returns the caller of a signed request. Raises AuthenticationFailed for an unsigned one."""
     if not isinstance(call.identity, Caller):
         raise AuthenticationFailed("Sign this request.")
     return call.identity

@@ -25,7 +25,7 @@ from ai.backend.manager.agents.overlay import admitted
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore, PresenceComparison
-from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.topics import LAUNCH, SCHEDULE
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class AgentRegistry:
         self,
         *,
         agents: AgentStore,
-        identities: IdentityStore,
+        resource_groups: ResourceGroupStore,
         slots: SlotCatalogue,
         presence: PresenceComparison,
         bus: Bus,
@@ -49,7 +49,7 @@ class AgentRegistry:
         assignments: Assignments,
     ) -> None:
         self._agents = agents
-        self._identities = identities
+        self._resource_groups = resource_groups
         self._slots = slots
         self._presence = presence
         self._bus = bus
@@ -106,7 +106,7 @@ class AgentRegistry:
 
     async def _register(self, agent_id: AgentId, report: AgentReport) -> bool:
         """Stores the agent and returns whether its overlay report was admitted unchanged."""
-        if await self._identities.resource_group(report.resource_group) is None:
+        if await self._resource_groups.resource_group(report.resource_group) is None:
             raise NotFound(
                 f"There is no resource group {report.resource_group[:64]!r}; create it or change the agent's settings.",
                 data={"resource_group": report.resource_group[:64]},

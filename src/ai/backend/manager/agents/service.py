@@ -17,9 +17,9 @@ from ai.backend.manager.agents.assignments import Assignments
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.model import Agent, KernelOccupancy
 from ai.backend.manager.agents.store import AgentStore, Occupancy
-from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import ListQuery, Page
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 
 
 class AgentService:
@@ -29,14 +29,14 @@ class AgentService:
         self,
         agents: AgentStore,
         occupancy: Occupancy,
-        identities: IdentityStore,
+        resource_groups: ResourceGroupStore,
         assignments: Assignments,
         metrics: LiveMetrics,
         gateway: AgentGateway,
     ) -> None:
         self._agents = agents
         self._occupancy = occupancy
-        self._identities = identities
+        self._resource_groups = resource_groups
         self._assignments = assignments
         self._metrics = metrics
         self._gateway = gateway
@@ -136,7 +136,7 @@ class AgentService:
             raise Forbidden("Only superadmins change agents.")
         agent = await self._existing(agent_id)
         if scaling_group is not None:
-            if await self._identities.resource_group(scaling_group) is None:
+            if await self._resource_groups.resource_group(scaling_group) is None:
                 raise NotFound(f"There is no resource group {scaling_group[:64]!r}.", data={"scaling_group": "unknown"})
             # The assignment first: the next report of the agent is registered by it.
             named = await self._assignments.named_by(agent)

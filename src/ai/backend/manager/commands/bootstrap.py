@@ -23,7 +23,7 @@ def bootstrap(settings: ManagerSettings, resource_group: str, hosts: tuple[str, 
         manager = Manager(settings, database, Bus(), NoAgents(), sealer=sealer_of(settings))
         try:
             await manager.migrate()
-            made = await manager.services.identity.bootstrap(resource_group=resource_group, vfolder_hosts=hosts)
+            made = await manager.bootstrap.run(resource_group=resource_group, vfolder_hosts=hosts)
         finally:
             await database.close()
         for who, pair in (("admin", made.admin), ("user", made.user)):

@@ -110,7 +110,7 @@ def api_endpoints(
         *endpoints_of(TasksApi(services.tasks), tag="events"),
         *endpoints_of(ResourcesApi(services.resources, services.presets), tag="cluster"),
         *endpoints_of(AgentsApi(services.agents), tag="cluster"),
-        *endpoints_of(ResourceGroupsApi(services.identity), tag="cluster"),
+        *endpoints_of(ResourceGroupsApi(services.resource_groups), tag="cluster"),
         *endpoints_of(StateApi(services.state, sessions, announcement=options.announcement), tag="cluster"),
         *endpoints_of(RoleApi(services.identity), tag="auth"),
         *endpoints_of(AuthApi(services.passwords, services.ssh_keys), tag="auth"),

@@ -1,19 +1,89 @@
-"""Bootstrap of composition."""
+"""Creates the default objects of a new installation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from ai.backend.common.folders import HostPermission
 from ai.backend.common.ids import DomainName, GroupId, ResourceGroupName
-from ai.backend.manager.identity.model import NewKeypair
+from ai.backend.common.states import UserRole
+from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.identity.model import Domain, Group, NewKeypair, ResourcePolicy
+from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapResult:
-    """Which default objects exist now. A keypair is None when it existed already: its secret is not told again."""
+    """The default objects. A keypair is None if it existed before: its secret is shown only once."""
 
     domain: DomainName
     group: GroupId
     resource_group: ResourceGroupName
     admin: NewKeypair | None
     user: NewKeypair | None
+
+
+class Bootstrap:
+    """Creates the default objects, and reads the main keypairs of users for the owner of the database."""
+
+    def __init__(
+        self,
+        identities: IdentityStore,
+        resource_groups: ResourceGroupStore,
+        identity: IdentityService,
+        clock: Clock,
+        id_generator: IdGenerator,
+    ) -> None:
+        self._identities = identities
+        self._resource_groups = resource_groups
+        self._identity = identity
+        self._clock = clock
+        self._id_generator = id_generator
+
+    async def run(self, *, resource_group: str = "default", vfolder_hosts: Sequence[str] = ()) -> BootstrapResult:
+        """Creates the default domain, group, resource group, policy, an admin and a user, each if it is missing.
+
+        The default domain gets every permission on those of ``vfolder_hosts`` that it has no entry for.
+        """
+        now = self._clock.now()
+        domain_name, name = DomainName("default"), ResourceGroupName(resource_group)
+        domain = await self._identities.domain(domain_name) or Domain(name=domain_name, created_at=now)
+        everything = {host: tuple(permission.value for permission in HostPermission) for host in vfolder_hosts}
+        hosts = {**everything, **domain.allowed_vfolder_hosts}
+        await self._identities.put_domain(replace(domain, allowed_vfolder_hosts=hosts))
+        groups = await self._identities.groups(domain_name=domain_name, name="default")
+        if not groups:
+            group_id = GroupId(self._id_generator.uuid())
+            groups = [Group(id=group_id, name="default", domain_name=domain_name, created_at=now)]
+            await self._identities.put_group(groups[0])
+        if not await self._identities.policies(name="default"):
+            await self._identities.put_policy(ResourcePolicy(name="default", created_at=now))
+        if await self._resource_groups.resource_group(name) is None:
+            await self._resource_groups.put_resource_group(ResourceGroup(name=name, created_at=now))
+        admin = await self._make_user("admin@local", "admin", UserRole.SUPERADMIN, groups[0].id)
+        user = await self._make_user("user@local", "user", UserRole.USER, groups[0].id)
+        return BootstrapResult(domain=domain_name, group=groups[0].id, resource_group=name, admin=admin, user=user)
+
+    async def main_keypair(self, email: str) -> NewKeypair | None:
+        """Returns the main keypair of a user with its secret, or None. No API calls this.
+
+        The embedded cluster, which owns the database, writes its environment files again with it.
+        """
+        user = await self._identities.user(email=email)
+        if user is None or user.main_access_key is None:
+            return None
+        credentials = await self._identity.credentials(user.main_access_key)
+        if credentials is None:
+            return None
+        return NewKeypair(access_key=user.main_access_key, secret_key=credentials.secret_key)
+
+    async def _make_user(self, email: str, username: str, role: UserRole, group: GroupId) -> NewKeypair | None:
+        if await self._identities.user(email=email) is not None:
+            return None
+        domain = DomainName("default")
+        _, pair = await self._identity.make_user(email, username, role, domain, [group], password_hash=None)
+        return pair

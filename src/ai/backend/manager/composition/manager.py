@@ -32,6 +32,7 @@ from ai.backend.manager.artifacts.client import StorageProxyArtifacts
 from ai.backend.manager.artifacts.facade import Artifacts
 from ai.backend.manager.artifacts.gateway import ArtifactGateway, Reservoirs
 from ai.backend.manager.artifacts.reservoir_client import SdkReservoirs
+from ai.backend.manager.composition.bootstrap import Bootstrap
 from ai.backend.manager.composition.services import Services
 from ai.backend.manager.composition.stores import Stores
 from ai.backend.manager.composition.wakeups import LoopWakeups
@@ -80,6 +81,7 @@ from ai.backend.manager.sessions.lifecycle.terminate import TerminateLoop
 from ai.backend.manager.sessions.lifecycle.watchdog import WatchdogLoop
 from ai.backend.manager.sessions.lookup import LiveSlotUse, SessionFinder
 from ai.backend.manager.sessions.model import Session, SlotAudit
+from ai.backend.manager.sessions.ownership import OwnerSessions, ResourceGroupSessions
 from ai.backend.manager.sessions.service import SessionService
 from ai.backend.manager.sessions.writer import SessionWriter
 from ai.backend.manager.system.configuration import ConfigService
@@ -141,6 +143,14 @@ class Manager:
         is_shared = kept.leases is not None
         self._writer = SessionWriter(kept.sessions, bus, on_end=self._forget, is_shared=is_shared)
         self._identity = IdentityService(kept.identities, kept.sessions, clock, id_generator)
+        self.bootstrap = Bootstrap(kept.identities, kept.resource_groups, self._identity, clock, id_generator)
+        self._resource_groups = ResourceGroupService(
+            kept.resource_groups,
+            kept.identities,
+            self._identity,
+            ResourceGroupSessions(kept.agents, kept.sessions),
+            clock,
+        )
         self._hash_password = hash_password
         self._passwords = PasswordService(kept.identities, self._identity, clock, hash_password, verify_password)
         self._assignments = Assignments(kept.config)
@@ -148,7 +158,7 @@ class Manager:
         self._activity = ActivityTracker(kept.activities, clock)
         self._idle = IdleService(kept.activities, self._activity, kept.identities, kept.config, self._stats, clock)
         self._defaults = DotfileService(
-            kept.dotfiles, kept.identities, self._identity, max_script_bytes=settings.sessions.max_script_bytes
+            kept.dotfiles, self._identity, max_script_bytes=settings.sessions.max_script_bytes
         )
         self._storage = storage or StorageProxies(kept.config)
         if artifacts is None and isinstance(self._storage, StorageProxies):
@@ -158,7 +168,7 @@ class Manager:
         self._services = self._make_services(gateway, finder, clock, id_generator)
         self._registry = AgentRegistry(
             agents=kept.agents,
-            identities=kept.identities,
+            resource_groups=kept.resource_groups,
             slots=self._slots,
             presence=KernelReconciler(kept.sessions, self._writer, clock, settings.agents),
             bus=bus,
@@ -203,7 +213,7 @@ class Manager:
             config=SealedConfigStore(kept.config, self._sealer, opens=True),
             agents=kept.agents,
             identities=kept.identities,
-            identity=self._identity,
+            resource_groups=self._resource_groups,
             finder=finder,
             gateway=gateway,
             tasks=tasks,
@@ -232,6 +242,7 @@ class Manager:
             kept.sessions,
             kept.agents,
             kept.identities,
+            kept.resource_groups,
             self._slots,
             settings.sessions,
             clock,
@@ -255,6 +266,7 @@ class Manager:
             clock=clock,
             settings=settings.sessions,
         )
+        owned_sessions = OwnerSessions(kept.sessions, sessions)
         leaving = folders.leaving if folders is not None else None
         return Services(
             sessions=sessions,
@@ -280,17 +292,19 @@ class Manager:
             administration=TenantService(
                 kept.identities,
                 self._identity,
-                kept.sessions,
+                owned_sessions,
                 leaving,
                 clock,
                 id_generator,
                 (folders.quota_loop,) if folders is not None else (),
             ),
-            agents=AgentService(kept.agents, kept.sessions, kept.identities, self._assignments, self._stats, gateway),
+            agents=AgentService(
+                kept.agents, kept.sessions, kept.resource_groups, self._assignments, self._stats, gateway
+            ),
             people=UserService(
                 kept.identities,
                 self._identity,
-                sessions,
+                owned_sessions,
                 leaving,
                 clock,
                 id_generator,
@@ -299,9 +313,15 @@ class Manager:
             ),
             passwords=self._passwords,
             ssh_keys=SshKeyService(kept.identities, self._identity, clock),
-            resource_groups=ResourceGroupService(kept.identities, kept.agents, kept.sessions, clock),
+            resource_groups=self._resource_groups,
             resources=ResourceService(
-                kept.agents, kept.sessions, self._identity, self._slots, kept.presets, self._devices
+                kept.agents,
+                kept.sessions,
+                self._identity,
+                self._resource_groups,
+                self._slots,
+                kept.presets,
+                self._devices,
             ),
             presets=PresetService(kept.presets),
             events=EventService(kept.sessions, finder, self._bus),
@@ -336,6 +356,7 @@ class Manager:
             kept.sessions,
             kept.agents,
             kept.identities,
+            kept.resource_groups,
             self._writer,
             clock,
             settings.sessions,
@@ -352,7 +373,7 @@ class Manager:
         self._sweep = WatchdogLoop(
             sessions=kept.sessions,
             agents=kept.agents,
-            identities=kept.identities,
+            resource_groups=kept.resource_groups,
             writer=self._writer,
             registry=self._registry,
             clock=clock,
@@ -495,8 +516,8 @@ class Manager:
 
     async def scheduling(self, resource_group: str) -> tuple[Snapshot, Policy]:
         """What the scheduler would decide on now, and how. Raises NotFound."""
-        if await self._stores.identities.resource_group(resource_group) is None:
-            known = ", ".join(sorted(g.name for g in await self._stores.identities.resource_groups())) or "none"
+        if await self._stores.resource_groups.resource_group(resource_group) is None:
+            known = ", ".join(sorted(g.name for g in await self._stores.resource_groups.resource_groups())) or "none"
             raise NotFound(f"there is no resource group {resource_group[:64]}; there are: {known}")
         return await self._schedule.dump(resource_group)
 

@@ -30,6 +30,8 @@ from ai.backend.manager.leadership.store import LeaseStore
 from ai.backend.manager.logs.memory import MemoryErrorLogStore
 from ai.backend.manager.logs.sql import SqlAuditStore, SqlErrorLogStore
 from ai.backend.manager.logs.store import AuditStore, ErrorLogStore
+from ai.backend.manager.resource_groups.sql import SqlResourceGroupStore, remove_links
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.sql import SqlPresetStore
 from ai.backend.manager.resources.store import PresetStore
 from ai.backend.manager.scheduling.memory import MemoryShareStore
@@ -55,6 +57,7 @@ class Stores:
     agents: AgentStore
     presets: PresetStore
     identities: IdentityStore
+    resource_groups: ResourceGroupStore
     tasks: TaskStore
     audit: AuditStore
     config: ConfigStore = field(default_factory=MemoryConfigStore)
@@ -78,7 +81,8 @@ class Stores:
             sessions=SqlSessionStore(database),
             agents=SqlAgentStore(database),
             presets=SqlPresetStore(database),
-            identities=SqlIdentityStore(database, sealer),
+            identities=SqlIdentityStore(database, sealer, remove_links),
+            resource_groups=SqlResourceGroupStore(database),
             tasks=SqlTaskStore(database),
             audit=SqlAuditStore(database),
             config=config or SQLiteConfigStore(database),

@@ -1,1 +1,1 @@
-"""Dotfiles and bootstrap scripts."""
+"""Dotfiles and bootstrap scripts that new sessions get."""

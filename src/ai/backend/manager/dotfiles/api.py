@@ -1,4 +1,4 @@
-"""Dotfiles of users, groups and domains, and bootstrap scripts (spec 03-11, client wire contract 2.6)."""
+"""REST routes of dotfiles and bootstrap scripts (spec 03-11, client wire contract 2.6)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Permission = Annotated[str, Meta(pattern="^[0-7]{3}$")]
 
 
 class DotfileBody(Schema, frozen=True):
-    """``permission`` is octal. ``group`` and ``domain`` say whose dotfile it is, where that is no user's."""
+    """``permission`` is octal. ``group`` and ``domain`` name the owner of a dotfile that is not a user's."""
 
     path: Path
     data: LongText
@@ -28,7 +28,7 @@ class DotfileBody(Schema, frozen=True):
 
 
 class DotfileQuery(Schema, frozen=True):
-    """Without ``path`` all of them. The published client lists for ``onwer_access_key``."""
+    """Lists all without ``path``. The published client sends ``onwer_access_key``."""
 
     path: Path | None = None
     group: Word | None = None
@@ -48,39 +48,39 @@ class ScriptBody(Schema, frozen=True):
     script: LongText
 
 
-def _told(dotfile: Dotfile) -> dict[str, str]:
+def _dotfile_view(dotfile: Dotfile) -> dict[str, str]:
     return {"path": dotfile.path, "permission": dotfile.permission, "data": dotfile.data}
 
 
 class SessionDefaultsApi:
-    """What is put into new sessions: a user's for their own, a group's and a domain's for all of theirs."""
+    """Routes of dotfiles of users, groups and domains, and of bootstrap scripts."""
 
     def __init__(self, defaults: DotfileService) -> None:
         self._defaults = defaults
 
-    async def _owner(self, call: Call[Any, Any], given: Any, *, to_change: bool) -> DotfileOwner:
+    async def _owner(self, call: Call[Any, Any], request: Any, *, to_change: bool) -> DotfileOwner:
         caller, scope = caller_of(call), call.endpoint.path.split("/")[1]
         if scope == "user-config":
-            key = given.owner_access_key or getattr(given, "onwer_access_key", None) or call.owner_access_key
+            key = request.owner_access_key or getattr(request, "onwer_access_key", None) or call.owner_access_key
             return await self._defaults.of_user(caller, key)
         if scope == "group-config":
-            if given.group is None:
+            if request.group is None:
                 raise refuse({"group": "required"})
-            return await self._defaults.of_group(caller, given.group, given.domain, to_change=to_change)
-        return await self._defaults.of_domain(caller, given.domain or caller.domain_name, to_change=to_change)
+            return await self._defaults.of_group(caller, request.group, request.domain, to_change=to_change)
+        return await self._defaults.of_domain(caller, request.domain or caller.domain_name, to_change=to_change)
 
     @route("POST", "/user-config/dotfiles", body=DotfileBody)
     @route("POST", "/group-config/dotfiles", body=DotfileBody)
     @route("POST", "/domain-config/dotfiles", body=DotfileBody)
     async def create_dotfile(self, call: Call[DotfileBody]) -> dict[str, Any]:
-        """Keep a new dotfile; it is in sessions that start from now on."""
+        """Add a dotfile to the sessions that start from now on."""
         return await self._put(call, is_new=True)
 
     @route("PATCH", "/user-config/dotfiles", body=DotfileBody)
     @route("PATCH", "/group-config/dotfiles", body=DotfileBody)
     @route("PATCH", "/domain-config/dotfiles", body=DotfileBody)
     async def update_dotfile(self, call: Call[DotfileBody]) -> dict[str, Any]:
-        """Replace a dotfile; sessions that run keep theirs."""
+        """Replace a dotfile; running sessions are not changed."""
         return await self._put(call, is_new=False)
 
     async def _put(self, call: Call[DotfileBody], *, is_new: bool) -> dict[str, Any]:
@@ -93,28 +93,28 @@ class SessionDefaultsApi:
     @route("GET", "/group-config/dotfiles", query=DotfileQuery)
     @route("GET", "/domain-config/dotfiles", query=DotfileQuery)
     async def dotfiles(self, call: Call[Nothing, DotfileQuery]) -> Any:
-        """One dotfile by its path, or all of them."""
+        """Return one dotfile by its path, or all of them."""
         owner = await self._owner(call, call.query, to_change=False)
         if call.query.path is not None:
-            return _told(await self._defaults.get(owner, call.query.path))
-        return [_told(one) for one in await self._defaults.list(owner)]
+            return _dotfile_view(await self._defaults.get(owner, call.query.path))
+        return [_dotfile_view(dotfile) for dotfile in await self._defaults.list(owner)]
 
     @route("DELETE", "/user-config/dotfiles", query=OneDotfileQuery)
     @route("DELETE", "/group-config/dotfiles", query=OneDotfileQuery)
     @route("DELETE", "/domain-config/dotfiles", query=OneDotfileQuery)
     async def delete_dotfile(self, call: Call[Nothing, OneDotfileQuery]) -> dict[str, Any]:
-        """Forget a dotfile; sessions that run keep theirs."""
+        """Delete a dotfile; running sessions are not changed."""
         owner = await self._owner(call, call.query, to_change=True)
         await self._defaults.delete(owner, call.query.path)
         return {"success": True}
 
     @route("GET", "/user-config/bootstrap-script")
     async def bootstrap_script(self, call: Call) -> str:
-        """The script of the caller's keypair that sessions run which bring none; empty for nothing."""
+        """Return the script of the caller's keypair, which sessions run that request none; empty if there is none."""
         return await self._defaults.bootstrap_script(caller_of(call), call.owner_access_key)
 
     @route("POST", "/user-config/bootstrap-script", body=ScriptBody, repeatable=True)
     async def set_bootstrap_script(self, call: Call[ScriptBody]) -> dict[str, Any]:
-        """Replace the script of the caller's keypair; an empty one is none."""
+        """Replace the script of the caller's keypair; an empty text removes it."""
         await self._defaults.set_bootstrap_script(caller_of(call), call.body.script, call.owner_access_key)
         return {}

@@ -1,4 +1,4 @@
-"""GraphQL fields of dotfiles."""
+"""GraphQL fields of keypairs for dotfiles and bootstrap scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Templates, dotfiles, the use of sessions and reported errors, in memory."""
+"""Stores dotfiles and bootstrap scripts in memory."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class MemoryDotfileStore:
         self._dotfiles[owner] = with_dotfile(self._dotfiles.get(owner, ()), dotfile, is_new=is_new)
 
     async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool:
-        kept = self._dotfiles.get(owner, [])
-        self._dotfiles[owner] = [one for one in kept if one.path != path]
-        return len(self._dotfiles[owner]) < len(kept)
+        stored = self._dotfiles.get(owner, [])
+        self._dotfiles[owner] = [dotfile for dotfile in stored if dotfile.path != path]
+        return len(self._dotfiles[owner]) < len(stored)
 
     async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
         ordered = sorted(owners, key=lambda owner: owner.scope)
-        return [(owner.scope, one) for owner in ordered for one in self._dotfiles.get(owner, ())]
+        return [(owner.scope, dotfile) for owner in ordered for dotfile in self._dotfiles.get(owner, ())]
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
         return self._scripts.get(access_key, "")

@@ -9,13 +9,13 @@ from enum import StrEnum
 from ai.backend.common.errors import Conflict, LimitExceeded, NotFound
 
 MAX_DOTFILES = 100
-"""Of one owner."""
+"""Dotfiles of one owner."""
 MAX_DOTFILE_BYTES = 65_536
 """Contents of all dotfiles of one owner together, in bytes of UTF-8."""
 
 
 class DotfileScope(StrEnum):
-    """Whose sessions get a dotfile; of equal paths the last of these scopes wins."""
+    """The kind of owner of a dotfile. Of equal paths, the last of these scopes wins."""
 
     DOMAIN = "domain"
     GROUP = "group"
@@ -24,8 +24,7 @@ class DotfileScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DotfileOwner:
-    """``name`` is the domain's name, the group's id as text, or an access key: a user's dotfiles belong to a
-    keypair."""
+    """The owner of dotfiles. ``name`` is the name of a domain, the id of a group as text, or an access key."""
 
     scope: DotfileScope
     name: str
@@ -33,7 +32,7 @@ class DotfileOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dotfile:
-    """``path`` is relative to the home directory; ``permission`` is octal text such as ``755``."""
+    """A dotfile. ``path`` is relative to the home directory; ``permission`` is octal text such as ``755``."""
 
     path: str
     permission: str
@@ -42,36 +41,35 @@ class Dotfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectedFiles:
-    """What every kernel of a session is made with; ``ssh_public_key`` opens it."""
+    """The files that every kernel of a session is created with; ``ssh_public_key`` opens the session."""
 
     dotfiles: tuple[Dotfile, ...] = ()
     ssh_public_key: str | None = None
 
 
 def merged(dotfiles: Iterable[tuple[DotfileScope, Dotfile]]) -> tuple[Dotfile, ...]:
-    """One file for each path, the narrowest scope's, in the order of their paths. Where one scope has a file at what is
-    a directory in another, what is below it is left out."""
+    """Returns one file for each path, that of the narrowest scope, by path. Files below another file are left out."""
     rank = {scope: i for i, scope in enumerate(DotfileScope)}
-    found: dict[str, Dotfile] = {}
+    by_path: dict[str, Dotfile] = {}
     for _, dotfile in sorted(dotfiles, key=lambda item: rank[item[0]]):
-        found[dotfile.path] = dotfile
-    kept: list[Dotfile] = []
-    for path in sorted(found):
+        by_path[dotfile.path] = dotfile
+    result: list[Dotfile] = []
+    for path in sorted(by_path):
         parts = path.split("/")
-        if not any("/".join(parts[:i]) in found for i in range(1, len(parts))):
-            kept.append(found[path])
-    return tuple(kept)
+        if not any("/".join(parts[:i]) in by_path for i in range(1, len(parts))):
+            result.append(by_path[path])
+    return tuple(result)
 
 
-def with_dotfile(kept: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> list[Dotfile]:
-    """What an owner has once this dotfile is added, or has replaced the one of its path; in the order of paths.
+def with_dotfile(stored: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> list[Dotfile]:
+    """Returns the dotfiles of an owner with one added or replaced, by path.
 
     Raises:
-        Conflict: there is one already and it is to be new, or a path would be both a file and a directory.
-        NotFound: there is none to replace.
+        Conflict: a new one has the path of another, or a path would be both a file and a directory.
+        NotFound: there is no dotfile to replace.
         LimitExceeded: too many, or too large together.
     """
-    others = {kept_one.path: kept_one for kept_one in kept}
+    others = {other.path: other for other in stored}
     before = others.pop(dotfile.path, None)
     if is_new and before is not None:
         raise Conflict(f"There is a dotfile {dotfile.path!r} already.", data={"path": "taken"})
@@ -80,9 +78,9 @@ def with_dotfile(kept: Iterable[Dotfile], dotfile: Dotfile, *, is_new: bool) -> 
     for path in others:
         if path.startswith(dotfile.path + "/") or dotfile.path.startswith(path + "/"):
             raise Conflict(f"{dotfile.path!r} and the dotfile {path!r} cannot both be there.", data={"path": "taken"})
-    found = {**others, dotfile.path: dotfile}
-    if len(found) > MAX_DOTFILES:
-        raise LimitExceeded(f"At most {MAX_DOTFILES} dotfiles are kept.", data={"path": "too many"})
-    if sum(len(one.data.encode()) for one in found.values()) > MAX_DOTFILE_BYTES:
+    by_path = {**others, dotfile.path: dotfile}
+    if len(by_path) > MAX_DOTFILES:
+        raise LimitExceeded(f"At most {MAX_DOTFILES} dotfiles are allowed.", data={"path": "too many"})
+    if sum(len(other.data.encode()) for other in by_path.values()) > MAX_DOTFILE_BYTES:
         raise LimitExceeded(f"Dotfiles have {MAX_DOTFILE_BYTES} bytes together at most.", data={"data": "too large"})
-    return [found[path] for path in sorted(found)]
+    return [by_path[path] for path in sorted(by_path)]

@@ -1,4 +1,4 @@
-"""Dotfiles and bootstrap scripts: what every new session of somebody gets (spec 03-11)."""
+"""Stores dotfiles and bootstrap scripts, and selects those of a new session (spec 03-11)."""
 
 from __future__ import annotations
 
@@ -6,28 +6,26 @@ import posixpath
 import re
 from collections.abc import Iterable, Sequence
 
-from ai.backend.common.errors import Forbidden, InvalidInput, LimitExceeded, NotFound
+from ai.backend.common.errors import InvalidInput, LimitExceeded, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
-from ai.backend.common.states import UserRole
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScope, InjectedFiles, merged
 from ai.backend.manager.dotfiles.store import DotfileStore
 from ai.backend.manager.folders.model import FolderMount
-from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.sessions.model import CreateSession, Session
 
 _HOME = "/home/work"
 _MAX_PATH = 255
 _MAX_DEPTH = 16
 _PERMISSION = re.compile(r"[0-7]{3}")
-_PLATFORMS = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf")
-"""Names that the platform keeps for files of its own, and what is below them."""
+_RESERVED = (".ssh/authorized_keys", ".terminfo", ".jupyter", ".tmux.conf")
+"""Paths that the platform writes itself, with everything below them."""
 
 
 def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
-    """A dotfile that may be kept: its path begins with a dot, stays in the home directory and is plain.
+    """Returns a dotfile with its path normalized.
 
     Raises:
         InvalidInput: ``data`` names the field.
@@ -41,8 +39,8 @@ def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
         )
     if len(clean.encode()) > _MAX_PATH:
         raise InvalidInput(f"The path of a dotfile has {_MAX_PATH} bytes at most.", data={"path": "too long"})
-    if any(clean == kept or clean.startswith(kept + "/") for kept in _PLATFORMS):
-        raise InvalidInput(f"{clean!r} is the platform's own.", data={"path": "reserved"})
+    if any(clean == reserved or clean.startswith(reserved + "/") for reserved in _RESERVED):
+        raise InvalidInput(f"{clean!r} is reserved for the platform.", data={"path": "reserved"})
     if not _PERMISSION.fullmatch(permission) or int(permission[0]) & 4 == 0:
         raise InvalidInput(
             "The permission is three octal digits, and its owner may read it.", data={"permission": "malformed"}
@@ -53,63 +51,54 @@ def check_dotfile(path: str, permission: str, data: str) -> Dotfile:
 
 
 def check_no_mount_covers(dotfiles: Iterable[Dotfile], mounts: Sequence[FolderMount]) -> None:
-    """Raises InvalidInput where a dotfile would be written into a mounted folder, or a folder lie upon it."""
-    for one in dotfiles:
-        place = f"{_HOME}/{one.path}"
+    """Raises InvalidInput if a dotfile lies in a mounted folder, or a folder is mounted over it."""
+    for dotfile in dotfiles:
+        path = f"{_HOME}/{dotfile.path}"
         for mount in mounts:
-            if place == mount.target or place.startswith(mount.target + "/") or mount.target.startswith(place + "/"):
+            if path == mount.target or path.startswith(mount.target + "/") or mount.target.startswith(path + "/"):
                 raise InvalidInput(
-                    f"The folder {mount.name[:64]!r} cannot be mounted at {mount.target!r}: the dotfile {one.path!r} "
-                    "is there.",
+                    f"The folder {mount.name[:64]!r} cannot be mounted at {mount.target!r}: "
+                    f"the dotfile {dotfile.path!r} is there.",
                     data={"config.mounts": f"{mount.name[:64]}: a dotfile is there"},
                 )
 
 
 class DotfileService:
-    """Everybody keeps those of their keypairs; admins those of their domain and its groups."""
+    """Manages dotfiles and bootstrap scripts of keypairs, groups and domains."""
 
-    def __init__(
-        self, store: DotfileStore, identities: IdentityStore, identity: IdentityService, *, max_script_bytes: int
-    ) -> None:
+    def __init__(self, store: DotfileStore, identity: IdentityService, *, max_script_bytes: int) -> None:
         self._store = store
-        self._identities = identities
         self._identity = identity
         self._max_script_bytes = max_script_bytes
 
-    # ---- whose ----
+    # ---- owners ----
 
     async def of_user(self, caller: Caller, owner_access_key: str | None) -> DotfileOwner:
-        """Raises Forbidden for a key that the caller may not act for."""
+        """Returns a keypair as owner. Raises Forbidden for a key that the caller may not act for."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return DotfileOwner(scope=DotfileScope.USER, name=owner.access_key)
 
     async def of_group(self, caller: Caller, group: str, domain: str | None, *, to_change: bool) -> DotfileOwner:
-        """A group by its name or id. Members read; admins of its domain and superadmins change.
+        """Returns a group, by its name or id, as owner.
 
         Raises:
-            NotFound: there is none that the caller sees. Forbidden: the caller only sees it.
+            NotFound: the caller sees no such group. Forbidden: the caller sees it and may not change its dotfiles.
         """
-        found: list[Group]
-        if caller.sees_all:
-            found = await self._identities.groups(domain_name=domain)
-        elif caller.role is UserRole.ADMIN:
-            found = await self._identities.groups(domain_name=caller.domain_name)
-        else:
-            found = await self._identities.groups(user_id=caller.user_id)
-        chosen = [g for g in found if group in (g.name, str(g.id)) and domain in (None, g.domain_name)]
-        if len(chosen) > 1:
-            chosen = [g for g in chosen if g.domain_name == caller.domain_name]
-        if not chosen:
+        visible = await self._identity.groups(caller)
+        matches = [g for g in visible if group in (g.name, str(g.id)) and domain in (None, g.domain_name)]
+        if len(matches) > 1:
+            matches = [g for g in matches if g.domain_name == caller.domain_name]
+        if not matches:
             raise NotFound("There is no such group.", data={"group": "unknown"})
         if to_change:
-            _check_admin(caller, chosen[0].domain_name)
-        return DotfileOwner(scope=DotfileScope.GROUP, name=str(chosen[0].id))
+            require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=matches[0].domain_name)
+        return DotfileOwner(scope=DotfileScope.GROUP, name=str(matches[0].id))
 
     async def of_domain(self, caller: Caller, domain: str, *, to_change: bool) -> DotfileOwner:
-        """Raises NotFound for a domain that the caller does not see, Forbidden where they only see it."""
+        """Returns a domain as owner. Raises as :meth:`of_group`."""
         await self._identity.domain(caller, domain)
         if to_change:
-            _check_admin(caller, domain)
+            require(caller, Operation.CHANGE_SHARED_DOTFILES, domain_name=domain)
         return DotfileOwner(scope=DotfileScope.DOMAIN, name=domain)
 
     # ---- dotfiles ----
@@ -118,31 +107,31 @@ class DotfileService:
         return await self._store.dotfiles(owner)
 
     async def get(self, owner: DotfileOwner, path: str) -> Dotfile:
-        """Raises NotFound."""
+        """Returns a dotfile. Raises NotFound."""
         clean = posixpath.normpath(path)
-        for one in await self._store.dotfiles(owner):
-            if one.path == clean:
-                return one
+        for dotfile in await self._store.dotfiles(owner):
+            if dotfile.path == clean:
+                return dotfile
         raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 
     async def put(self, owner: DotfileOwner, path: str, permission: str, data: str, *, is_new: bool) -> None:
-        """Raises InvalidInput, Conflict, NotFound, LimitExceeded."""
+        """Adds or replaces a dotfile. Raises InvalidInput, Conflict, NotFound, LimitExceeded."""
         await self._store.put_dotfile(owner, check_dotfile(path, permission, data), is_new=is_new)
 
     async def delete(self, owner: DotfileOwner, path: str) -> None:
-        """Raises NotFound."""
+        """Deletes a dotfile. Raises NotFound."""
         if not await self._store.drop_dotfile(owner, posixpath.normpath(path)):
             raise NotFound("There is no such dotfile.", data={"path": "unknown"})
 
-    # ---- the bootstrap script ----
+    # ---- bootstrap scripts ----
 
     async def bootstrap_script(self, caller: Caller, owner_access_key: str | None = None) -> str:
-        """What sessions of the keypair run that bring no script; empty for nothing."""
+        """Returns the script of sessions that request none; empty if there is none."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         return await self._store.bootstrap_script(owner.access_key)
 
     async def set_bootstrap_script(self, caller: Caller, script: str, owner_access_key: str | None = None) -> None:
-        """Raises LimitExceeded, InvalidInput."""
+        """Replaces the bootstrap script of a keypair. Raises LimitExceeded, InvalidInput."""
         owner = await self._identity.resolve_owner(caller, owner_access_key)
         if len(script.encode()) > self._max_script_bytes:
             limit = self._max_script_bytes
@@ -153,45 +142,43 @@ class DotfileService:
 
     # ---- in sessions ----
 
-    async def apply(
+    async def bootstrap_script_of(
         self,
         owner: Caller,
         domain: DomainName,
         group: GroupId,
-        request: CreateSession,
+        requested: str | None,
         mounts: Sequence[FolderMount],
     ) -> str | None:
-        """The bootstrap script of a new session.
+        """Returns the bootstrap script of a new session: the requested one, or else the owner's.
 
         Raises:
-            InvalidInput: a dotfile and a mount of it exclude each other.
+            InvalidInput: a dotfile and a mount exclude each other.
         """
         if mounts:
             check_no_mount_covers(await self._of(domain, group, owner.access_key, owner), mounts)
-        return request.bootstrap_script or await self._store.bootstrap_script(owner.access_key) or None
+        return requested or await self._store.bootstrap_script(owner.access_key) or None
 
-    async def given_to(self, session: Session) -> InjectedFiles:
-        """What the kernels of a session get, as it is when they are made: the user's dotfiles before the group's
-        before the domain's, and the user's SSH key."""
-        found = await self._identity.credentials(session.access_key)
-        owner = found.caller if found is not None else None
+    async def injected_files(self, domain: DomainName, group: GroupId, access_key: AccessKey) -> InjectedFiles:
+        """Returns the files that the kernels of a session get when they are created.
+
+        The user's dotfiles precede the group's, and those the domain's. The user's SSH key is added.
+        """
+        credentials = await self._identity.credentials(access_key)
         return InjectedFiles(
-            dotfiles=await self._of(session.domain_name, session.group_id, session.access_key, owner),
-            ssh_public_key=found.ssh_public_key if found is not None else None,
+            dotfiles=await self._of(domain, group, access_key, credentials.caller if credentials else None),
+            ssh_public_key=credentials.ssh_public_key if credentials else None,
         )
 
     async def _of(
         self, domain: DomainName, group: GroupId, access_key: AccessKey, owner: Caller | None
     ) -> tuple[Dotfile, ...]:
-        """Administrators of a domain write what its sessions run: who may more than they gets their own files only."""
+        """Returns the merged dotfiles of a session.
+
+        Superadmins and monitors get their own files only: admins of a domain must not write what they run.
+        """
         owners = [DotfileOwner(scope=DotfileScope.USER, name=access_key)]
         if owner is not None and not owner.sees_all:
             owners.append(DotfileOwner(scope=DotfileScope.DOMAIN, name=domain))
             owners.append(DotfileOwner(scope=DotfileScope.GROUP, name=str(group)))
         return merged(await self._store.dotfiles_of(owners))
-
-
-def _check_admin(caller: Caller, domain_name: str) -> None:
-    is_its_admin = caller.role is UserRole.ADMIN and caller.domain_name == domain_name
-    if not caller.is_superadmin and not is_its_admin:
-        raise Forbidden("Only administrators change the dotfiles of a domain or of its groups.")

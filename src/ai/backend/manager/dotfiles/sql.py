@@ -1,4 +1,4 @@
-"""Templates, dotfiles and bootstrap scripts in SQL."""
+"""Stores dotfiles and bootstrap scripts in SQL."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class SqlDotfileStore:
         c = t.dotfiles.c
 
         def work(s: Connection) -> bool:
-            gone = delete(t.dotfiles).where(c.scope == owner.scope, c.owner == owner.name, c.path == path)
-            return bool(s.execute(gone).rowcount)
+            query = delete(t.dotfiles).where(c.scope == owner.scope, c.owner == owner.name, c.path == path)
+            return bool(s.execute(query).rowcount)
 
         return await self._db.run_write(work)
 
@@ -47,8 +47,8 @@ class SqlDotfileStore:
         c = t.dotfiles.c
         if not owners:
             return []
-        wanted = or_(*(and_(c.scope == owner.scope, c.owner == owner.name) for owner in owners))
-        query = select(c.scope, c.path, c.permission, c.data).where(wanted).order_by(c.scope, c.path)
+        is_of_owners = or_(*(and_(c.scope == owner.scope, c.owner == owner.name) for owner in owners))
+        query = select(c.scope, c.path, c.permission, c.data).where(is_of_owners).order_by(c.scope, c.path)
 
         def work(s: Connection) -> list[tuple[DotfileScope, Dotfile]]:
             return [
@@ -85,7 +85,7 @@ def _of(s: Connection, owner: DotfileOwner) -> list[Dotfile]:
 
 
 def _lock(s: Connection, owner: DotfileOwner) -> None:
-    """Changes of one owner wait for each other, so that limits hold; SQLite has one writer anyway."""
+    """Locks the row of an owner, so that concurrent changes keep the limits. SQLite has one writer anyway."""
     key = {
         DotfileScope.DOMAIN: domains.c.name,
         DotfileScope.GROUP: groups.c.id,

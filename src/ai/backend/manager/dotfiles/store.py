@@ -1,7 +1,4 @@
-"""What users and administrators keep for future sessions: templates, dotfiles, bootstrap scripts.
-
-One contract suite (tests/contract/store) runs on every implementation. Every method is one transaction.
-"""
+"""Interface of the store of dotfiles and bootstrap scripts."""
 
 from __future__ import annotations
 
@@ -13,27 +10,29 @@ from ai.backend.manager.dotfiles.model import Dotfile, DotfileOwner, DotfileScop
 
 
 class DotfileStore(Protocol):
+    """Stores dotfiles and bootstrap scripts. Every method is one transaction."""
+
     async def dotfiles(self, owner: DotfileOwner) -> list[Dotfile]:
-        """In the order of their paths."""
+        """Returns the dotfiles of an owner, by path."""
         ...
 
     async def put_dotfile(self, owner: DotfileOwner, dotfile: Dotfile, *, is_new: bool) -> None:
-        """Add one, or replace the one of that path.
+        """Adds a dotfile if ``is_new``, else replaces the one of the same path.
 
         Raises:
-            Conflict: there is one of that path already, and it is to be new; or the path is a directory of another.
-            NotFound: there is none to replace.
+            Conflict: a new one has the path of another, or is a directory of another path, or lies below one.
+            NotFound: there is no dotfile to replace.
             LimitExceeded: the owner would have more than MAX_DOTFILES, or more than MAX_DOTFILE_BYTES.
         """
 
     async def drop_dotfile(self, owner: DotfileOwner, path: str) -> bool: ...
 
     async def dotfiles_of(self, owners: Sequence[DotfileOwner]) -> list[tuple[DotfileScope, Dotfile]]:
-        """Those of several owners at once."""
+        """Returns the dotfiles of several owners."""
         ...
 
     async def bootstrap_script(self, access_key: AccessKey) -> str:
-        """What runs at the start of sessions that bring none of their own; empty for nothing."""
+        """Returns the script of sessions that request none; empty if there is none."""
         ...
 
     async def put_bootstrap_script(self, access_key: AccessKey, script: str) -> None: ...

@@ -1,4 +1,4 @@
-"""The tables of templates, dotfiles, the use of sessions and of resource groups, and reported errors."""
+"""Tables of dotfiles and bootstrap scripts."""
 
 from __future__ import annotations
 

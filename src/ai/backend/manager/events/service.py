@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ai.backend.common.ids import SessionId
-from ai.backend.common.states import UserRole
 from ai.backend.infra.bus import Bus
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.sessions.events import Event
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.sessions.store import SessionStore
@@ -75,8 +76,5 @@ def _matches(caller: Caller, event: Event, event_filter: EventFilter, only: Sess
         return False
     if event_filter.owner_access_key is not None and only is None and event.access_key != event_filter.owner_access_key:
         return False
-    return (
-        caller.sees_all
-        or event.user_id == caller.user_id
-        or (caller.role is UserRole.ADMIN and event.domain_name == caller.domain_name)
-    )
+    is_own = event.user_id == caller.user_id
+    return is_permitted(caller, Operation.SEE_SESSIONS, domain_name=event.domain_name, is_own=is_own)

@@ -8,9 +8,10 @@ from collections.abc import Collection
 from ai.backend.common.errors import Conflict, FolderNotFound, Forbidden
 from ai.backend.common.folders import FolderPermission, FolderStatus, HostPermission, parse_folder_id
 from ai.backend.common.ids import FolderId
-from ai.backend.common.states import UserRole
 from ai.backend.core.lifecycle.folder import FolderTrigger, describe_status, sources_of
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.folders.model import Folder, FolderAccess, FolderRow
 from ai.backend.manager.folders.store import FolderStore
 from ai.backend.manager.folders.transitions import FolderTransitions
@@ -22,7 +23,7 @@ ANY_STATUS = frozenset(FolderStatus) - {FolderStatus.DELETE_COMPLETE}
 
 def administrates(caller: Caller, folder: Folder) -> bool:
     """Superadmins all folders, administrators those of their domain."""
-    return caller.is_superadmin or (caller.role is UserRole.ADMIN and folder.domain_name == caller.domain_name)
+    return is_permitted(caller, Operation.CHANGE_FOLDERS, domain_name=folder.domain_name)
 
 
 def access_of(caller: Caller, scope: FolderScope, row: FolderRow) -> FolderAccess | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ai.backend.common.errors import Forbidden, InvalidInput, NotFound, QuotaScopeNotFound
+from ai.backend.common.errors import InvalidInput, NotFound, QuotaScopeNotFound
 from ai.backend.common.folders import parse_host
 from ai.backend.common.ids import UserId
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.folders.gateway import StorageGateway
 from ai.backend.manager.folders.model import ScopeUsage
 from ai.backend.manager.folders.quota_loop import QuotaLoop
@@ -41,8 +43,7 @@ class QuotaService:
 
     async def set_limit(self, caller: Caller, host: str, scope: str, limit_bytes: int | None) -> None:
         """Give a scope a limit of its own; None leaves it to the policy of its owner. For superadmins."""
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins set limits of quota scopes.")
+        require(caller, Operation.CHANGE_QUOTAS)
         if limit_bytes is not None and not 0 <= limit_bytes <= MAX_LIMIT:
             raise InvalidInput("A limit is a number of bytes.", data={"hard_limit_bytes": "out of range"})
         found = await self._known(caller, host, scope)
@@ -67,4 +68,4 @@ class QuotaService:
 
 
 def _over(caller: Caller, domain_name: str) -> bool:
-    return caller.sees_all or (caller.is_any_admin and caller.domain_name == domain_name)
+    return is_permitted(caller, Operation.SEE_QUOTAS, domain_name=domain_name)

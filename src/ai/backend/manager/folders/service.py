@@ -22,7 +22,9 @@ from ai.backend.common.states import GroupType
 from ai.backend.common.volume_paths import QuotaScopeId, QuotaScopeKind
 from ai.backend.core.lifecycle.folder import FolderTrigger
 from ai.backend.infra.clock import Clock, IdGenerator
+from ai.backend.manager.access import checks
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.folders.access import ANY_STATUS, FolderFinder
 from ai.backend.manager.folders.gateway import StorageGateway
 from ai.backend.manager.folders.loop import FolderLoop
@@ -87,8 +89,7 @@ class FolderService:
 
     async def all_hosts(self, caller: Caller) -> tuple[str | None, Mapping[str, Volume]]:
         """Every volume of the cluster, for superadmins."""
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins see all storage hosts.")
+        checks.require(caller, Operation.SEE_ALL_HOSTS)
         return await self._storage.default_host(), await self._storage.volumes()
 
     # ---- creation ----
@@ -345,8 +346,7 @@ class FolderService:
             NotFound: no such folder or active user.
             Conflict, FolderAlreadyExists, LimitExceeded: as :meth:`FolderStore.hand_over` has them.
         """
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins give folders to other users.")
+        checks.require(caller, Operation.HAND_OVER_FOLDERS)
         folder = (await self._finder.one(caller, ref)).folder
         user = await self._identities.user(email=email)
         key = user.main_access_key if user is not None else None

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from ai.backend.common.errors import Forbidden
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 
 
 class UnmanagedPaths:
@@ -21,7 +23,7 @@ class UnmanagedPaths:
         Raises:
             Forbidden: the caller is no superadmin, or no root is open there.
         """
-        if not caller.is_superadmin:
+        if not is_permitted(caller, Operation.USE_UNMANAGED_PATHS):
             raise Forbidden("Only superadmins make folders of unmanaged paths.", data={"unmanaged_path": "not allowed"})
         self.place(path)
         return path

@@ -1,1 +1,1 @@
-"""Users, keypairs, domains, projects, policies, sign-in."""
+"""Users, keypairs, domains, groups and policies, and how users sign in."""

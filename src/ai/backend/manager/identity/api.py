@@ -1,4 +1,4 @@
-"""Leaving an installation, which nobody joins by themselves, and the key of one's sessions (peer facts 4.2)."""
+"""REST routes under ``/auth``: passwords, sign-out and SSH keys (peer facts 4.2)."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class SignoutBody(Schema, frozen=True):
 
 
 class SshKeyBody(Schema, frozen=True):
-    """``privkey`` is not kept: it is compared, and may be left out."""
+    """``privkey`` is only compared with ``pubkey``; it is optional and not stored."""
 
     pubkey: Annotated[str, Meta(max_length=MAX_KEY)]
     privkey: Annotated[str, Meta(max_length=MAX_KEY)] = ""
 
 
 class AuthApi:
-    """``/auth``, but for passwords and roles."""
+    """Routes of sign-out and SSH keys."""
 
     def __init__(self, passwords: PasswordService, ssh_keys: SshKeyService) -> None:
         self._passwords = passwords
@@ -41,7 +41,7 @@ class AuthApi:
 
     @route("POST", "/auth/signout", body=SignoutBody, max_body=65_536)
     async def sign_out(self, call: Call[SignoutBody]) -> dict[str, Any]:
-        """Leave this installation: the caller and all of their keypairs become inactive."""
+        """Make the caller and all of their keypairs inactive."""
         caller, body = caller_of(call), call.body
         await self._passwords.sign_out(caller, body.email or body.username or caller.email, body.password)
         return {}
@@ -58,13 +58,13 @@ class AuthApi:
 
     @route("PATCH", "/auth/ssh-keypair")
     async def generate_ssh_key(self, call: Call) -> dict[str, str]:
-        """Make a key in the place of the old one. Its private half is told this once and not kept."""
+        """Replace the key by a generated one. Its private half is returned only once and not stored."""
         public, private = await self._ssh_keys.generate(caller_of(call))
         return {"ssh_public_key": public, "ssh_private_key": private}
 
     @route("POST", "/auth/ssh-keypair", body=SshKeyBody)
     async def upload_ssh_key(self, call: Call[SshKeyBody]) -> dict[str, str]:
-        """Let a key of one's own open the sessions that are made from now on."""
+        """Replace the key by an uploaded one, which opens sessions created from now on."""
         public = await self._ssh_keys.upload(caller_of(call), call.body.pubkey, call.body.privkey)
         return {"ssh_public_key": public, "ssh_private_key": ""}
 
@@ -121,31 +121,31 @@ class UpdatePasswordUnsignedBody(Schema, frozen=True):
 
 
 class PasswordsApi:
-    """``/auth``."""
+    """Routes of passwords."""
 
     def __init__(self, passwords: PasswordService) -> None:
         self._passwords = passwords
 
     @route("POST", "/auth/authorize", body=AuthorizeBody, auth=False, audited=True)
     async def authorize(self, call: Call[AuthorizeBody]) -> dict[str, Any]:
-        """The main keypair of a user, for an address and a password."""
+        """Return the main keypair of a user for an e-mail address and a password."""
         body = call.body
-        found = await self._passwords.sign_in(
+        signed_in = await self._passwords.sign_in(
             body.username, body.password, address=call.address, domain_name=body.domain or None
         )
         return {
             "data": {
                 "response_type": "success",
-                "access_key": found.keypair.access_key,
-                "secret_key": found.keypair.secret_key,
-                "role": found.user.role.value,
-                "status": found.user.status.value,
+                "access_key": signed_in.keypair.access_key,
+                "secret_key": signed_in.keypair.secret_key,
+                "role": signed_in.user.role.value,
+                "status": signed_in.user.status.value,
             }
         }
 
     @route("POST", "/auth/update-password", body=UpdatePasswordBody)
     async def update_password(self, call: Call[UpdatePasswordBody]) -> dict[str, Any]:
-        """Change one's own password."""
+        """Change the caller's password."""
         body = call.body
         if body.new_password != body.new_password2:
             raise InvalidInput("The new passwords differ.", data={"new_password2": "not the same"})
@@ -156,7 +156,7 @@ class PasswordsApi:
     async def update_password_unsigned(self, call: Call[UpdatePasswordUnsignedBody]) -> dict[str, Any]:
         """Change a password that must be changed before its user signs in."""
         body = call.body
-        await self._passwords.change_when_asked(
+        await self._passwords.change_required(
             body.username, body.current_password, body.new_password, address=call.address
         )
         return {"error_msg": None}

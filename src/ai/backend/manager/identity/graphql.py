@@ -1,4 +1,4 @@
-"""GraphQL fields of identity."""
+"""GraphQL queries of users, keypairs, domains, groups and policies."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ async def keypair(_: Any, info: Info, access_key: str | None = None, domain_name
 
 @query.field("keypairs")
 async def keypairs(_: Any, info: Info, **args: Any) -> list[values.View]:
-    found: list[values.View] = (await keypair_list(_, info, limit=MAX_PAGE, offset=0, **args))["items"]
-    return found
+    items: list[values.View] = (await keypair_list(_, info, limit=MAX_PAGE, offset=0, **args))["items"]
+    return items
 
 
 @query.field("keypair_list")
@@ -77,25 +77,23 @@ async def keypair_resource_policies(_: Any, info: Info) -> list[values.View]:
 @query.field("user")
 async def user(_: Any, info: Info, email: str | None = None, domain_name: str | None = None) -> values.View:
     context = context_of(info)
-    found = await context.services.identity.user(context.caller, email=email, domain_name=domain_name or None)
-    return user_view(found)
+    return user_view(await context.services.identity.user(context.caller, email=email, domain_name=domain_name or None))
 
 
 @query.field("user_from_uuid")
 async def user_from_uuid(_: Any, info: Info, user_id: str | None = None, domain_name: str | None = None) -> values.View:
     context = context_of(info)
     try:
-        wanted = UserId(UUID(user_id)) if user_id else None
+        uuid = UserId(UUID(user_id)) if user_id else None
     except ValueError:
         raise refuse({"user_id": "not a UUID"}) from None
-    found = await context.services.identity.user(context.caller, uuid=wanted, domain_name=domain_name or None)
-    return user_view(found)
+    return user_view(await context.services.identity.user(context.caller, uuid=uuid, domain_name=domain_name or None))
 
 
 @query.field("users")
 async def users(_: Any, info: Info, **args: Any) -> list[values.View]:
-    found: list[values.View] = (await user_list(_, info, limit=MAX_PAGE, offset=0, **args))["items"]
-    return found
+    items: list[values.View] = (await user_list(_, info, limit=MAX_PAGE, offset=0, **args))["items"]
+    return items
 
 
 @query.field("user_list")
@@ -122,10 +120,10 @@ async def domain(_: Any, info: Info, name: str | None = None) -> values.View:
 
 @query.field("domains")
 async def domains(_: Any, info: Info, is_active: bool | None = None) -> list[values.View]:
-    """All for superadmins, else the caller's own."""
+    """Return the domains that the caller sees."""
     context = context_of(info)
-    found = await context.services.identity.domains(context.caller)
-    return [domain_view(d) for d in found if is_active in (None, d.is_active)]
+    visible = await context.services.identity.domains(context.caller)
+    return [domain_view(d) for d in visible if is_active in (None, d.is_active)]
 
 
 def _in_domain(groups: Iterable[Group], domain_name: str | None) -> list[Group]:
@@ -135,8 +133,8 @@ def _in_domain(groups: Iterable[Group], domain_name: str | None) -> list[Group]:
 @query.field("group")
 async def group(_: Any, info: Info, id: UUID, domain_name: str | None = None) -> values.View | None:  # noqa: A002  # the wire's name
     context = context_of(info)
-    found = _in_domain(await context.services.identity.groups(context.caller), domain_name)
-    return next((group_view(g) for g in found if g.id == id), None)
+    visible = _in_domain(await context.services.identity.groups(context.caller), domain_name)
+    return next((group_view(g) for g in visible if g.id == id), None)
 
 
 @query.field("groups")
@@ -148,16 +146,16 @@ async def groups(
     type: list[str] | None = None,  # noqa: A002  # the wire's name
 ) -> list[values.View]:
     context = context_of(info)
-    found = _in_domain(await context.services.identity.groups(context.caller), domain_name)
+    visible = _in_domain(await context.services.identity.groups(context.caller), domain_name)
     kinds = {word.upper() for word in type} if type is not None else {kind.value for kind in GroupType}
-    return [group_view(g) for g in found if is_active in (None, g.is_active) and g.type.value in kinds]
+    return [group_view(g) for g in visible if is_active in (None, g.is_active) and g.type.value in kinds]
 
 
 @query.field("groups_by_name")
 async def groups_by_name(_: Any, info: Info, name: str, domain_name: str | None = None) -> list[values.View]:
     context = context_of(info)
-    found = _in_domain(await context.services.identity.groups(context.caller, name=name), domain_name)
-    return [group_view(g) for g in found]
+    visible = _in_domain(await context.services.identity.groups(context.caller, name=name), domain_name)
+    return [group_view(g) for g in visible]
 
 
 def keypair_view(keypair: Keypair) -> View:

@@ -1,4 +1,4 @@
-"""Mutations of domains, groups and policies. They answer ``ok: false`` and why, where they are refused."""
+"""GraphQL mutations of domains, groups and policies. A refused one replies ``ok: false`` with the reason."""
 
 from __future__ import annotations
 
@@ -29,45 +29,45 @@ _DEFAULT_FOR_UNSPECIFIED = ("LIMITED", "UNLIMITED")
 
 
 def _slots_of(field: str) -> Callable[[Any], ResourceSlot]:
-    def read(given: Any) -> ResourceSlot:
-        told = structured(field, given)
-        if not isinstance(told, dict):
+    def read(value: Any) -> ResourceSlot:
+        slots = structured(field, value)
+        if not isinstance(slots, dict):
             raise InvalidInput("Resource slots are an object.", data={field: "malformed"})
-        return ResourceSlot.parse(told)
+        return ResourceSlot.parse(slots)
 
     return read
 
 
-def _hosts(given: Any) -> dict[str, tuple[str, ...]]:
-    return read_hosts(structured("allowed_vfolder_hosts", given))
+def _hosts(value: Any) -> dict[str, tuple[str, ...]]:
+    return read_hosts(structured("allowed_vfolder_hosts", value))
 
 
-def _registries(given: Any) -> list[str]:
-    """Their hosts; the published client sends them as one string, with commas."""
-    names = given.split(",") if isinstance(given, str) else given
+def _registries(value: Any) -> list[str]:
+    """Returns the hosts of registries; the published client sends them as one string with commas."""
+    names = value.split(",") if isinstance(value, str) else value
     return [check_registry_name(str(name).strip()) for name in names if str(name or "").strip()]
 
 
-def _group_type(given: Any) -> GroupType:
+def _group_type(value: Any) -> GroupType:
     words = {kind.value: kind for kind in GroupType}
-    if str(given).upper().replace("-", "_") not in words:
+    if str(value).upper().replace("-", "_") not in words:
         raise InvalidInput(f"A group's type is one of {', '.join(words)}.", data={"type": "unknown"})
-    return words[str(given).upper().replace("-", "_")]
+    return words[str(value).upper().replace("-", "_")]
 
 
-def _unspecified(given: Any) -> str:
-    if str(given) not in _DEFAULT_FOR_UNSPECIFIED:
+def _unspecified(value: Any) -> str:
+    if str(value) not in _DEFAULT_FOR_UNSPECIFIED:
         raise InvalidInput("It is LIMITED or UNLIMITED.", data={"default_for_unspecified": "unknown"})
-    return str(given)
+    return str(value)
 
 
-def _count(given: Any) -> int:
-    """The published client writes no limit as null, 0 or a negative number."""
-    return max(0, int(given))
+def _count(value: Any) -> int:
+    """Returns a limit; the published client writes no limit as null, 0 or a negative number."""
+    return max(0, int(value))
 
 
-def _size(given: Any) -> int:
-    return max(-1, int(given))
+def _size(value: Any) -> int:
+    return max(-1, int(value))
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {
@@ -90,7 +90,7 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
         _count,
     ),
 }
-_KEPT: dict[str, tuple[str, ...]] = {
+_FIELDS: dict[str, tuple[str, ...]] = {
     "domain": ("name", "description", "is_active", "total_resource_slots", "allowed_vfolder_hosts", "integration_id"),
     "policy": (
         "default_for_unspecified",
@@ -107,14 +107,14 @@ _KEPT: dict[str, tuple[str, ...]] = {
     ),
     "storage_policy": ("max_vfolder_count", "max_quota_scope_size"),
 }
-_KEPT["group"] = (*_KEPT["domain"], "domain_name", "type", "resource_policy")
-_KEPT["domain"] += ("allowed_docker_registries",)
-"""Fields of each object that we keep. Others that clients send are taken and have no effect here."""
+_FIELDS["group"] = (*_FIELDS["domain"], "domain_name", "type", "resource_policy")
+_FIELDS["domain"] += ("allowed_docker_registries",)
+"""Fields of each object that are stored. Others that clients send are accepted and have no effect."""
 
 
 def _values(kind: str, props: views.View) -> views.View:
-    known = ((name, props.get(name)) for name in _KEPT[kind])
-    return {name: _READERS.get(name, lambda x: x)(value) for name, value in known if value is not None}
+    stored = ((name, props.get(name)) for name in _FIELDS[kind])
+    return {name: _READERS.get(name, lambda x: x)(value) for name, value in stored if value is not None}
 
 
 # ---- mutations -------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def _uuid(text: Any) -> UUID:
     try:
         return UUID(str(text))
     except ValueError:
-        raise InvalidInput(f"{str(text)[:64]!r} is no UUID.", data={"user_uuids": "malformed"}) from None
+        raise InvalidInput(f"{str(text)[:64]!r} is not a UUID.", data={"user_uuids": "malformed"}) from None
 
 
 @mutation.field("create_keypair_resource_policy")
@@ -220,17 +220,16 @@ def _kind(info: Info) -> QuotaScopeKind:
 @query.field("project_resource_policies")
 async def storage_policies(_: Any, info: Info) -> list[views.View]:
     context = context_of(info)
-    found = await context.services.administration.storage_policies(context.caller, _kind(info))
-    return [graphql.storage_policy_view(policy) for policy in found]
+    policies = await context.services.administration.storage_policies(context.caller, _kind(info))
+    return [graphql.storage_policy_view(policy) for policy in policies]
 
 
 @query.field("user_resource_policy")
 @query.field("project_resource_policy")
 async def storage_policy(_: Any, info: Info, name: str | None = None) -> views.View | None:
     context = context_of(info)
-    wanted = name or "default"
-    found = await context.services.administration.storage_policies(context.caller, _kind(info), wanted)
-    return graphql.storage_policy_view(found[0]) if found else None
+    policies = await context.services.administration.storage_policies(context.caller, _kind(info), name or "default")
+    return graphql.storage_policy_view(policies[0]) if policies else None
 
 
 @mutation.field("create_user_resource_policy")

@@ -1,4 +1,4 @@
-"""Mutations of users and keypairs (spec 03-09, client wire contract 3.2)."""
+"""GraphQL mutations of users and keypairs (spec 03-09, client wire contract 3.2)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _USER_FIELDS = (
     "main_access_key",
 )
 _KEYPAIR_FIELDS = ("is_active", "is_admin", "resource_policy", "rate_limit")
-_NOT_KEPT = ("totp_activated", "sudo_session_enabled")
+_NOT_SUPPORTED = ("totp_activated", "sudo_session_enabled")
 _MAX_NETWORKS = 64
 
 
-def _member(kind: type[E], field: str, given: Any) -> E:
-    """By its value, or by its name as published clients may write it."""
-    word = str(given).strip().lower().replace("_", "-")
+def _member(kind: type[E], field: str, value: Any) -> E:
+    """Returns a member of an enumeration by its value or its name: published clients write either."""
+    word = str(value).strip().lower().replace("_", "-")
     try:
         return kind(word)
     except ValueError:
@@ -43,9 +43,9 @@ def _member(kind: type[E], field: str, given: Any) -> E:
 
 
 def _user_values(props: Mapping[str, Any]) -> dict[str, Any]:
-    for name in _NOT_KEPT:
+    for name in _NOT_SUPPORTED:
         if props.get(name):
-            raise NotSupported(f"This server has nothing that would heed {name}.", data={name: "not supported"})
+            raise NotSupported(f"This server does not support {name}.", data={name: "not supported"})
     values = {name: props[name] for name in _USER_FIELDS if props.get(name) is not None}
     if props.get("role") is not None:
         values["role"] = _member(UserRole, "role", props["role"])
@@ -60,12 +60,12 @@ def _user_values(props: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _networks(given: list[Any]) -> tuple[str, ...]:
-    """Networks and addresses, each as its network is written; of none, the user comes from anywhere."""
-    if len(given) > _MAX_NETWORKS:
-        raise InvalidInput(f"At most {_MAX_NETWORKS} networks are kept.", data={"allowed_client_ip": "too many"})
+def _networks(networks: list[Any]) -> tuple[str, ...]:
+    """Returns networks and addresses in canonical form, without duplicates."""
+    if len(networks) > _MAX_NETWORKS:
+        raise InvalidInput(f"At most {_MAX_NETWORKS} networks are allowed.", data={"allowed_client_ip": "too many"})
     try:
-        return tuple(dict.fromkeys(str(parse_network(str(text))) for text in given if str(text or "").strip()))
+        return tuple(dict.fromkeys(str(parse_network(str(text))) for text in networks if str(text or "").strip()))
     except ValueError as e:
         raise InvalidInput(f"allowed_client_ip: {e}"[:200], data={"allowed_client_ip": "malformed"}) from None
 
@@ -74,7 +74,7 @@ def _uuid(text: Any) -> UUID:
     try:
         return UUID(str(text))
     except ValueError:
-        raise InvalidInput(f"{str(text)[:64]!r} is no UUID.", data={"group_ids": "malformed"}) from None
+        raise InvalidInput(f"{str(text)[:64]!r} is not a UUID.", data={"group_ids": "malformed"}) from None
 
 
 @mutation.field("create_user")
@@ -86,7 +86,7 @@ async def create_user(_: Any, info: Info, email: str, props: views.View) -> view
         user, _pair = await service.create_user(context.caller, email, str(props["password"]), _user_values(props))
         return graphql.user_view(await context.services.identity.user(context.caller, uuid=user.uuid))
 
-    return await answer(info, "user", email, work, lambda made: made)
+    return await answer(info, "user", email, work, lambda view: view)
 
 
 @mutation.field("modify_user")
@@ -132,7 +132,7 @@ def _keypair_values(props: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _email(context: Context, user_id: str) -> str:
-    """Clients name a user by e-mail address or, where their own schema had numbers, by UUID."""
+    """Returns the e-mail address of a user, whom clients name by e-mail address or UUID."""
     try:
         uuid = UUID(user_id)
     except ValueError:
@@ -147,10 +147,10 @@ async def create_keypair(_: Any, info: Info, user_id: str, props: views.View) ->
     async def work() -> views.View:
         email = await _email(context, user_id)
         pair = await context.services.people.create_keypair(context.caller, email, _keypair_values(props))
-        made = await context.services.identity.keypair(context.caller, pair.access_key)
-        return {**graphql.keypair_view(made), "secret_key": pair.secret_key}
+        keypair = await context.services.identity.keypair(context.caller, pair.access_key)
+        return {**graphql.keypair_view(keypair), "secret_key": pair.secret_key}
 
-    return await answer(info, "keypair", user_id, work, lambda made: made)
+    return await answer(info, "keypair", user_id, work, lambda view: view)
 
 
 @mutation.field("modify_keypair")

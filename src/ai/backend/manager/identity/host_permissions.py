@@ -1,4 +1,4 @@
-"""Host permissions of identity."""
+"""Reads the permissions on storage hosts that administrators set."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ _WORDS = {
 }
 
 
-def read_hosts(given: Any) -> dict[str, tuple[str, ...]]:
-    """What an administrator gives as ``allowed_vfolder_hosts``: host -> names of permissions; a mere list of hosts
-    allows everything on them (spec 03-09).
+def read_hosts(value: Any) -> dict[str, tuple[str, ...]]:
+    """Reads ``allowed_vfolder_hosts``: host -> names of permissions; a plain list of hosts allows all (spec 03-09).
 
     Raises:
         InvalidInput: another shape, no host, or no such permission.
     """
     everything = tuple(_KNOWN)
-    if isinstance(given, list) and all(isinstance(host, str) for host in given):
-        given = dict.fromkeys(given, everything)
-    if not isinstance(given, dict):
+    if isinstance(value, list) and all(isinstance(host, str) for host in value):
+        value = dict.fromkeys(value, everything)
+    if not isinstance(value, dict):
         raise InvalidInput("Hosts are an object of host to permissions.", data={"allowed_vfolder_hosts": "malformed"})
-    for host, permissions in given.items():
+    for host, permissions in value.items():
         parse_host(host)
         unknown = (
             [p for p in permissions if p not in _KNOWN] if isinstance(permissions, list | tuple) else [permissions]
@@ -43,4 +42,4 @@ def read_hosts(given: Any) -> dict[str, tuple[str, ...]]:
             raise InvalidInput(
                 f"{str(unknown[0])[:64]!r} is not one of {', '.join(_KNOWN)}.", data={"allowed_vfolder_hosts": host}
             )
-    return {host: tuple(dict.fromkeys(permissions)) for host, permissions in given.items()}
+    return {host: tuple(dict.fromkeys(permissions)) for host, permissions in value.items()}

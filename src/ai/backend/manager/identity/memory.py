@@ -1,4 +1,4 @@
-"""Users, keypairs and what bounds them in memory."""
+"""Stores domains, groups, users, keypairs and policies in memory."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from datetime import datetime
 from typing import Any
 
 from ai.backend.common.errors import Conflict
-from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.ids import AccessKey, GroupId, UserId
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.identity.memory_users import MemoryPeopleStore
+from ai.backend.manager.identity.memory_users import MemoryUserStore, RemovalStep
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.memory import select
 from ai.backend.manager.query.model import ListQuery, Page
-from ai.backend.manager.resource_groups.model import ResourceGroup
 
 
 def _check_new(is_taken: bool, name: str) -> None:
@@ -24,14 +23,13 @@ def _check_new(is_taken: bool, name: str) -> None:
         raise Conflict(f"{name!r} is taken already.", data={"name": "taken"})
 
 
-class MemoryIdentityStore(MemoryPeopleStore):
+class MemoryIdentityStore(MemoryUserStore):
     """Implements :class:`ai.backend.manager.identity.store.IdentityStore`."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, on_removal: RemovalStep = lambda kind, targets: None) -> None:
+        super().__init__(on_removal)
         self._policies: dict[str, ResourcePolicy] = {}
         self._storage_policies: dict[tuple[QuotaScopeKind, str], StoragePolicy] = {}
-        self._resource_groups: dict[str, ResourceGroup] = {}
 
     async def put_domain(self, domain: Domain, *, only_new: bool = False) -> None:
         _check_new(only_new and domain.name in self._domains, domain.name)
@@ -68,16 +66,16 @@ class MemoryIdentityStore(MemoryPeopleStore):
     async def groups(
         self, *, domain_name: str | None = None, user_id: UserId | None = None, name: str | None = None
     ) -> list[Group]:
-        found = [
+        groups = [
             g
             for g in self._groups.values()
             if domain_name in (None, g.domain_name)
             and name in (None, g.name)
             and (user_id is None or (user_id, g.id) in self._members)
         ]
-        return sorted(found, key=lambda g: g.name)
+        return sorted(groups, key=lambda g: g.name)
 
-    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
+    async def user_scope(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
         user = self._users.get(user_id)
         storage = (QuotaScopeKind.USER, user.resource_policy if user is not None else "")
         return UserScope(
@@ -115,80 +113,14 @@ class MemoryIdentityStore(MemoryPeopleStore):
         self._storage_policies[policy.kind, policy.name] = policy
 
     async def storage_policies(self, kind: QuotaScopeKind, *, name: str | None = None) -> list[StoragePolicy]:
-        found = [p for p in self._storage_policies.values() if p.kind is kind and name in (None, p.name)]
-        return sorted(found, key=lambda p: p.name)
+        policies = [p for p in self._storage_policies.values() if p.kind is kind and name in (None, p.name)]
+        return sorted(policies, key=lambda p: p.name)
 
     async def delete_storage_policy(self, kind: QuotaScopeKind, name: str) -> bool:
         owners = self._users.values() if kind is QuotaScopeKind.USER else self._groups.values()
         if any(owner.resource_policy == name for owner in owners):
             raise Conflict(f"The {kind} resource policy {name!r} is in use.", data={"name": "in use"})
         return self._storage_policies.pop((kind, name), None) is not None
-
-    async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None:
-        _check_new(only_new and group.name in self._resource_groups, group.name)
-        self._resource_groups[group.name] = group
-
-    async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
-        if name in self._resource_groups:
-            self._resource_groups[name] = replace(self._resource_groups[name], **values)
-        return self._resource_groups.get(name)
-
-    async def delete_resource_group(self, name: str) -> bool:
-        self._links = {link for link in self._links if link[0] != name}
-        return self._resource_groups.pop(name, None) is not None
-
-    async def resource_group(self, name: str) -> ResourceGroup | None:
-        return self._resource_groups.get(name)
-
-    async def resource_groups(
-        self,
-        *,
-        domain_name: str | None = None,
-        group_ids: Sequence[GroupId] = (),
-        access_key: str | None = None,
-        is_active: bool | None = None,
-    ) -> list[ResourceGroup]:
-        targets = {
-            *({("domain", domain_name)} if domain_name is not None else ()),
-            *(("group", str(g)) for g in group_ids),
-            *({("keypair", access_key)} if access_key is not None else ()),
-        }
-        found = []
-        for name in sorted(self._resource_groups):
-            group = self._resource_groups[name]
-            open_ = not targets or group.is_public or any((name, *target) in self._links for target in targets)
-            if open_ and is_active in (None, group.is_active):
-                found.append(group)
-        return found
-
-    async def associate(
-        self,
-        resource_group: ResourceGroupName,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> None:
-        wanted = (
-            ("domain", domain_name),
-            ("group", str(group_id) if group_id is not None else None),
-            ("keypair", access_key),
-        )
-        self._links |= {(str(resource_group), kind, str(target)) for kind, target in wanted if target is not None}
-
-    async def dissociate(
-        self,
-        resource_group: ResourceGroupName | None,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> int:
-        wanted = {("domain", domain_name), ("group", str(group_id) if group_id else None), ("keypair", access_key)}
-        targets = {(kind, str(target)) for kind, target in wanted if target is not None}
-        gone = {link for link in self._links if link[1:] in targets and resource_group in (None, link[0])}
-        self._links -= gone
-        return len(gone)
 
     async def put_user(
         self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret
@@ -201,21 +133,21 @@ class MemoryIdentityStore(MemoryPeopleStore):
         self._pairs[keypair.keypair.access_key] = keypair
 
     async def user(self, *, email: str | None = None, uuid: UserId | None = None) -> User | None:
-        found = (u for u in self._users.values() if (u.email == email if email is not None else u.uuid == uuid))
-        user = next(found, None)
+        matches = (u for u in self._users.values() if (u.email == email if email is not None else u.uuid == uuid))
+        user = next(matches, None)
         return self._with_groups(user) if user is not None else None
 
     async def users(
         self, query: ListQuery, *, domain_name: str | None, status: str | None, group_id: GroupId | None = None
     ) -> Page[User]:
-        found = [
+        users = [
             self._with_groups(u)
             for u in sorted(self._users.values(), key=lambda u: str(u.uuid))
             if domain_name in (None, u.domain_name)
             and status in (None, u.status)
             and (group_id is None or (u.uuid, group_id) in self._members)
         ]
-        return select(found, query)
+        return select(users, query)
 
     async def credentials(self, access_key: str) -> Credentials | None:
         pair = self._pairs.get(access_key)
@@ -245,8 +177,8 @@ class MemoryIdentityStore(MemoryPeopleStore):
         )
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        found = {key: await self.credentials(key) for key in access_keys}
-        return {key for key, credentials in found.items() if credentials is not None and credentials.is_active}
+        credentials_of = {key: await self.credentials(key) for key in access_keys}
+        return {key for key, credentials in credentials_of.items() if credentials is not None and credentials.is_active}
 
     async def keypair(self, access_key: str) -> Keypair | None:
         pair = self._pairs.get(access_key)
@@ -260,14 +192,14 @@ class MemoryIdentityStore(MemoryPeopleStore):
         email: str | None = None,
         is_active: bool | None = None,
     ) -> Page[Keypair]:
-        found = [
+        keypairs = [
             self._keypair(p)
             for _, p in sorted(self._pairs.items())
             if domain_name in (None, self._users[p.keypair.user_id].domain_name)
             and email in (None, self._users[p.keypair.user_id].email)
             and is_active in (None, p.keypair.is_active)
         ]
-        return select(found, query)
+        return select(keypairs, query)
 
     async def touch(self, used: Mapping[AccessKey, tuple[datetime, int]]) -> None:
         for access_key, (at, count) in used.items():

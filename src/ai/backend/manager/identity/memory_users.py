@@ -1,4 +1,4 @@
-"""Users and keypairs in memory as administrators change them."""
+"""Stores changes of users and keypairs in memory."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from ai.backend.manager.identity.model import Domain, Group, GroupRef, Keypair, 
 from ai.backend.manager.identity.store import KeypairSecret
 
 T = TypeVar("T")
+RemovalStep = Callable[[str, Collection[str]], None]
 
 
-class MemoryPeopleStore:
-    """Implements :class:`ai.backend.manager.identity.store.UserStore`."""
+class MemoryUserStore:
+    """Implements :class:`ai.backend.manager.identity.store.UserStore`; calls ``on_removal`` as the SQL store does."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_removal: RemovalStep = lambda kind, targets: None) -> None:
+        self._on_removal = on_removal
         self._domains: dict[str, Domain] = {}
         self._groups: dict[GroupId, Group] = {}
-        self._links: set[tuple[str, str, str]] = set()
         self._users: dict[UserId, User] = {}
         self._passwords: dict[UserId, str | None] = {}
         self._members: set[tuple[UserId, GroupId]] = set()
@@ -35,7 +36,7 @@ class MemoryPeopleStore:
         user = self._users[pair.keypair.user_id]
         return replace(pair.keypair, user_email=user.email, user_full_name=user.full_name)
 
-    def _admins(self) -> int:
+    def _count_admins(self) -> int:
         return sum(
             pair.keypair.is_active
             and (user := self._users[pair.keypair.user_id]).role is UserRole.SUPERADMIN
@@ -43,13 +44,13 @@ class MemoryPeopleStore:
             for pair in self._pairs.values()
         )
 
-    def _keeping_an_admin(self, work: Callable[[], T]) -> T:
-        before, kept = self._admins(), (dict(self._users), dict(self._pairs), set(self._members), set(self._links))
-        done = work()
-        if before and not self._admins():
-            self._users, self._pairs, self._members, self._links = kept
+    def _with_an_admin_left(self, work: Callable[[], T]) -> T:
+        before, stored = self._count_admins(), (dict(self._users), dict(self._pairs), set(self._members))
+        result = work()
+        if before and not self._count_admins():
+            self._users, self._pairs, self._members = stored
             raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
-        return done
+        return result
 
     async def change_user(
         self,
@@ -74,24 +75,26 @@ class MemoryPeopleStore:
                 self._members = {m for m in self._members if m[0] != user_id} | {(user_id, g) for g in groups}
             return self._with_groups(self._users[user_id])
 
-        changed = self._keeping_an_admin(change)
+        user = self._with_an_admin_left(change)
         if password_hash is not None:
             self._passwords[user_id] = password_hash
-        return changed
+        return user
 
     async def delete_user(self, user_id: UserId) -> bool:
+        keys = {key for key, pair in self._pairs.items() if pair.keypair.user_id == user_id}
+
         def remove() -> bool:
-            keys = {key for key, pair in self._pairs.items() if pair.keypair.user_id == user_id}
-            self._links = {link for link in self._links if link[1] != "keypair" or link[2] not in keys}
             self._pairs = {key: pair for key, pair in self._pairs.items() if key not in keys}
             self._members = {m for m in self._members if m[0] != user_id}
             return self._users.pop(user_id, None) is not None
 
-        return self._keeping_an_admin(remove)
+        is_removed = self._with_an_admin_left(remove)
+        self._on_removal("keypair", keys)
+        return is_removed
 
     async def password_hash(self, email: str) -> str | None:
-        found = (self._passwords.get(user.uuid) for user in self._users.values() if user.email == email)
-        return next(found, None)
+        hashes = (self._passwords.get(user.uuid) for user in self._users.values() if user.email == email)
+        return next(hashes, None)
 
     async def put_keypair(self, keypair: KeypairSecret) -> None:
         self._pairs[keypair.keypair.access_key] = keypair
@@ -104,18 +107,16 @@ class MemoryPeopleStore:
         def change() -> None:
             self._pairs[access_key] = replace(pair, keypair=replace(pair.keypair, **values))
 
-        self._keeping_an_admin(change)
+        self._with_an_admin_left(change)
         return self._keypair(self._pairs[access_key])
 
     async def delete_keypair(self, access_key: str) -> bool:
         if any(user.main_access_key == access_key for user in self._users.values()):
             raise Conflict("It is the main keypair of its user.", data={"access_key": "in use"})
 
-        def remove() -> bool:
-            self._links -= {link for link in self._links if link[1:] == ("keypair", access_key)}
-            return self._pairs.pop(access_key, None) is not None
-
-        return self._keeping_an_admin(remove)
+        is_removed = self._with_an_admin_left(lambda: self._pairs.pop(access_key, None) is not None)
+        self._on_removal("keypair", [access_key])
+        return is_removed
 
     async def keys_of(self, *, user_id: UserId | None = None, domain_name: str | None = None) -> list[AccessKey]:
         return [
@@ -133,14 +134,14 @@ class MemoryPeopleStore:
         }
 
     async def delete_group(self, group_id: GroupId) -> bool:
-        self._links -= {link for link in self._links if link[1:] == ("group", str(group_id))}
+        self._on_removal("group", [str(group_id)])
         self._members = {m for m in self._members if m[1] != group_id}
         return self._groups.pop(group_id, None) is not None
 
     async def delete_domain(self, name: str) -> bool:
-        for what, found in (("users", self._users.values()), ("groups", self._groups.values())):
-            count = sum(one.domain_name == name for one in found)
+        for what, objects in (("users", self._users.values()), ("groups", self._groups.values())):
+            count = sum(one.domain_name == name for one in objects)
             if count:
                 raise Conflict(f"The domain {name!r} has {count} {what}.", data={"name": "in use", what: count})
-        self._links -= {link for link in self._links if link[1:] == ("domain", name)}
+        self._on_removal("domain", [name])
         return self._domains.pop(name, None) is not None

@@ -1,4 +1,4 @@
-"""Who is calling, and the objects that say what they may do.
+"""Users, keypairs, domains, groups and their policies.
 
 Source: spec 03-09 (User, KeyPair, Domain, Group, KeyPairResourcePolicy), peer facts 4.4.
 """
@@ -19,8 +19,11 @@ from ai.backend.manager.access.caller import Caller
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """What the signature check needs. ``caller`` is already resolved; ``is_active`` is False when either the keypair or
-    its user is not active. ``ssh_public_key`` as in :class:`Keypair`."""
+    """The secret and the owner of a keypair, for the signature check.
+
+    ``is_active`` is False if the keypair, its user or the domain is inactive. ``ssh_public_key`` as in
+    :class:`Keypair`.
+    """
 
     caller: Caller
     secret_key: str = field(repr=False)
@@ -30,7 +33,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """``allowed_client_ip``: networks whence the user may sign and sign in, as text; empty is from anywhere."""
+    """A user. ``allowed_client_ip``: networks from which the user may sign and sign in, as text; empty allows all."""
 
     uuid: UserId
     username: str
@@ -56,12 +59,16 @@ class User:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRef:
+    """The id and name of a group."""
+
     id: GroupId
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
+    """A project: users of a domain who share limits, folders and sessions."""
+
     id: GroupId
     name: str
     domain_name: DomainName
@@ -81,9 +88,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Domain:
-    """``allowed_vfolder_hosts``: storage host -> names of HostPermission; groups and policies have them too.
+    """A domain of users and groups.
 
-    ``allowed_docker_registries``: registries whose images its sessions may use; None is whichever are configured.
+    ``allowed_vfolder_hosts``: storage host -> names of HostPermission; groups and policies have them too.
+    ``allowed_docker_registries``: registries whose images its sessions may use; None is all configured ones.
     """
 
     name: DomainName
@@ -98,9 +106,10 @@ class Domain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keypair:
-    """The public part of a keypair; the secret never leaves the store but for :class:`Credentials` and its creation.
+    """The public part of a keypair.
 
-    ``ssh_public_key``: who has its other half may log in to sessions of the keypair.
+    The secret leaves the store only in :class:`Credentials` and at its creation. ``ssh_public_key`` opens the sessions
+    of the keypair.
     """
 
     access_key: AccessKey
@@ -121,7 +130,7 @@ class Keypair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKeypair:
-    """A keypair as its creation returns it: the only time that the secret is handed out."""
+    """A new keypair with its secret, which is returned only once."""
 
     access_key: AccessKey
     secret_key: str = field(repr=False)
@@ -134,9 +143,9 @@ class ResourcePolicy:
     Attributes:
         max_concurrent_sessions: live sessions; zero is no limit.
         max_pending_session_count: sessions that wait for resources; zero is no limit.
-        max_pending_session_resource_slots: what these ask for together; a slot that it does not name is unbounded.
+        max_pending_session_resource_slots: their requested slots together; a missing slot is unbounded.
         max_session_lifetime: seconds from its start to its end; zero is no limit.
-        idle_timeout: seconds without its user; zero is what the shared configuration says, less than zero no limit.
+        idle_timeout: idle seconds; zero is the default of the shared configuration, negative is no limit.
     """
 
     name: str
@@ -156,7 +165,7 @@ class ResourcePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoragePolicy:
-    """Limits of users, or of groups (peer facts 4.4: user and project resource policies); users and groups name theirs.
+    """Limits of users, or of groups (peer facts 4.4: user and project resource policies).
 
     Attributes:
         max_vfolder_count: live folders; 0 is no limit.

@@ -1,4 +1,4 @@
-"""Passwords by argon2id, with the library's parameters. Slow by design: call them in a thread."""
+"""Hashes passwords by argon2id with the library's parameters. The functions are slow; call them in a thread."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def hash_password(password: str) -> str:
     return _HASHER.hash(password)
 
 
-def verify_password(kept: str, given: str) -> bool:
-    """Whether ``given`` is the password of which ``kept`` is the hash."""
+def verify_password(stored: str, password: str) -> bool:
+    """Returns whether ``stored`` is the hash of the password."""
     try:
-        return _HASHER.verify(kept, given)
+        return _HASHER.verify(stored, password)
     except (VerificationError, InvalidHashError):
         return False

@@ -1,4 +1,4 @@
-"""Signing in with a password, and changing one's own (client wire contract 2.9 and 2.10)."""
+"""Signs users in by password, and changes passwords (client wire contract 2.9 and 2.10)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from ai.backend.common.states import UserStatus
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import NewKeypair, User
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
@@ -21,24 +23,28 @@ from ai.backend.manager.identity.store import IdentityStore
 MIN_LENGTH = 8
 MAX_LENGTH = 1_024
 MAX_FAILURES = 10
-"""Wrong passwords for one address before it is refused for :data:`PAUSE_S`, whoever asks."""
+"""Wrong passwords for one e-mail address before it is refused for :data:`PAUSE_S` seconds."""
 PAUSE_S = 300.0
 MAX_WAITING = 64
-"""Requests that wait for a hash; more are refused. Hashes have threads of their own: strangers may ask for them."""
-_REMEMBERED = 10_000
+"""Requests that may wait for a hash. Hashes have threads of their own, as unauthenticated clients cause them."""
+_MAX_TRACKED = 10_000
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedIn:
-    """Who signed in, and the main keypair with which to go on."""
+    """A user who signed in, with the main keypair."""
 
     user: User
     keypair: NewKeypair
 
 
 class PasswordService:
-    """``hash_`` and ``verify`` are slow and run in threads; an unknown address takes as long as a wrong password."""
+    """Checks and changes passwords. An unknown address takes as long as a wrong password.
+
+    Args:
+        hash_, verify: slow functions, which run in threads.
+    """
 
     def __init__(
         self,
@@ -54,17 +60,17 @@ class PasswordService:
         self._hash = hash_
         self._verify = verify
         self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
-        self._nobodys: str | None = None
+        self._dummy: str | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="passwords")
         self._waiting = 0
 
     async def sign_in(self, email: str, password: str, *, address: str, domain_name: str | None = None) -> SignedIn:
-        """``address`` is the client's.
+        """Signs a user in from the client at ``address``.
 
         Raises:
-            AuthenticationFailed: nobody active has this address and password, or the password must be changed first.
-            Forbidden: the user may not come from there.
-            RateLimitExceeded: too many wrong ones lately.
+            AuthenticationFailed: no active user has this e-mail and password, or the password must be changed first.
+            Forbidden: the user may not sign in from this address.
+            RateLimitExceeded: too many wrong passwords lately.
         """
         user = await self._checked(email, password)
         if domain_name not in (None, user.domain_name):
@@ -79,13 +85,12 @@ class PasswordService:
         return SignedIn(user=user, keypair=pair)
 
     async def change_own(self, caller: Caller, old: str, new: str) -> None:
-        """Raises AuthenticationFailed for a wrong old one; InvalidInput for a new one that is too short."""
+        """Changes the caller's password. Raises AuthenticationFailed for a wrong one, InvalidInput for a short one."""
         user = await self._checked(caller.email, old)
         await self._change(user, old, new)
 
-    async def change_when_asked(self, email: str, old: str, new: str, *, address: str) -> None:
-        """Without a signature, for those who must change their password before they sign in. Raises Forbidden for
-        others."""
+    async def change_required(self, email: str, old: str, new: str, *, address: str) -> None:
+        """Changes a password that must be changed before signing in. Raises Forbidden for other users."""
         user = await self._checked(email, old)
         _check_address(user, address)
         if not user.need_password_change:
@@ -93,15 +98,15 @@ class PasswordService:
         await self._change(user, old, new)
 
     async def sign_out(self, caller: Caller, email: str, password: str) -> None:
-        """Leave: the user and all of their keypairs are inactive at once; sessions stay until somebody ends them.
+        """Makes the caller and all their keypairs inactive at once; sessions stay until they are ended.
 
         Raises:
-            Forbidden: somebody else's address, or a superadmin, whom another one has to remove.
+            Forbidden: another user's e-mail, or the caller is a superadmin, who is removed by another one.
             AuthenticationFailed: a wrong password.
         """
         if email != caller.email:
             raise Forbidden("You can sign out yourself only.", data={"email": "not your own"})
-        if caller.is_superadmin:
+        if scope_of(caller, Operation.SIGN_OUT) is Scope.NONE:
             raise Forbidden("A superadmin is removed by another one.", data={"email": "a superadmin"})
         user = await self._checked(caller.email, password)
         await self._store.change_user(
@@ -123,12 +128,12 @@ class PasswordService:
 
     async def _checked(self, email: str, password: str) -> User:
         self._check_pause(email)
-        self._count(email)  # before anything is waited for: of many at once no more than the limit are tried
+        self._count(email)  # before the first await, so that parallel attempts stay within the limit
         user = await self._store.user(email=email)
-        kept = await self._store.password_hash(email) if user is not None and user.is_active else None
-        against = kept or await self._dummy()
-        is_right = await self._in_thread(lambda: self._verify(against, password[:MAX_LENGTH]))
-        if user is None or kept is None or not is_right:
+        stored = await self._store.password_hash(email) if user is not None and user.is_active else None
+        expected = stored or await self._dummy_hash()
+        is_right = await self._in_thread(lambda: self._verify(expected, password[:MAX_LENGTH]))
+        if user is None or stored is None or not is_right:
             raise _wrong()
         self._failures.pop(email, None)
         return user
@@ -136,11 +141,11 @@ class PasswordService:
     def _count(self, email: str) -> None:
         count, _ = self._failures.pop(email, (0, 0.0))
         self._failures[email] = (count + 1, self._clock.monotonic())
-        if len(self._failures) > _REMEMBERED:
+        if len(self._failures) > _MAX_TRACKED:
             self._failures.popitem(last=False)
 
     async def _in_thread(self, work: Callable[[], R]) -> R:
-        """Raises RateLimitExceeded: too many wait already."""
+        """Runs ``work`` in a thread. Raises RateLimitExceeded if too many requests wait."""
         if self._waiting >= MAX_WAITING:
             raise RateLimitExceeded("Too many sign in at once; try again in a moment.")
         self._waiting += 1
@@ -151,21 +156,21 @@ class PasswordService:
 
     def _check_pause(self, email: str) -> None:
         count, last = self._failures.get(email, (0, 0.0))
-        left = last + PAUSE_S - self._clock.monotonic()
-        if left <= 0:
+        remaining_s = last + PAUSE_S - self._clock.monotonic()
+        if remaining_s <= 0:
             self._failures.pop(email, None)
         elif count >= MAX_FAILURES:
-            raise RateLimitExceeded(f"Too many wrong passwords; try again in {int(left) + 1} s.")
+            raise RateLimitExceeded(f"Too many wrong passwords; try again in {int(remaining_s) + 1} s.")
 
-    async def _dummy(self) -> str:
-        """A hash to compare with where there is none."""
-        if self._nobodys is None:
-            self._nobodys = await self._in_thread(lambda: self._hash("nobody's password"))
-        return self._nobodys
+    async def _dummy_hash(self) -> str:
+        """Returns a hash to compare with for users without one."""
+        if self._dummy is None:
+            self._dummy = await self._in_thread(lambda: self._hash("nobody's password"))
+        return self._dummy
 
 
 def check_password(password: str) -> str:
-    """Raises InvalidInput for one that is too short or too long."""
+    """Returns the password. Raises InvalidInput if it is too short or too long."""
     if not MIN_LENGTH <= len(password) <= MAX_LENGTH:
         raise InvalidInput(f"A password has {MIN_LENGTH} characters or more.", data={"password": "its length"})
     return password

@@ -1,4 +1,4 @@
-"""What changes of rows have in common."""
+"""Helpers for partial changes of objects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ T = TypeVar("T")
 
 
 def named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a partial change names; None is what it leaves alone."""
+    """Returns the fields that a partial change sets, without those that are None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def existing(value: T | None, what: str) -> T:
-    """Raises NotFound for None."""
+    """Returns the value. Raises NotFound for None."""
     if value is None:
         raise NotFound(f"There is no such {what}.")
     return value

@@ -1,4 +1,4 @@
-"""Users, keypairs, and on whose behalf a request acts."""
+"""Reads users, keypairs, domains, groups and policies, and authenticates keypairs."""
 
 from __future__ import annotations
 
@@ -10,34 +10,32 @@ from datetime import datetime
 from typing import Any
 
 from ai.backend.common.errors import Forbidden, NotFound
-from ai.backend.common.folders import HostPermission
-from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.states import UserRole
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.composition.bootstrap import BootstrapResult
+from ai.backend.manager.access.checks import is_permitted, require_any, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, NewKeypair, ResourcePolicy, User
 from ai.backend.manager.identity.patch import existing
-from ai.backend.manager.identity.store import IdentityStore, KeypairSecret
+from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, SessionCounts
 from ai.backend.manager.query.model import ListQuery, Page
-from ai.backend.manager.resource_groups.model import ResourceGroup
-from ai.backend.manager.sessions.store import SessionStore
 
 log = logging.getLogger(__name__)
 
 CACHE_S = 1.0
-"""No answer about a keypair is older than this."""
+"""How long credentials are cached, in seconds."""
 _CACHED_KEYS = 10_000
 _FLUSH_S = 5.0
 
 
 class IdentityService:
-    """Reads are bounded by the caller's role; what they may not see is NotFound."""
+    """Reads what the role of the caller permits; anything else is NotFound."""
 
     def __init__(
         self,
         store: IdentityStore,
-        sessions: SessionStore,
+        sessions: SessionCounts,
         clock: Clock,
         id_generator: IdGenerator,
     ) -> None:
@@ -47,53 +45,6 @@ class IdentityService:
         self._id_generator = id_generator
         self._cache: dict[str, tuple[float, Credentials | None]] = {}
         self._used: dict[AccessKey, tuple[datetime, int]] = {}
-
-    # ---- the beginning ----
-
-    async def bootstrap(self, *, resource_group: str = "default", vfolder_hosts: Sequence[str] = ()) -> BootstrapResult:
-        """Make the default domain, group, resource group, policy, an admin and a user, each if missing.
-
-        Everything is allowed to the default domain on those of ``vfolder_hosts`` of which it says nothing yet.
-        """
-        now = self._clock.now()
-        domain, name = DomainName("default"), ResourceGroupName(resource_group)
-        found = await self._store.domain(domain) or Domain(name=domain, created_at=now)
-        everything = {host: tuple(permission.value for permission in HostPermission) for host in vfolder_hosts}
-        await self._store.put_domain(
-            replace(found, allowed_vfolder_hosts={**everything, **found.allowed_vfolder_hosts})
-        )
-        groups = await self._store.groups(domain_name=domain, name="default")
-        if not groups:
-            group = Group(id=GroupId(self._id_generator.uuid()), name="default", domain_name=domain, created_at=now)
-            await self._store.put_group(group)
-            groups = [group]
-        if not await self._store.policies(name="default"):
-            await self._store.put_policy(ResourcePolicy(name="default", created_at=now))
-        if await self._store.resource_group(name) is None:
-            await self._store.put_resource_group(ResourceGroup(name=name, created_at=now))
-        admin = await self._bootstrap_user("admin@local", "admin", UserRole.SUPERADMIN, groups[0].id)
-        user = await self._bootstrap_user("user@local", "user", UserRole.USER, groups[0].id)
-        return BootstrapResult(domain=domain, group=groups[0].id, resource_group=name, admin=admin, user=user)
-
-    async def main_keypair(self, email: str) -> NewKeypair | None:
-        """The main keypair of a user with its secret, or None.
-
-        Only for whoever owns the database itself (the embedded cluster writes its env files again with it); no API
-        calls it.
-        """
-        user = await self._store.user(email=email)
-        if user is None or user.main_access_key is None:
-            return None
-        credentials = await self.credentials(user.main_access_key)
-        if credentials is None:
-            return None
-        return NewKeypair(access_key=user.main_access_key, secret_key=credentials.secret_key)
-
-    async def _bootstrap_user(self, email: str, username: str, role: UserRole, group: GroupId) -> NewKeypair | None:
-        if await self._store.user(email=email) is not None:
-            return None
-        _, pair = await self.make_user(email, username, role, DomainName("default"), [group], password_hash=None)
-        return pair
 
     def new_keypair(self) -> NewKeypair:
         return NewKeypair(
@@ -111,7 +62,7 @@ class IdentityService:
         password_hash: str | None,
         **details: Any,
     ) -> tuple[User, NewKeypair]:
-        """A user with a main keypair, unchecked. Raises Conflict if the address or the username is taken."""
+        """Creates a user with a main keypair, without checks. Raises Conflict if the e-mail or username is taken."""
         now = self._clock.now()
         pair = self.new_keypair()
         user = User(
@@ -141,45 +92,46 @@ class IdentityService:
     # ---- authentication ----
 
     async def credentials(self, access_key: str) -> Credentials | None:
-        """For the signature check. At most one second stale; None for an unknown key.
+        """Returns the credentials of a keypair for the signature check, at most one second old.
 
-        The API must compare a signature even then (against a dummy secret), so that timing tells nothing.
+        Returns None for an unknown key. The caller must compare a signature even then (against a dummy secret), so that
+        timing does not reveal which keys exist.
         """
         now = self._clock.monotonic()
         cached = self._cache.get(access_key)
         if cached is not None and now - cached[0] < CACHE_S:
             return cached[1]
-        found = await self._store.credentials(access_key)
+        credentials = await self._store.credentials(access_key)
         if len(self._cache) >= _CACHED_KEYS:
             self._cache.clear()
-        self._cache[access_key] = (now, found)
-        return found
+        self._cache[access_key] = (now, credentials)
+        return credentials
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
-        """Those of them that may sign now, as the store says."""
+        """Returns those of the keys that may sign now, read from the store."""
         return await self._store.active_keys(access_keys)
 
     def invalidate(self, access_key: str) -> None:
-        """Forget what is cached of a keypair, after a change by this process."""
+        """Drops a keypair from the cache, after a change by this process."""
         self._cache.pop(access_key, None)
 
     def invalidate_all(self) -> None:
-        """After a change that concerns many, such as of a domain."""
+        """Drops all keypairs from the cache, after a change that concerns many, such as of a domain."""
         self._cache.clear()
 
     def touch(self, access_key: AccessKey) -> None:
-        """Note one authenticated request: last_used and num_queries are written in batches."""
+        """Records one authenticated request; last_used and num_queries are written in batches."""
         _, count = self._used.get(access_key, (None, 0))
         self._used[access_key] = (self._clock.now(), count + 1)
 
     async def flush(self) -> None:
-        """Write what :meth:`touch` noted."""
+        """Writes what :meth:`touch` recorded."""
         used, self._used = self._used, {}
         if used:
             await self._store.touch(used)
 
     async def run(self) -> None:
-        """Flush from time to time, until cancelled."""
+        """Flushes periodically until cancelled."""
         while True:
             await asyncio.sleep(_FLUSH_S)
             try:
@@ -188,41 +140,34 @@ class IdentityService:
                 log.exception("could not write the last use of keypairs")
 
     async def resolve_owner(self, caller: Caller, owner_access_key: str | None) -> Caller:
-        """Whose sessions are meant: the caller's without a key; superadmins may name any, admins any of their domain,
-        users only their own.
+        """Returns the owner for whom the caller acts: the caller without a key, else the owner of the key.
 
         Raises:
-            Forbidden: not allowed, or no such key.
+            Forbidden: the caller may not act for the key, or it does not exist.
         """
         if owner_access_key is None or owner_access_key == caller.access_key:
             return caller
-        found = await self.credentials(owner_access_key)
-        owner = found.caller if found is not None else None
-        if owner is not None and (
-            caller.is_superadmin
-            or owner.user_id == caller.user_id
-            or (caller.role is UserRole.ADMIN and owner.domain_name == caller.domain_name and not owner.sees_all)
-        ):
-            return owner
+        credentials = await self.credentials(owner_access_key)
+        owner = credentials.caller if credentials is not None else None
+        if owner is not None:
+            is_own = owner.user_id == caller.user_id
+            # An admin of a domain must not gain the rights of superadmins and monitors in it.
+            domain_name = owner.domain_name if not owner.sees_all else None
+            if is_permitted(caller, Operation.ACT_FOR_KEYPAIRS, domain_name=domain_name, is_own=is_own):
+                return owner
         raise Forbidden("You may not act for that access key.", data={"owner_access_key": "not allowed"})
-
-    def _sees(self, caller: Caller, domain_name: str, user_id: UserId) -> bool:
-        return (
-            caller.sees_all
-            or caller.user_id == user_id
-            or (caller.role is UserRole.ADMIN and caller.domain_name == domain_name)
-        )
 
     # ---- reading ----
 
     async def keypair(self, caller: Caller, access_key: str | None = None) -> Keypair:
-        """None is the caller's own. ``concurrency_used`` is filled in."""
+        """Returns a keypair, by default the caller's own, with ``concurrency_used``."""
         key = access_key or caller.access_key
-        found = existing(await self._store.keypair(key), "keypair")
-        owner = existing(await self._store.user(uuid=found.user_id), "keypair")
-        if not self._sees(caller, owner.domain_name, owner.uuid):
+        keypair = existing(await self._store.keypair(key), "keypair")
+        owner = existing(await self._store.user(uuid=keypair.user_id), "keypair")
+        is_own = owner.uuid == caller.user_id
+        if not is_permitted(caller, Operation.SEE_KEYPAIRS, domain_name=owner.domain_name, is_own=is_own):
             raise NotFound("There is no such keypair.")
-        return (await self._with_concurrency([found]))[0]
+        return (await self._with_concurrency([keypair]))[0]
 
     async def _with_concurrency(self, keypairs: Sequence[Keypair]) -> list[Keypair]:
         used = await self._sessions.count_live([k.access_key for k in keypairs])
@@ -237,10 +182,11 @@ class IdentityService:
         is_active: bool | None = None,
         domain_name: str | None = None,
     ) -> Page[Keypair]:
-        """Users see their own, admins those of their domain."""
-        if not caller.is_any_admin and not caller.sees_all:
+        """Returns a page of the keypairs that the caller sees."""
+        scope = scope_of(caller, Operation.SEE_KEYPAIRS)
+        if scope is Scope.OWN:
             email, domain_name = caller.email, caller.domain_name
-        elif not caller.sees_all:
+        elif scope is Scope.DOMAIN:
             if domain_name not in (None, caller.domain_name):
                 return Page(items=[], total_count=0)
             domain_name = caller.domain_name
@@ -255,13 +201,15 @@ class IdentityService:
         uuid: UserId | None = None,
         domain_name: str | None = None,
     ) -> User:
-        """The caller without an address or id; NotFound where they are of another domain."""
+        """Returns a user, by default the caller. Raises NotFound if the user is not of ``domain_name``."""
         if email is None and uuid is None:
             uuid = caller.user_id
-        found = existing(await self._store.user(email=email, uuid=uuid), "user")
-        if not self._sees(caller, found.domain_name, found.uuid) or domain_name not in (None, found.domain_name):
+        user = existing(await self._store.user(email=email, uuid=uuid), "user")
+        is_own = user.uuid == caller.user_id
+        is_visible = is_permitted(caller, Operation.SEE_USERS, domain_name=user.domain_name, is_own=is_own)
+        if not is_visible or domain_name not in (None, user.domain_name):
             raise NotFound("There is no such user.")
-        return found
+        return user
 
     async def users(
         self,
@@ -272,78 +220,43 @@ class IdentityService:
         domain_name: str | None = None,
         group_id: GroupId | None = None,
     ) -> Page[User]:
-        """Superadmins see all, admins those of their domain; Forbidden for others."""
-        if not caller.is_any_admin and not caller.sees_all:
-            raise Forbidden("Only administrators list users.")
-        if not caller.sees_all:
+        """Returns a page of the users that the caller sees. Raises Forbidden for callers who are no administrators."""
+        require_any(caller, Operation.LIST_USERS)
+        if scope_of(caller, Operation.LIST_USERS) is Scope.DOMAIN:
             if domain_name not in (None, caller.domain_name):
                 return Page(items=[], total_count=0)
             domain_name = caller.domain_name
         return await self._store.users(query, domain_name=domain_name, status=status, group_id=group_id)
 
     async def domain(self, caller: Caller, name: str | None = None) -> Domain:
-        """The caller's own without a name."""
-        wanted = name or caller.domain_name
-        if wanted != caller.domain_name and not caller.sees_all:
+        """Returns a domain, by default the caller's."""
+        name = name or caller.domain_name
+        if not is_permitted(caller, Operation.SEE_DOMAINS, domain_name=name):
             raise NotFound("There is no such domain.")
-        return existing(await self._store.domain(wanted), "domain")
+        return existing(await self._store.domain(name), "domain")
 
     async def domains(self, caller: Caller) -> Sequence[Domain]:
-        """All for superadmins, else the caller's own."""
-        return await self._store.domains() if caller.sees_all else [await self.domain(caller)]
+        """Returns the domains that the caller sees."""
+        is_all = scope_of(caller, Operation.SEE_DOMAINS) is Scope.ALL
+        return await self._store.domains() if is_all else [await self.domain(caller)]
 
     async def groups(self, caller: Caller, *, name: str | None = None) -> Sequence[Group]:
-        """Those that the caller is in; admins see their domain's, superadmins all."""
-        if caller.sees_all:
+        """Returns the groups that the caller sees: their own, those of their domain, or all."""
+        scope = scope_of(caller, Operation.SEE_GROUPS)
+        if scope is Scope.ALL:
             return await self._store.groups(name=name)
-        if caller.role is UserRole.ADMIN:
+        if scope is Scope.DOMAIN:
             return await self._store.groups(domain_name=caller.domain_name, name=name)
         return await self._store.groups(user_id=caller.user_id, name=name)
 
     async def resource_policy(self, caller: Caller, name: str | None = None) -> ResourcePolicy:
-        """The caller's own without a name; others only for admins."""
-        wanted = name or caller.resource_policy
-        if wanted != caller.resource_policy and not caller.is_any_admin:
+        """Returns a resource policy, by default the caller's."""
+        name = name or caller.resource_policy
+        if not is_permitted(caller, Operation.SEE_KEYPAIR_POLICIES, is_own=name == caller.resource_policy):
             raise NotFound("There is no such resource policy.")
-        found = await self._store.policies(name=wanted)
-        return existing(found[0] if found else None, "resource policy")
+        policies = await self._store.policies(name=name)
+        return existing(policies[0] if policies else None, "resource policy")
 
     async def resource_policies(self, caller: Caller) -> Sequence[ResourcePolicy]:
-        return await self._store.policies(name=None if caller.is_any_admin else caller.resource_policy)
-
-    async def resource_groups(
-        self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
-    ) -> Sequence[ResourceGroup]:
-        """Public ones and those associated with the caller's domain, group or keypair; superadmins see all."""
-        if caller.is_superadmin and group is None:
-            return await self._store.resource_groups(is_active=is_active)
-        groups = await self._store.groups(user_id=caller.user_id)
-        ids = [g.id for g in groups if group is None or group in (g.name, str(g.id))]
-        return await self._store.resource_groups(
-            domain_name=caller.domain_name, group_ids=ids, access_key=caller.access_key, is_active=is_active
-        )
-
-    async def resource_groups_of(
-        self,
-        caller: Caller,
-        *,
-        domain_name: str | None = None,
-        group: str | None = None,
-        access_key: str | None = None,
-        is_active: bool | None = None,
-    ) -> Sequence[ResourceGroup]:
-        """Those that are open to a domain, to a group (by id or name) or to a keypair that the caller sees; nothing for
-        others."""
-        if domain_name is not None:
-            visible = {d.name for d in await self.domains(caller)}
-            if domain_name not in visible:
-                return []
-            return await self._store.resource_groups(domain_name=domain_name, is_active=is_active)
-        if group is not None:
-            ids = [g.id for g in await self.groups(caller) if group in (str(g.id), g.name)]
-            return await self._store.resource_groups(group_ids=ids, is_active=is_active) if ids else []
-        try:
-            keypair = await self.keypair(caller, access_key)
-        except NotFound:
-            return []
-        return await self._store.resource_groups(access_key=keypair.access_key, is_active=is_active)
+        is_all = scope_of(caller, Operation.SEE_KEYPAIR_POLICIES) is Scope.ALL
+        return await self._store.policies(name=None if is_all else caller.resource_policy)

@@ -1,4 +1,4 @@
-"""Who calls: keys for the signature check, and the caller of a request."""
+"""Finds the keys for the signature check of requests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ai.backend.manager.identity.service import IdentityService
 
 
 class KeypairStore:
-    """Keypairs as signing keys. The service answers from memory and is at most one second stale."""
+    """Returns keypairs as signing keys, at most one second old."""
 
     def __init__(self, identity: IdentityService) -> None:
         self._identity = identity

@@ -1,4 +1,4 @@
-"""Users, keypairs and what bounds them in SQL."""
+"""Stores domains, groups, users, keypairs and policies in SQL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from ai.backend.common.errors import Conflict
-from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName, UserId
+from ai.backend.common.ids import AccessKey, DomainName, GroupId, UserId
 from ai.backend.common.states import GroupType, UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.database import GUID
@@ -31,12 +31,10 @@ from ai.backend.infra.database.rows import add_row, change_row, put_row, row_of
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.identity import tables
 from ai.backend.manager.identity.model import Credentials, Domain, Group, Keypair, ResourcePolicy, StoragePolicy, User
-from ai.backend.manager.identity.sql_users import SqlPeopleStore, keypair_of, keypair_row, users_of
+from ai.backend.manager.identity.sql_users import SqlUserStore, keypair_of, keypair_row, users_of
 from ai.backend.manager.identity.store import KeypairSecret, UserScope
 from ai.backend.manager.query.model import ListQuery, Page
 from ai.backend.manager.query.sql import compile_filter, compile_order
-from ai.backend.manager.resource_groups import tables as resource_groups_tables
-from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.secrets.columns import opened
 
 _USER_HIDDEN = frozenset({"password"})
@@ -44,17 +42,17 @@ _KEYPAIR_HIDDEN = frozenset({"secret_key"})
 
 
 def _may_sign(row: Row[Any]) -> bool:
-    """The keypair, its user and the user's domain are active; superadmins stay in a domain that is not."""
+    """Returns whether the keypair, its user and the user's domain are active; superadmins need no active domain."""
     is_open = row.is_domain_active is not False or row.role is UserRole.SUPERADMIN
     return bool(row.is_active) and row.status is UserStatus.ACTIVE and is_open
 
 
-def _near_groups() -> Select[Any]:
-    """A user's groups and the model stores, with whether each is the user's."""
+def _visible_groups() -> Select[Any]:
+    """Selects the groups of a user and the model stores, with the column ``is_member``."""
     m, g = tables.memberships.c, tables.groups.c
-    is_mine = g.id.in_(select(m.group_id).where(m.user_id == bindparam("user", type_=GUID())))
+    is_member = g.id.in_(select(m.group_id).where(m.user_id == bindparam("user", type_=GUID())))
     is_store = (g.type == GroupType.MODEL_STORE) & g.is_active.is_(True)
-    return select(tables.groups, is_mine.label("is_mine")).where(or_(is_mine, is_store)).order_by(g.name, g.id)
+    return select(tables.groups, is_member.label("is_member")).where(or_(is_member, is_store)).order_by(g.name, g.id)
 
 
 def _storage_policy() -> Select[Any]:
@@ -63,14 +61,14 @@ def _storage_policy() -> Select[Any]:
     return select(tables.storage_policies).where(p.kind == QuotaScopeKind.USER, p.name == named)
 
 
-# What bounds a user is asked with every request about folders: these are built once.
-_ITS_DOMAIN = select(tables.domains).where(tables.domains.c.name == bindparam("domain"))
-_ITS_POLICY = select(tables.policies).where(tables.policies.c.name == bindparam("policy"))
-_NEAR_GROUPS = _near_groups()
-_ITS_STORAGE_POLICY = _storage_policy()
+# Every request about folders runs these queries, so they are built once.
+_DOMAIN = select(tables.domains).where(tables.domains.c.name == bindparam("domain"))
+_POLICY = select(tables.policies).where(tables.policies.c.name == bindparam("policy"))
+_VISIBLE_GROUPS = _visible_groups()
+_STORAGE_POLICY = _storage_policy()
 
 
-class SqlIdentityStore(SqlPeopleStore):
+class SqlIdentityStore(SqlUserStore):
     """Implements :class:`ai.backend.manager.identity.store.IdentityStore`."""
 
     async def _rows(self, query: Any) -> Sequence[Row[Any]]:
@@ -128,19 +126,19 @@ class SqlIdentityStore(SqlPeopleStore):
             query = query.where(c.id.in_(select(m.group_id).where(m.user_id == user_id)))
         return [Group(**row._mapping) for row in await self._rows(query)]
 
-    async def surroundings(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
-        given = {"domain": domain_name, "user": user_id, "policy": policy}
+    async def user_scope(self, domain_name: str, user_id: UserId, policy: str) -> UserScope:
+        arguments = {"domain": domain_name, "user": user_id, "policy": policy}
 
         def work(s: Connection) -> UserScope:
-            domain = s.execute(_ITS_DOMAIN, given).one_or_none()
-            near = s.execute(_NEAR_GROUPS, given)
-            groups = [(Group(**{c.name: row._mapping[c] for c in tables.groups.c}), row.is_mine) for row in near]
-            found = s.execute(_ITS_POLICY, given).one_or_none()
-            storage = s.execute(_ITS_STORAGE_POLICY, given).one_or_none()
+            domain = s.execute(_DOMAIN, arguments).one_or_none()
+            visible = s.execute(_VISIBLE_GROUPS, arguments)
+            groups = [(Group(**{c.name: row._mapping[c] for c in tables.groups.c}), row.is_member) for row in visible]
+            keypair_policy = s.execute(_POLICY, arguments).one_or_none()
+            storage = s.execute(_STORAGE_POLICY, arguments).one_or_none()
             return UserScope(
                 domain=Domain(**domain._mapping) if domain is not None else None,
-                groups=tuple(group for group, is_mine in groups if is_mine),
-                policy=ResourcePolicy(**found._mapping) if found is not None else None,
+                groups=tuple(group for group, is_member in groups if is_member),
+                policy=ResourcePolicy(**keypair_policy._mapping) if keypair_policy is not None else None,
                 storage_policy=StoragePolicy(**storage._mapping) if storage is not None else None,
                 model_stores=tuple(group for group, _ in groups if group.is_model_store),
             )
@@ -153,9 +151,9 @@ class SqlIdentityStore(SqlPeopleStore):
         m = tables.memberships.c
 
         def work(s: Connection) -> None:
-            # Who is to be added is taken out first: so no row is there twice.
-            gone = m.user_id.in_([*add, *remove])
-            s.execute(delete(tables.memberships).where(m.group_id == group_id, gone))
+            # Users to be added are removed first, so that no membership exists twice.
+            is_changed = m.user_id.in_([*add, *remove])
+            s.execute(delete(tables.memberships).where(m.group_id == group_id, is_changed))
             if add:
                 s.execute(insert(tables.memberships), [{"user_id": u, "group_id": group_id} for u in set(add)])
 
@@ -217,104 +215,6 @@ class SqlIdentityStore(SqlPeopleStore):
 
         return await self._db.run_write(work)
 
-    async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None:
-        def work(s: Connection) -> None:
-            if only_new:
-                add_row(s, resource_groups_tables.resource_groups, row_of(group), "resource group")
-            else:
-                put_row(s, resource_groups_tables.resource_groups, "name", row_of(group))
-
-        await self._db.run_write(work)
-
-    async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
-        row = await self._db.run_write(
-            lambda s: change_row(s, resource_groups_tables.resource_groups, "name", name, values)
-        )
-        return ResourceGroup(**row._mapping) if row is not None else None
-
-    async def delete_resource_group(self, name: str) -> bool:
-        def work(s: Connection) -> bool:
-            s.execute(
-                delete(resource_groups_tables.resource_group_links).where(
-                    resource_groups_tables.resource_group_links.c.scaling_group == name
-                )
-            )
-            return bool(
-                s.execute(
-                    delete(resource_groups_tables.resource_groups).where(
-                        resource_groups_tables.resource_groups.c.name == name
-                    )
-                ).rowcount
-            )
-
-        return await self._db.run_write(work)
-
-    async def resource_group(self, name: str) -> ResourceGroup | None:
-        rows = await self._rows(
-            select(resource_groups_tables.resource_groups).where(resource_groups_tables.resource_groups.c.name == name)
-        )
-        return ResourceGroup(**rows[0]._mapping) if rows else None
-
-    async def resource_groups(
-        self,
-        *,
-        domain_name: str | None = None,
-        group_ids: Sequence[GroupId] = (),
-        access_key: str | None = None,
-        is_active: bool | None = None,
-    ) -> list[ResourceGroup]:
-        c, link = resource_groups_tables.resource_groups.c, resource_groups_tables.resource_group_links.c
-        query = select(resource_groups_tables.resource_groups).order_by(c.name)
-        if is_active is not None:
-            query = query.where(c.is_active == is_active)
-        targets = [
-            *([("domain", domain_name)] if domain_name is not None else []),
-            *(("group", str(g)) for g in group_ids),
-            *([("keypair", access_key)] if access_key is not None else []),
-        ]
-        if targets:
-            mine = or_(*((link.kind == kind) & (link.target == target) for kind, target in targets))
-            query = query.where(or_(c.is_public.is_(True), c.name.in_(select(link.scaling_group).where(mine))))
-        return [ResourceGroup(**row._mapping) for row in await self._rows(query)]
-
-    async def associate(
-        self,
-        resource_group: ResourceGroupName,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> None:
-        wanted = {"domain": domain_name, "group": str(group_id) if group_id else None, "keypair": access_key}
-        link = resource_groups_tables.resource_group_links.c
-
-        def work(s: Connection) -> None:
-            for kind, target in wanted.items():
-                if target is None:
-                    continue
-                row = {"scaling_group": resource_group, "kind": kind, "target": target}
-                same = (link.scaling_group == resource_group) & (link.kind == kind) & (link.target == target)
-                if (s.execute(select(link.kind).where(same))).first() is None:
-                    s.execute(insert(resource_groups_tables.resource_group_links), row)
-
-        await self._db.run_write(work)
-
-    async def dissociate(
-        self,
-        resource_group: ResourceGroupName | None,
-        *,
-        domain_name: DomainName | None = None,
-        group_id: GroupId | None = None,
-        access_key: AccessKey | None = None,
-    ) -> int:
-        link = resource_groups_tables.resource_group_links.c
-        wanted = {"domain": domain_name, "group": str(group_id) if group_id else None, "keypair": access_key}
-        mine = or_(*((link.kind == kind) & (link.target == target) for kind, target in wanted.items() if target))
-        query = delete(resource_groups_tables.resource_group_links).where(mine)
-        if resource_group is not None:
-            query = query.where(link.scaling_group == resource_group)
-        return await self._db.run_write(lambda s: int(s.execute(query).rowcount))
-
     async def put_user(
         self, user: User, *, password_hash: str | None, groups: Sequence[GroupId], keypair: KeypairSecret
     ) -> None:
@@ -336,8 +236,8 @@ class SqlIdentityStore(SqlPeopleStore):
         where = c.email == email if email is not None else c.uuid == uuid
 
         def work(s: Connection) -> User | None:
-            found = users_of(s, (s.execute(select(tables.users).where(where))).all())
-            return found[0] if found else None
+            users = users_of(s, s.execute(select(tables.users).where(where)).all())
+            return users[0] if users else None
 
         return await self._db.run_read(work)
 
@@ -396,16 +296,16 @@ class SqlIdentityStore(SqlPeopleStore):
 
     async def active_keys(self, access_keys: Collection[str]) -> set[str]:
         k, u, d = tables.keypairs.c, tables.users.c, tables.domains.c
-        found: set[str] = set()
-        for some in chunks(sorted(access_keys)):
+        active: set[str] = set()
+        for chunk in chunks(sorted(access_keys)):
             rows = await self._rows(
                 select(k.access_key, k.is_active, u.status, u.role, d.is_active.label("is_domain_active"))
                 .join(tables.users, u.uuid == k.user_id)
                 .outerjoin(tables.domains, d.name == u.domain_name)
-                .where(k.access_key.in_(some))
+                .where(k.access_key.in_(chunk))
             )
-            found.update(row.access_key for row in rows if _may_sign(row))
-        return found
+            active.update(row.access_key for row in rows if _may_sign(row))
+        return active
 
     async def keypair(self, access_key: str) -> Keypair | None:
         k, u = tables.keypairs.c, tables.users.c

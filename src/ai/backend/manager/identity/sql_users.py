@@ -1,8 +1,8 @@
-"""Users and keypairs in SQL as administrators change them."""
+"""Stores changes of users and keypairs in SQL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -17,62 +17,70 @@ from ai.backend.infra.database.rows import row_of
 from ai.backend.manager.identity import tables
 from ai.backend.manager.identity.model import GroupRef, Keypair, User
 from ai.backend.manager.identity.store import KeypairSecret
-from ai.backend.manager.resource_groups import tables as resource_groups_tables
 from ai.backend.manager.secrets.columns import sealed
 from ai.backend.manager.secrets.sealer import Sealer
 
 T = TypeVar("T")
+RemovalStep = Callable[[Connection, str, Collection[str]], None]
 KEYPAIR_EXTRAS = frozenset({"user_email", "user_full_name", "concurrency_used"})
 
 
 def users_of(s: Connection, rows: Sequence[Row[Any]]) -> list[User]:
-    """Rows of users with the groups that they are in."""
+    """Builds users of rows, with their groups."""
     m, g = tables.memberships.c, tables.groups.c
-    member: dict[Any, list[GroupRef]] = {}
+    groups: dict[Any, list[GroupRef]] = {}
     if rows:
         query = select(m.user_id, g.id, g.name).join(tables.groups, g.id == m.group_id).order_by(g.name)
         for user_id, group_id, name in s.execute(query.where(m.user_id.in_([r.uuid for r in rows]))):
-            member.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
+            groups.setdefault(user_id, []).append(GroupRef(id=GroupId(group_id), name=name))
     return [
-        User(**{k: v for k, v in row._mapping.items() if k != "password"}, groups=tuple(member.get(row.uuid, ())))
+        User(**{k: v for k, v in row._mapping.items() if k != "password"}, groups=tuple(groups.get(row.uuid, ())))
         for row in rows
     ]
 
 
 def keypair_of(row: Row[Any]) -> Keypair:
-    """A row of keypairs joined with ``email`` and ``full_name`` of its user."""
+    """Builds a keypair of a row joined with ``email`` and ``full_name`` of its user."""
     values = {k: v for k, v in row._mapping.items() if k not in ("secret_key", "email", "full_name")}
     return Keypair(**values, user_email=row.email, user_full_name=row.full_name)
 
 
 def keypair_row(sealer: Sealer, pair: KeypairSecret) -> dict[str, Any]:
-    kept = row_of(pair.keypair, without=KEYPAIR_EXTRAS)
-    return {**kept, "secret_key": sealed(sealer, pair.keypair.access_key, pair.secret_key)}
+    row = row_of(pair.keypair, without=KEYPAIR_EXTRAS)
+    return {**row, "secret_key": sealed(sealer, pair.keypair.access_key, pair.secret_key)}
 
 
-def _admins(s: Connection) -> int:
-    """Who can sign as a superadmin. Their rows are locked where the database locks rows."""
+def _count_admins(s: Connection) -> int:
+    """Counts the keypairs that can sign as a superadmin, and locks the rows of superadmins."""
     u, k = tables.users.c, tables.keypairs.c
     s.execute(select(u.uuid).where(u.role == UserRole.SUPERADMIN).order_by(u.uuid).with_for_update()).all()
-    able = (u.role == UserRole.SUPERADMIN) & (u.status == UserStatus.ACTIVE) & k.is_active.is_(True)
+    can_sign = (u.role == UserRole.SUPERADMIN) & (u.status == UserStatus.ACTIVE) & k.is_active.is_(True)
     joined = tables.users.join(tables.keypairs, k.user_id == u.uuid)
-    return int(s.execute(select(func.count()).select_from(joined).where(able)).scalar_one())
+    return int(s.execute(select(func.count()).select_from(joined).where(can_sign)).scalar_one())
 
 
-def keeping_an_admin(s: Connection, work: Callable[[], T]) -> T:
-    """Do it, unless nobody could sign as a superadmin afterwards. Raises Conflict."""
-    before = _admins(s)
-    done = work()
-    if before and not _admins(s):
+def with_an_admin_left(s: Connection, work: Callable[[], T]) -> T:
+    """Runs ``work``. Raises Conflict if no superadmin could sign afterwards."""
+    before = _count_admins(s)
+    result = work()
+    if before and not _count_admins(s):
         raise Conflict("That would leave no superadmin who can sign in.", data={"admin": "the last one"})
-    return done
+    return result
 
 
-class SqlPeopleStore:
-    """Implements :class:`ai.backend.manager.identity.store.UserStore`."""
+class SqlUserStore:
+    """Implements :class:`ai.backend.manager.identity.store.UserStore`.
 
-    def __init__(self, database: Database, sealer: Sealer | None = None) -> None:
+    Args:
+        on_removal: called with the kind (domain, group, keypair) and the keys of what is deleted, in the transaction
+            that deletes it.
+    """
+
+    def __init__(
+        self, database: Database, sealer: Sealer | None = None, on_removal: RemovalStep = lambda s, kind, targets: None
+    ) -> None:
         self._db = database
+        self._on_removal = on_removal
         self._sealer = sealer or Sealer()
 
     async def change_user(
@@ -102,7 +110,7 @@ class SqlPeopleStore:
             return users_of(s, s.execute(select(tables.users).where(u.uuid == user_id)).all())[0]
 
         try:
-            return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: change(s)))
+            return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: change(s)))
         except IntegrityError:
             raise Conflict("That username is taken already.", data={"username": "taken"}) from None
 
@@ -113,12 +121,12 @@ class SqlPeopleStore:
                 .scalars()
                 .all()
             )
-            _unlink(s, "keypair", keys)
+            self._on_removal(s, "keypair", keys)
             s.execute(delete(tables.keypairs).where(tables.keypairs.c.user_id == user_id))
             s.execute(delete(tables.memberships).where(tables.memberships.c.user_id == user_id))
             return bool(s.execute(delete(tables.users).where(tables.users.c.uuid == user_id)).rowcount)
 
-        return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: remove(s)))
+        return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: remove(s)))
 
     async def password_hash(self, email: str) -> str | None:
         query = select(tables.users.c.password).where(tables.users.c.email == email)
@@ -142,7 +150,7 @@ class SqlPeopleStore:
             row = s.execute(joined.where(k.access_key == access_key)).one_or_none()
             return keypair_of(row) if row is not None else None
 
-        return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: change(s)))
+        return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: change(s)))
 
     async def delete_keypair(self, access_key: str) -> bool:
         def remove(s: Connection) -> bool:
@@ -151,10 +159,10 @@ class SqlPeopleStore:
                 is not None
             ):
                 raise Conflict("It is the main keypair of its user.", data={"access_key": "in use"})
-            _unlink(s, "keypair", [access_key])
+            self._on_removal(s, "keypair", [access_key])
             return bool(s.execute(delete(tables.keypairs).where(tables.keypairs.c.access_key == access_key)).rowcount)
 
-        return await self._db.run_write(lambda s: keeping_an_admin(s, lambda: remove(s)))
+        return await self._db.run_write(lambda s: with_an_admin_left(s, lambda: remove(s)))
 
     async def keys_of(self, *, user_id: UserId | None = None, domain_name: str | None = None) -> list[AccessKey]:
         k, u = tables.keypairs.c, tables.users.c
@@ -163,25 +171,25 @@ class SqlPeopleStore:
             query = query.where(u.uuid == user_id)
         if domain_name is not None:
             query = query.where(u.domain_name == domain_name)
-        found = await self._db.run_read(lambda s: s.execute(query).scalars().all())
-        return [AccessKey(key) for key in found]
+        keys = await self._db.run_read(lambda s: s.execute(query).scalars().all())
+        return [AccessKey(key) for key in keys]
 
     async def owned_by_deleted(self, access_keys: Collection[AccessKey]) -> set[AccessKey]:
         k, u = tables.keypairs.c, tables.users.c
         query = select(k.access_key).join(tables.users, u.uuid == k.user_id).where(u.status == UserStatus.DELETED)
 
         def work(s: Connection) -> set[AccessKey]:
-            found: set[AccessKey] = set()
-            for some in chunks(access_keys):
-                part = query.where(k.access_key.in_(some))
-                found.update(AccessKey(key) for key in s.execute(part).scalars())
-            return found
+            keys: set[AccessKey] = set()
+            for chunk in chunks(access_keys):
+                part = query.where(k.access_key.in_(chunk))
+                keys.update(AccessKey(key) for key in s.execute(part).scalars())
+            return keys
 
         return await self._db.run_read(work)
 
     async def delete_group(self, group_id: GroupId) -> bool:
         def work(s: Connection) -> bool:
-            _unlink(s, "group", [str(group_id)])
+            self._on_removal(s, "group", [str(group_id)])
             s.execute(delete(tables.memberships).where(tables.memberships.c.group_id == group_id))
             return bool(s.execute(delete(tables.groups).where(tables.groups.c.id == group_id)).rowcount)
 
@@ -194,14 +202,7 @@ class SqlPeopleStore:
                 count = s.execute(query).scalar_one()
                 if count:
                     raise Conflict(f"The domain {name!r} has {count} {what}.", data={"name": "in use", what: count})
-            _unlink(s, "domain", [name])
+            self._on_removal(s, "domain", [name])
             return bool(s.execute(delete(tables.domains).where(tables.domains.c.name == name)).rowcount)
 
         return await self._db.run_write(work)
-
-
-def _unlink(s: Connection, kind: str, targets: Iterable[str]) -> None:
-    link = resource_groups_tables.resource_group_links.c
-    s.execute(
-        delete(resource_groups_tables.resource_group_links).where(link.kind == kind, link.target.in_(list(targets)))
-    )

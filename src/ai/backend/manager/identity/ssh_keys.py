@@ -1,6 +1,6 @@
 """The SSH key with which a user logs in to all of their sessions (peer facts 4.2, `/auth/ssh-keypair`).
 
-Only the public half is stored: the SSH server of a session needs no more, and nobody can steal the private half here.
+Only the public half is stored: the SSH server of a session needs no more.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 
 MAX_KEY = 16_384
-"""How many characters a key may have."""
+"""Characters of a key."""
 
 
 class SshKeyService:

@@ -1,4 +1,4 @@
-"""Tables of identity."""
+"""Tables of users, keypairs, domains, groups and policies."""
 
 from __future__ import annotations
 

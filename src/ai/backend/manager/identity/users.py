@@ -1,7 +1,6 @@
-"""Users and keypairs as administrators make, change and remove them (spec 03-09, client wire contract 3.2).
+"""Creates, changes and removes users and keypairs (spec 03-09, client wire contract 3.2).
 
-Superadmins administrate everybody. Administrators of a domain administrate its ordinary users: who they are and whether
-they may sign in, but neither roles nor limits.
+Admins of a domain change its ordinary users, but neither roles nor limits.
 """
 
 from __future__ import annotations
@@ -14,21 +13,20 @@ from typing import Any
 from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.common.names import check_slug
-from ai.backend.common.states import LIVE_SESSION_STATUSES, UserRole, UserStatus
+from ai.backend.common.states import UserRole, UserStatus
 from ai.backend.common.volume_paths import QuotaScopeKind
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.infra.http.addresses import may_come_from
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.folders.owner_removal import FolderOwnerRemoval
+from ai.backend.manager.access.checks import is_permitted, require, require_any, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Keypair, NewKeypair, User
 from ai.backend.manager.identity.passwords import check_password
 from ai.backend.manager.identity.patch import existing, named
 from ai.backend.manager.identity.service import IdentityService
-from ai.backend.manager.identity.store import IdentityStore, KeypairSecret
+from ai.backend.manager.identity.store import IdentityStore, KeypairSecret, OwnedFolders, OwnedSessions
 from ai.backend.manager.query.model import Condition, ListQuery
-from ai.backend.manager.sessions.model import SessionQuery
-from ai.backend.manager.sessions.service import SessionService
 
 ADMIN_ROLES = frozenset({UserRole.SUPERADMIN, UserRole.ADMIN})
 _FOR_DOMAIN_ADMINS = frozenset(
@@ -47,18 +45,18 @@ _FOR_DOMAIN_ADMINS = frozenset(
 
 
 class UserService:
-    """``values`` are fields; those that are None stay as they are.
+    """Changes users and keypairs. ``values`` are fields of the object; those that are None stay unchanged.
 
-    Every method raises NotFound for whom the caller does not see, Forbidden for whom they see and do not administrate,
-    and Conflict where nobody could sign as a superadmin any more.
+    Every method raises NotFound for users whom the caller does not see, Forbidden for users whom the caller may not
+    change, and Conflict if no superadmin could sign in afterwards.
     """
 
     def __init__(
         self,
         store: IdentityStore,
         identity: IdentityService,
-        sessions: SessionService,
-        folders: FolderOwnerRemoval | None,
+        sessions: OwnedSessions,
+        folders: OwnedFolders | None,
         clock: Clock,
         id_generator: IdGenerator,
         hash_password: Callable[[str], str],
@@ -78,26 +76,26 @@ class UserService:
     async def create_user(
         self, caller: Caller, email: str, password: str, values: Mapping[str, Any]
     ) -> tuple[User, NewKeypair]:
-        """With a keypair. Without ``group_ids`` they join the group ``default`` of the domain.
+        """Creates a user with a keypair. Without ``group_ids``, the user joins the group ``default`` of the domain.
 
         Raises:
             InvalidInput, InvalidName: a malformed address, name or password. Conflict: one of them is taken.
         """
-        given = named(values)
-        role = given.pop("role", UserRole.USER)
-        domain = DomainName(given.pop("domain_name", caller.domain_name))
-        _check_rights(caller, domain, role, given)
+        fields = named(values)
+        role = fields.pop("role", UserRole.USER)
+        domain = DomainName(fields.pop("domain_name", caller.domain_name))
+        _check_rights(caller, domain, role, fields)
         if not re.fullmatch(r"[^@\s\x00-\x1f]{1,128}@[^@\s\x00-\x1f]{1,127}", email):
             raise InvalidInput("That is no e-mail address.", data={"email": "malformed"})
         if await self._store.domain(domain) is None:
             raise NotFound(f"There is no domain {domain[:64]!r}.", data={"domain_name": "unknown"})
-        await self._check_policy(given)
-        groups = await self._groups(domain, given.pop("group_ids", None))
-        username = given.pop("username", "") or await self._free_username(email)
+        await self._check_policy(fields)
+        groups = await self._groups(domain, fields.pop("group_ids", None))
+        username = fields.pop("username", "") or await self._free_username(email)
         check_slug(username, what="username", allow_dots=True)
         hashed = await self._hashed(password)
         return await self._identity.make_user(
-            email, username, role, domain, groups, password_hash=hashed, **{"full_name": username, **given}
+            email, username, role, domain, groups, password_hash=hashed, **{"full_name": username, **fields}
         )
 
     async def modify_user(
@@ -109,34 +107,38 @@ class UserService:
         password: str | None = None,
         address: str | None = None,
     ) -> User:
-        """``status`` ``deleted`` does what :meth:`delete_user` does; who moves to another domain leaves the groups of
-        the old one. ``address``: whence the caller comes, where that is known.
+        """Changes a user. The status ``deleted`` does what :meth:`delete_user` does.
+
+        A user who moves to another domain leaves the groups of the old one.
+
+        Args:
+            address: the client's address, if it is known.
 
         Raises:
-            Conflict: also where the caller could not come from there any more.
+            Conflict: also if the caller could no longer connect from ``address``.
         """
         user = await self._user(caller, email)
-        given = named(values)
-        if user.uuid == caller.user_id and not may_come_from(address or "", given.get("allowed_client_ip", ())):
+        fields = named(values)
+        if user.uuid == caller.user_id and not may_come_from(address or "", fields.get("allowed_client_ip", ())):
             raise Conflict(
-                "You could not come from where you are any more.", data={"allowed_client_ip": "without your own"}
+                "You could no longer connect from your address.", data={"allowed_client_ip": "without your own"}
             )
-        domain = DomainName(given.get("domain_name", user.domain_name))
-        role = given.get("role", user.role)
-        _check_rights(caller, user.domain_name, user.role, given)
-        _check_rights(caller, domain, role, given)
-        if "username" in given:
-            check_slug(given["username"], what="username", allow_dots=True)
+        domain = DomainName(fields.get("domain_name", user.domain_name))
+        role = fields.get("role", user.role)
+        _check_rights(caller, user.domain_name, user.role, fields)
+        _check_rights(caller, domain, role, fields)
+        if "username" in fields:
+            check_slug(fields["username"], what="username", allow_dots=True)
         if domain != user.domain_name and await self._store.domain(domain) is None:
             raise NotFound(f"There is no domain {domain[:64]!r}.", data={"domain_name": "unknown"})
-        await self._check_policy(given)
-        await self._check_main_key(user, given.get("main_access_key"))
-        group_ids = given.pop("group_ids", None)
+        await self._check_policy(fields)
+        await self._check_main_key(user, fields.get("main_access_key"))
+        group_ids = fields.pop("group_ids", None)
         groups = await self._groups(domain, group_ids) if group_ids is not None or domain != user.domain_name else None
         keypairs: dict[str, Any] = {}
         if role is not user.role:
             keypairs["is_admin"] = role in ADMIN_ROLES
-        if given.get("status") is UserStatus.DELETED:
+        if fields.get("status") is UserStatus.DELETED:
             keypairs["is_active"] = False
         changed = await self._store.change_user(
             user.uuid,
@@ -144,13 +146,13 @@ class UserService:
             password_hash=await self._hashed(password) if password is not None else None,
             keypairs=keypairs or None,
             modified_at=self._clock.now(),
-            **given,
+            **fields,
         )
-        await self._after(user)
+        await self._propagate(user)
         return existing(changed, "user")
 
     async def delete_user(self, caller: Caller, email: str) -> None:
-        """Out of sight, but not gone: the keypairs are inactive at once, and the sessions end."""
+        """Marks a user as deleted: the keypairs become inactive at once, and the sessions end."""
         user = await self._user(caller, email)
         _check_rights(caller, user.domain_name, user.role, {})
         if user.uuid == caller.user_id:
@@ -162,17 +164,17 @@ class UserService:
             status_info="admin-requested",
             modified_at=self._clock.now(),
         )
-        await self._after(user)
+        await self._propagate(user)
 
     async def purge_user(self, caller: Caller, email: str, *, purge_shared: bool = False) -> None:
-        """For good, with sessions and folders; for superadmins. Folders that others share go to the caller instead,
-        unless ``purge_shared``. It may be repeated where it was cut off.
+        """Deletes a user with sessions and folders. It may be repeated after an interruption.
+
+        Folders that others share go to the caller, unless ``purge_shared``.
 
         Raises:
             Conflict: sessions are still ending; try again.
         """
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins purge users.")
+        require(caller, Operation.PURGE_USERS)
         user = await self._user(caller, email)
         await self.delete_user(caller, email)
         keys = await self._store.keys_of(user_id=user.uuid)
@@ -185,28 +187,17 @@ class UserService:
             self._identity.invalidate(key)
 
     async def _end_sessions(self, caller: Caller, keys: Sequence[AccessKey]) -> None:
-        async def end(ref: str) -> None:
-            try:
-                await self._sessions.destroy(caller, ref, forced=True)
-            except NotFound:
-                pass
-
-        for key in keys:
-            page = await self._sessions.search(
-                caller, SessionQuery(limit=10_000, access_key=key, statuses=LIVE_SESSION_STATUSES)
-            )
-            await asyncio.gather(*(end(str(session.id)) for session in page.items))
-        left = sum((await self._sessions.concurrency_used(tuple(keys))).values())
-        if left:
-            raise Conflict(f"{left} sessions are still ending; try again.", data={"sessions": left})
+        await self._sessions.end_all(caller, keys)
+        live = sum((await self._sessions.count_live(keys)).values())
+        if live:
+            raise Conflict(f"{live} sessions are still ending; try again.", data={"sessions": live})
 
     async def _user(self, caller: Caller, email: str) -> User:
-        """Whom the caller sees."""
-        if not caller.is_any_admin:
-            raise Forbidden("Only administrators change users.")
+        """Returns a user whom the caller sees."""
+        require_any(caller, Operation.CHANGE_USERS)
         return await self._identity.user(caller, email=email)
 
-    async def _after(self, user: User) -> None:
+    async def _propagate(self, user: User) -> None:
         for key in await self._store.keys_of(user_id=user.uuid):
             self._identity.invalidate(key)
         self._owners.wake()
@@ -217,20 +208,20 @@ class UserService:
     async def _groups(self, domain: str, ids: Sequence[GroupId] | None) -> list[GroupId]:
         if ids is None:
             return [g.id for g in await self._store.groups(domain_name=domain, name="default")]
-        known = {g.id for g in await self._store.groups(domain_name=domain)}
-        if not {*ids} <= known:
+        existing_ids = {g.id for g in await self._store.groups(domain_name=domain)}
+        if not {*ids} <= existing_ids:
             raise NotFound("There is no such group in the domain.", data={"group_ids": "unknown"})
         return list(ids)
 
     async def _free_username(self, email: str) -> str:
-        """What of an address a username may be, with something added where that is taken."""
+        """Returns a username made of an e-mail address, with a suffix if it is taken."""
         name = re.sub(r"[^A-Za-z0-9]+", "-", email.partition("@")[0]).strip("-")[:56] or "user"
-        taken = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
-        page = await self._store.users(taken, domain_name=None, status=None)
+        same_name = ListQuery(limit=1, filter=Condition(field="username", op="==", value=name))
+        page = await self._store.users(same_name, domain_name=None, status=None)
         return name if not page.items else f"{name}-{self._id_generator.token(6).lower()}"
 
-    async def _check_policy(self, given: Mapping[str, Any]) -> None:
-        name = given.get("resource_policy", "default")
+    async def _check_policy(self, fields: Mapping[str, Any]) -> None:
+        name = fields.get("resource_policy", "default")
         if name != "default" and not await self._store.storage_policies(QuotaScopeKind.USER, name=name):
             raise NotFound(f"There is no user resource policy {name[:64]!r}.", data={"resource_policy": "unknown"})
 
@@ -244,11 +235,11 @@ class UserService:
     # ---- keypairs ----
 
     async def create_keypair(self, caller: Caller, email: str, values: Mapping[str, Any]) -> NewKeypair:
-        """A further keypair of a user. Its secret is told this once."""
+        """Creates a further keypair of a user. Its secret is returned only once."""
         user = await self._user(caller, email)
-        given = named(values)
-        self._check_keypair_rights(caller, user, given)
-        await self._check_keypair_policy(given)
+        fields = named(values)
+        self._check_keypair_rights(caller, user, fields)
+        await self._check_keypair_policy(fields)
         now = self._clock.now()
         pair = self._identity.new_keypair()
         keypair = Keypair(
@@ -257,26 +248,26 @@ class UserService:
             user_email=user.email,
             created_at=now,
             modified_at=now,
-            **{"is_admin": user.role in ADMIN_ROLES, **given},
+            **{"is_admin": user.role in ADMIN_ROLES, **fields},
         )
         await self._store.put_keypair(KeypairSecret(keypair=keypair, secret_key=pair.secret_key))
         self._identity.invalidate(pair.access_key)
         return pair
 
     async def modify_keypair(self, caller: Caller, access_key: str, values: Mapping[str, Any]) -> Keypair:
-        """In force at once in this manager, within a second in others."""
-        given = named(values)
-        self._check_keypair_rights(caller, await self._owner(caller, access_key), given)
-        await self._check_keypair_policy(given)
-        changed = await self._store.change_keypair(access_key, **given, modified_at=self._clock.now())
+        """Changes a keypair: at once in this manager, within a second in others."""
+        fields = named(values)
+        self._check_keypair_rights(caller, await self._owner(caller, access_key), fields)
+        await self._check_keypair_policy(fields)
+        changed = await self._store.change_keypair(access_key, **fields, modified_at=self._clock.now())
         self._identity.invalidate(access_key)
         return existing(changed, "keypair")
 
     async def delete_keypair(self, caller: Caller, access_key: str) -> None:
-        """For good. Raises Conflict for a main keypair, and while sessions of it live."""
+        """Deletes a keypair. Raises Conflict for a main keypair, and while it has live sessions."""
         self._check_keypair_rights(caller, await self._owner(caller, access_key), {})
         key = AccessKey(access_key)
-        live = (await self._sessions.concurrency_used((key,))).get(key, 0)
+        live = (await self._sessions.count_live([key])).get(key, 0)
         if live:
             raise Conflict(f"{live} sessions of that keypair live.", data={"sessions": live})
         if not await self._store.delete_keypair(access_key):
@@ -284,27 +275,26 @@ class UserService:
         self._identity.invalidate(access_key)
 
     async def _owner(self, caller: Caller, access_key: str) -> User:
-        if not caller.is_any_admin:
-            raise Forbidden("Only administrators change keypairs.")
+        require_any(caller, Operation.CHANGE_KEYPAIRS)
         keypair = await self._identity.keypair(caller, access_key)
         return existing(await self._store.user(uuid=keypair.user_id), "keypair")
 
     @staticmethod
-    def _check_keypair_rights(caller: Caller, owner: User, given: Mapping[str, Any]) -> None:
+    def _check_keypair_rights(caller: Caller, owner: User, fields: Mapping[str, Any]) -> None:
         _check_rights(caller, owner.domain_name, owner.role, {})
-        if not caller.is_superadmin and {*given} - {"is_active"}:
-            raise Forbidden("Only superadmins change the limits and rights of keypairs.")
+        if {*fields} - {"is_active"}:
+            require(caller, Operation.CHANGE_KEYPAIR_LIMITS)
 
-    async def _check_keypair_policy(self, given: Mapping[str, Any]) -> None:
-        name = given.get("resource_policy")
+    async def _check_keypair_policy(self, fields: Mapping[str, Any]) -> None:
+        name = fields.get("resource_policy")
         if name is not None and not await self._store.policies(name=name):
             raise NotFound(f"There is no resource policy {name[:64]!r}.", data={"resource_policy": "unknown"})
 
 
-def _check_rights(caller: Caller, domain_name: str, role: UserRole, given: Mapping[str, Any]) -> None:
-    if caller.is_superadmin:
-        return
-    if not caller.is_any_admin or domain_name != caller.domain_name or role is not UserRole.USER:
+def _check_rights(caller: Caller, domain_name: str, role: UserRole, fields: Mapping[str, Any]) -> None:
+    is_all = scope_of(caller, Operation.CHANGE_USERS) is Scope.ALL
+    is_ordinary = role is UserRole.USER
+    if not is_permitted(caller, Operation.CHANGE_USERS, domain_name=domain_name) or not (is_all or is_ordinary):
         raise Forbidden("You do not administrate that user.")
-    if {*given} - _FOR_DOMAIN_ADMINS:
-        raise Forbidden("Only superadmins change the limits of users.")
+    if {*fields} - _FOR_DOMAIN_ADMINS:
+        require(caller, Operation.CHANGE_USER_LIMITS)

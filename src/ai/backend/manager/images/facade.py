@@ -9,7 +9,6 @@ from ai.backend.infra.config_store import ConfigStore
 from ai.backend.manager.agents.gateway import AgentGateway
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.execution.commits import CommitService
-from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.gateway import RegistryScanner
 from ai.backend.manager.images.preload import ImagePreloader
@@ -18,6 +17,7 @@ from ai.backend.manager.images.registries import ContainerRegistries
 from ai.backend.manager.images.rescan import Rescan
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.images.store import ImageStore
+from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.sessions.lookup import SessionFinder
 from ai.backend.manager.tasks.service import TaskService
 
@@ -40,7 +40,7 @@ class Images:
         config: ConfigStore,
         agents: AgentStore,
         identities: IdentityStore,
-        identity: IdentityService,
+        resource_groups: ResourceGroupService,
         finder: SessionFinder,
         gateway: AgentGateway,
         tasks: TaskService,
@@ -48,7 +48,7 @@ class Images:
         id_generator: IdGenerator,
     ) -> Images:
         registries = ContainerRegistries(config)
-        catalogue = ImageService(store, agents, identities, identity, registries)
+        catalogue = ImageService(store, agents, identities, resource_groups, registries)
         provision = ImagePulls(store, registries)
         rescan = Rescan(store, scanner, registries, tasks, clock)
         return cls(

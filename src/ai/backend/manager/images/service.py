@@ -20,11 +20,11 @@ from ai.backend.common.wire.reports import ImageReport
 from ai.backend.manager.access.caller import Caller
 from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import AutoPull, Image, ImageAlias, RegisteredImage
 from ai.backend.manager.images.registries import ContainerRegistries, require_superadmin
 from ai.backend.manager.images.store import ImageStore
+from ai.backend.manager.resource_groups.service import ResourceGroupService
 
 _OPERATION = "operation"
 
@@ -52,13 +52,13 @@ class ImageService:
         store: ImageStore,
         agents: AgentStore,
         identities: IdentityStore,
-        identity: IdentityService,
+        resource_groups: ResourceGroupService,
         registries: ContainerRegistries,
     ) -> None:
         self._store = store
         self._agents = agents
         self._identities = identities
-        self._identity = identity
+        self._resource_groups = resource_groups
         self._registries = registries
 
     # ---- reading
@@ -91,7 +91,7 @@ class ImageService:
         return (caller.sees_all or _is_usable(image, caller)) and _is_of(image, allowed)
 
     async def _agents_of(self, caller: Caller, agents: Iterable[Agent], wanted: ImageFilter) -> frozenset[str]:
-        groups = {g.name for g in await self._identity.resource_groups(caller, group=wanted.group)}
+        groups = {g.name for g in await self._resource_groups.available(caller, group=wanted.group)}
         if wanted.scaling_group is not None:
             groups &= {wanted.scaling_group}
         return frozenset(a.id for a in agents if a.scaling_group in groups)

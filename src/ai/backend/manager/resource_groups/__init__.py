@@ -1,1 +1,1 @@
-"""Resource groups and whom they are open to."""
+"""Resource groups, and the domains, groups and keypairs they are open to."""

@@ -7,7 +7,7 @@ from typing import Any
 from ai.backend.infra.http.fields import Name
 from ai.backend.infra.http.routes import Call, Nothing, Schema, route
 from ai.backend.manager.access.requests import caller_of
-from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.resource_groups.service import ResourceGroupService
 
 
 class GroupsQuery(Schema, frozen=True):
@@ -17,11 +17,11 @@ class GroupsQuery(Schema, frozen=True):
 class ResourceGroupsApi:
     """The route that lists the resource groups of the caller."""
 
-    def __init__(self, identity: IdentityService) -> None:
-        self._identity = identity
+    def __init__(self, resource_groups: ResourceGroupService) -> None:
+        self._resource_groups = resource_groups
 
     @route("GET", "/scaling-groups", query=GroupsQuery)
     async def scaling_groups(self, call: Call[Nothing, GroupsQuery]) -> dict[str, Any]:
         """List the resource groups that the caller may use."""
-        groups = await self._identity.resource_groups(caller_of(call), group=call.query.group)
+        groups = await self._resource_groups.available(caller_of(call), group=call.query.group)
         return {"scaling_groups": [{"name": group.name} for group in groups]}

@@ -1,4 +1,4 @@
-"""Mutations of resource groups and of whom they are open to (spec 03-09, client wire contract 3.2)."""
+"""GraphQL queries and mutations of resource groups and their associations (spec 03-09, client wire contract 3.2)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from ariadne import MutationType, ObjectType, QueryType
 from ai.backend.common.errors import InvalidInput
 from ai.backend.common.ids import AccessKey, DomainName, GroupId
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.graphql import values
 from ai.backend.manager.graphql.context import Info, answer, context_of, structured
 from ai.backend.manager.graphql.values import View
@@ -22,7 +24,7 @@ domain_type = ObjectType("Domain")
 group_type = ObjectType("Group")
 
 mutation = MutationType()
-_KEPT = (
+_FIELDS = (
     "description",
     "is_active",
     "is_public",
@@ -39,7 +41,7 @@ _KEPT = (
 def _values(props: values.View) -> values.View:
     return {
         name: structured(name, props[name]) if name.endswith("_opts") else props[name]
-        for name in _KEPT
+        for name in _FIELDS
         if props.get(name) is not None
     }
 
@@ -55,7 +57,7 @@ async def put(_: Any, info: Info, name: str, props: values.View) -> values.View:
         "scaling_group",
         name,
         lambda: change(context.caller, name, _values(props)),
-        lambda made: resource_group_view(made, context.caller),
+        lambda group: resource_group_view(group, context.caller),
     )
 
 
@@ -68,7 +70,7 @@ async def delete(_: Any, info: Info, name: str) -> values.View:
 
 
 def _beneficiary(domain: str | None, user_group: Any, access_key: str | None) -> Beneficiary:
-    """``user_group`` is a UUID, which the published client declares as such or as a string."""
+    """Reads a beneficiary. The published client sends ``user_group`` as a UUID or a string."""
     try:
         return Beneficiary(
             domain_name=DomainName(domain) if domain else None,
@@ -87,7 +89,7 @@ def _beneficiary(domain: str | None, user_group: Any, access_key: str | None) ->
 @mutation.field("disassociate_scaling_group_with_keypair")
 @mutation.field("disassociate_all_scaling_groups_with_domain")
 @mutation.field("disassociate_all_scaling_groups_with_group")
-async def open_or_close(
+async def change_association(
     _: Any,
     info: Info,
     scaling_group: str | None = None,
@@ -99,11 +101,11 @@ async def open_or_close(
     service = context.services.resource_groups
 
     async def work() -> None:
-        whom = _beneficiary(domain, user_group, access_key)
+        beneficiary = _beneficiary(domain, user_group, access_key)
         if info.field_name.startswith("associate"):
-            await service.associate(context.caller, str(scaling_group), whom)
+            await service.associate(context.caller, str(scaling_group), beneficiary)
         else:
-            await service.dissociate(context.caller, scaling_group, whom)
+            await service.dissociate(context.caller, scaling_group, beneficiary)
 
     return await answer(info, "scaling_group", scaling_group or "all", work)
 
@@ -112,10 +114,10 @@ async def open_or_close(
 async def scaling_groups(
     _: Any, info: Info, name: str | None = None, is_active: bool | None = None
 ) -> list[values.View]:
-    """Those that the caller may use."""
+    """Return the resource groups that the caller may use."""
     context = context_of(info)
-    found = await context.services.identity.resource_groups(context.caller, is_active=is_active)
-    return [resource_group_view(g, context.caller) for g in found if name in (None, g.name)]
+    groups = await context.services.resource_groups.available(context.caller, is_active=is_active)
+    return [resource_group_view(g, context.caller) for g in groups if name in (None, g.name)]
 
 
 @query.field("scaling_group")
@@ -135,28 +137,28 @@ async def scaling_groups_for(
     is_active: bool | None = None,
 ) -> list[values.View]:
     context = context_of(info)
-    found = await context.services.identity.resource_groups_of(
+    groups = await context.services.resource_groups.open_to(
         context.caller, domain_name=domain, group=user_group, access_key=access_key, is_active=is_active
     )
-    return [resource_group_view(g, context.caller) for g in found]
+    return [resource_group_view(g, context.caller) for g in groups]
 
 
 @domain_type.field("scaling_groups")
 async def domain_scaling_groups(view: values.View, info: Info) -> list[str]:
     context = context_of(info)
-    found = await context.services.identity.resource_groups_of(context.caller, domain_name=view["name"])
-    return [g.name for g in found]
+    groups = await context.services.resource_groups.open_to(context.caller, domain_name=view["name"])
+    return [g.name for g in groups]
 
 
 @group_type.field("scaling_groups")
 async def group_scaling_groups(view: values.View, info: Info) -> list[str]:
     context = context_of(info)
-    found = await context.services.identity.resource_groups_of(context.caller, group=str(view["id"]))
-    return [g.name for g in found]
+    groups = await context.services.resource_groups.open_to(context.caller, group=str(view["id"]))
+    return [g.name for g in groups]
 
 
 def resource_group_view(group: ResourceGroup, caller: Caller) -> View:
-    visible = caller.is_any_admin
+    shows_options = is_permitted(caller, Operation.SEE_SCHEDULER_OPTIONS)
     return {
         "name": group.name,
         "description": group.description,
@@ -164,9 +166,9 @@ def resource_group_view(group: ResourceGroup, caller: Caller) -> View:
         "is_public": group.is_public,
         "created_at": group.created_at,
         "driver": group.driver,
-        "driver_opts": json.dumps(dict(group.driver_opts)) if visible else None,
+        "driver_opts": json.dumps(dict(group.driver_opts)) if shows_options else None,
         "scheduler": group.scheduler,
-        "scheduler_opts": json.dumps(dict(group.scheduler_opts)) if visible else None,
+        "scheduler_opts": json.dumps(dict(group.scheduler_opts)) if shows_options else None,
         "use_host_network": group.use_host_network,
         "wsproxy_addr": group.wsproxy_addr,
         "wsproxy_api_token": None,

@@ -1,4 +1,4 @@
-"""Placement plugins as the scheduler's core sees them."""
+"""Loads placement plugins and adapts them to the scheduler."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ FALLBACK = "dispersed"
 
 
 def installed() -> list[str]:
-    """The names of the placement plugins that are installed, whether they work or not."""
+    """Returns the names of the installed placement plugins, including those that cannot be loaded."""
     return sorted({entry.name for entry in entry_points(group=ENTRY_POINT_GROUP)})
 
 
 @cache
 def plugged(name: str) -> Placement | None:
-    """The placement that a plugin offers under this name; None, with the reason in the log, if none does."""
+    """Returns the placement of the plugin of this name, or None; the reason is logged."""
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
         try:
             plugin = entry.load()()
-        except Exception:  # a plugin may fail in any way, and must not stop the others
+        except Exception:  # a failing plugin must not stop the others
             log.exception("the placement plugin %s cannot be used", name)
             continue
         if isinstance(plugin, PlacementPlugin):
@@ -35,7 +35,7 @@ def plugged(name: str) -> Placement | None:
 
 
 def adapt(name: str, plugin: PlacementPlugin) -> Placement:
-    """A plugin that fails or names no candidate is told in the log, and the fallback decides."""
+    """Wraps a plugin as a placement. If it fails or chooses no candidate, this is logged and the fallback decides."""
 
     def choose(fleet: AgentIndex, demand: Demand, scope: int, rng: Rng) -> int:
         scope &= demand.fit()
@@ -53,7 +53,7 @@ def adapt(name: str, plugin: PlacementPlugin) -> Placement:
         ]
         try:
             rank = fleet.ranks.get(plugin.choose(demand.total, candidates, rng))
-        except Exception:  # see above
+        except Exception:  # a failing plugin must not stop the scheduler
             log.exception("the placement plugin %s failed; %s decides", name, FALLBACK)
             rank = None
         else:

@@ -1,4 +1,4 @@
-"""Resource groups as superadmins make and change them, and to whom they are open (spec 03-09, "Scaling Group")."""
+"""Reads, creates and changes resource groups and their associations (spec 03-09, "Scaling Group")."""
 
 from __future__ import annotations
 
@@ -6,29 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ai.backend.common.errors import Conflict, Forbidden, InvalidInput, NotFound
+from ai.backend.common.errors import Conflict, InvalidInput, NotFound
 from ai.backend.common.ids import AccessKey, DomainName, GroupId, ResourceGroupName
 from ai.backend.common.names import check_slug
-from ai.backend.common.states import LIVE_SESSION_STATUSES, AgentStatus
 from ai.backend.core.scheduling.options import check, order_name
 from ai.backend.infra.clock import Clock
 from ai.backend.infra.loop import PeriodicLoop
 from ai.backend.manager.access.caller import Caller
-from ai.backend.manager.agents.store import AgentStore
+from ai.backend.manager.access.checks import require, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
+from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
-from ai.backend.manager.query.model import Condition
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.placement_plugins import plugged
-from ai.backend.manager.sessions.model import SessionQuery
-from ai.backend.manager.sessions.store import SessionStore
+from ai.backend.manager.resource_groups.store import ResourceGroupStore, ResourceGroupUse
 
 DRIVERS = ("static",)
-"""How the agents of a group come to be: they are started by hand (spec 03-09, ``driver``)."""
+"""How the agents of a group are started (spec 03-09, ``driver``): ``static`` is by hand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beneficiary:
-    """To whom a resource group is open besides those who may use any public one; exactly one of the three."""
+    """The domain, group or keypair that a resource group is opened to; exactly one of the three."""
 
     domain_name: DomainName | None = None
     group_id: GroupId | None = None
@@ -36,113 +35,156 @@ class Beneficiary:
 
 
 class ResourceGroupService:
-    """Every method raises Forbidden for callers who are no superadmins, and NotFound for what is not there.
+    """Reads and changes resource groups.
+
+    Changes raise Forbidden if the role of the caller does not permit them, and NotFound for a missing group.
 
     Args:
-        after_change: loops that have work once a group schedules in another way.
+        after_change: loops that are woken after a group was changed.
     """
 
     def __init__(
         self,
-        store: IdentityStore,
-        agents: AgentStore,
-        sessions: SessionStore,
+        store: ResourceGroupStore,
+        identities: IdentityStore,
+        identity: IdentityService,
+        use: ResourceGroupUse,
         clock: Clock,
         after_change: Sequence[PeriodicLoop] = (),
     ) -> None:
         self._store = store
-        self._agents = agents
-        self._sessions = sessions
+        self._identities = identities
+        self._identity = identity
+        self._use = use
         self._clock = clock
         self.after_change = list(after_change)
 
+    # ---- reading ----
+
+    async def available(
+        self, caller: Caller, *, group: str | None = None, is_active: bool | None = True
+    ) -> Sequence[ResourceGroup]:
+        """Returns the public groups and those open to the caller's domain, groups or keypair; all for superadmins.
+
+        With ``group`` (id or name), only this group of the caller's counts.
+        """
+        if scope_of(caller, Operation.SEE_RESOURCE_GROUPS) is Scope.ALL and group is None:
+            return await self._store.resource_groups(is_active=is_active)
+        groups = await self._identities.groups(user_id=caller.user_id)
+        ids = [g.id for g in groups if group is None or group in (g.name, str(g.id))]
+        return await self._store.resource_groups(
+            domain_name=caller.domain_name, group_ids=ids, access_key=caller.access_key, is_active=is_active
+        )
+
+    async def open_to(
+        self,
+        caller: Caller,
+        *,
+        domain_name: str | None = None,
+        group: str | None = None,
+        access_key: str | None = None,
+        is_active: bool | None = None,
+    ) -> Sequence[ResourceGroup]:
+        """Returns the groups open to a domain, a group (id or name) or a keypair.
+
+        Returns none if the caller does not see the domain, group or keypair.
+        """
+        if domain_name is not None:
+            if all(domain.name != domain_name for domain in await self._identity.domains(caller)):
+                return []
+            return await self._store.resource_groups(domain_name=domain_name, is_active=is_active)
+        if group is not None:
+            ids = [g.id for g in await self._identity.groups(caller) if group in (str(g.id), g.name)]
+            return await self._store.resource_groups(group_ids=ids, is_active=is_active) if ids else []
+        try:
+            keypair = await self._identity.keypair(caller, access_key)
+        except NotFound:
+            return []
+        return await self._store.resource_groups(access_key=keypair.access_key, is_active=is_active)
+
+    # ---- changes ----
+
     async def create(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
-        """Raises InvalidName; InvalidInput for a scheduler or options that there are not; Conflict for a known name."""
-        _check_caller(caller)
+        """Creates a group. Raises InvalidName; InvalidInput for unknown schedulers or options; Conflict."""
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         check_slug(name, what="name", allow_dots=True)
         group = ResourceGroup(name=ResourceGroupName(name), created_at=self._clock.now(), **_checked(values))
         await self._store.put_resource_group(group, only_new=True)
         return group
 
     async def modify(self, caller: Caller, name: str, values: Mapping[str, Any]) -> ResourceGroup:
-        """In force from the next pass of the scheduler on. Raises InvalidInput as :meth:`create`."""
-        _check_caller(caller)
+        """Changes a group, from the next pass of the scheduler on. Raises InvalidInput as :meth:`create`."""
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         changed = await self._store.change_resource_group(name, **_checked(values))
         if changed is None:
-            raise _unknown(name)
+            raise _missing(name)
         for loop in self.after_change:
             loop.wake()
         return changed
 
     async def delete(self, caller: Caller, name: str) -> None:
-        """Raises Conflict while it has agents or live sessions."""
-        _check_caller(caller)
-        agents = [a for a in await self._agents.agents(scaling_group=name) if a.status is AgentStatus.ALIVE]
-        here = Condition(field="scaling_group", op="==", value=name)
-        live = await self._sessions.search(SessionQuery(limit=1, statuses=LIVE_SESSION_STATUSES, filter=here))
-        if agents or live.total_count:
+        """Deletes a group. Raises Conflict while it has living agents or live sessions."""
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
+        agents, sessions = await self._use.living_agents(name), await self._use.count_live_sessions(name)
+        if agents or sessions:
             raise Conflict(
-                f"{name[:64]!r} has {len(agents)} living agents and {live.total_count} live sessions.",
-                data={"name": "in use", "agents": [a.id for a in agents[:10]], "sessions": live.total_count},
+                f"{name[:64]!r} has {len(agents)} living agents and {sessions} live sessions.",
+                data={"name": "in use", "agents": agents[:10], "sessions": sessions},
             )
         if not await self._store.delete_resource_group(name):
-            raise _unknown(name)
+            raise _missing(name)
 
-    async def associate(self, caller: Caller, name: str, whom: Beneficiary) -> None:
-        """Harmless where it is open to them already. Raises NotFound also for the domain, group or keypair."""
-        _check_caller(caller)
+    async def associate(self, caller: Caller, name: str, beneficiary: Beneficiary) -> None:
+        """Opens a group to a beneficiary. Raises NotFound also for the domain, group or keypair."""
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
         if await self._store.resource_group(name) is None:
-            raise _unknown(name)
-        await self._check_beneficiary(whom)
+            raise _missing(name)
+        await self._check_beneficiary(beneficiary)
         await self._store.associate(
             ResourceGroupName(name),
-            domain_name=whom.domain_name,
-            group_id=whom.group_id,
-            access_key=whom.access_key,
+            domain_name=beneficiary.domain_name,
+            group_id=beneficiary.group_id,
+            access_key=beneficiary.access_key,
         )
 
-    async def dissociate(self, caller: Caller, name: str | None, whom: Beneficiary) -> None:
-        """``name`` None: from all. Raises NotFound where one is named and it was not associated."""
-        _check_caller(caller)
-        gone = await self._store.dissociate(
+    async def dissociate(self, caller: Caller, name: str | None, beneficiary: Beneficiary) -> None:
+        """Removes the association with one group, or with all. Raises NotFound if a named group was not associated."""
+        require(caller, Operation.CHANGE_RESOURCE_GROUPS)
+        removed = await self._store.dissociate(
             ResourceGroupName(name) if name is not None else None,
-            domain_name=whom.domain_name,
-            group_id=whom.group_id,
-            access_key=whom.access_key,
+            domain_name=beneficiary.domain_name,
+            group_id=beneficiary.group_id,
+            access_key=beneficiary.access_key,
         )
-        if name is not None and not gone:
+        if name is not None and not removed:
             raise NotFound(f"The resource group {name[:64]!r} is not associated with that.")
 
-    async def _check_beneficiary(self, whom: Beneficiary) -> None:
-        if whom.domain_name is not None and await self._store.domain(whom.domain_name) is None:
-            raise NotFound(f"There is no domain {whom.domain_name[:64]!r}.")
-        if whom.group_id is not None and all(g.id != whom.group_id for g in await self._store.groups()):
-            raise NotFound(f"There is no group {whom.group_id}.")
-        if whom.access_key is not None and await self._store.keypair(whom.access_key) is None:
+    async def _check_beneficiary(self, beneficiary: Beneficiary) -> None:
+        domain, group_id, access_key = beneficiary.domain_name, beneficiary.group_id, beneficiary.access_key
+        if domain is not None and await self._identities.domain(domain) is None:
+            raise NotFound(f"There is no domain {domain[:64]!r}.")
+        if group_id is not None and all(g.id != group_id for g in await self._identities.groups()):
+            raise NotFound(f"There is no group {group_id}.")
+        if access_key is not None and await self._identities.keypair(access_key) is None:
             raise NotFound("There is no such keypair.")
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What is to be stored, with names of policies in one spelling; what is None is left out."""
-    given = {name: value for name, value in values.items() if value is not None}
-    if given.get("driver", DRIVERS[0]) not in DRIVERS:
+    """Returns the fields to be stored, without None, and the scheduler in its canonical spelling."""
+    fields = {name: value for name, value in values.items() if value is not None}
+    if fields.get("driver", DRIVERS[0]) not in DRIVERS:
         raise InvalidInput(f"driver is one of {', '.join(DRIVERS)}.", data={"driver": "unknown"})
     for name in ("driver_opts", "scheduler_opts"):
-        if not isinstance(given.get(name, {}), Mapping):
+        if not isinstance(fields.get(name, {}), Mapping):
             raise InvalidInput(f"{name} is an object.", data={name: "malformed"})
-    options = given.get("scheduler_opts", {})
+    options = fields.get("scheduler_opts", {})
     strategy = options.get("agent_selection_strategy")
     plugins = {strategy} if isinstance(strategy, str) and plugged(strategy) is not None else set()
-    check(given.get("scheduler"), options, plugins=plugins)
-    if "scheduler" in given:
-        given["scheduler"] = order_name(given["scheduler"])
-    return given
+    check(fields.get("scheduler"), options, plugins=plugins)
+    if "scheduler" in fields:
+        fields["scheduler"] = order_name(fields["scheduler"])
+    return fields
 
 
-def _unknown(name: str) -> NotFound:
+def _missing(name: str) -> NotFound:
     return NotFound(f"There is no resource group {name[:64]!r}.")
-
-
-def _check_caller(caller: Caller) -> None:
-    if not caller.is_superadmin:
-        raise Forbidden("Only superadmins change resource groups.")

@@ -18,6 +18,7 @@ from ai.backend.manager.agents.model import Agent, SlotTypeInfo
 from ai.backend.manager.agents.slots import SlotCatalogue
 from ai.backend.manager.agents.store import AgentStore
 from ai.backend.manager.identity.service import IdentityService
+from ai.backend.manager.resource_groups.service import ResourceGroupService
 from ai.backend.manager.resources.model import OfferedVariant, PresetCheck
 from ai.backend.manager.resources.quotas import policy_limits, scope_limits
 from ai.backend.manager.resources.store import PresetStore
@@ -57,6 +58,7 @@ class ResourceService:
         agents: AgentStore,
         sessions: SessionStore,
         identity: IdentityService,
+        resource_groups: ResourceGroupService,
         slots: SlotCatalogue,
         presets: PresetStore,
         devices: DeviceReader,
@@ -65,6 +67,7 @@ class ResourceService:
         self._agents = agents
         self._sessions = sessions
         self._identity = identity
+        self._resource_groups = resource_groups
         self._slots = slots
         self._presets = presets
 
@@ -74,7 +77,7 @@ class ResourceService:
 
     async def offered_slots(self, caller: Caller, scaling_group: str) -> frozenset[str]:
         """Returns the slots of the living agents of a resource group; none if the group is not open to the caller."""
-        if scaling_group not in {g.name for g in await self._identity.resource_groups(caller)}:
+        if scaling_group not in {g.name for g in await self._resource_groups.available(caller)}:
             return frozenset()
         agents = await self._agents.agents(scaling_group=scaling_group)
         return frozenset(slot for a in agents if a.status is AgentStatus.ALIVE for slot in a.available_slots)
@@ -85,7 +88,7 @@ class ResourceService:
         Raises:
             NotFound: the resource group is not open to the caller.
         """
-        open_groups = {g.name for g in await self._identity.resource_groups(caller)}
+        open_groups = {g.name for g in await self._resource_groups.available(caller)}
         if scaling_group is not None and scaling_group not in open_groups:
             raise NotFound(f"There is no resource group {scaling_group[:64]!r} for you.")
         agents = await self._agents.agents(scaling_group=scaling_group)
@@ -112,7 +115,9 @@ class ResourceService:
         domain_using = nothing + await self._sessions.occupied(domain_name=domain.name)
         remaining_quotas = (limits - using, group_limits - group_using, domain_limits - domain_using)
         open_groups = [
-            g.name for g in await self._identity.resource_groups(caller, group=group) if scaling_group in (None, g.name)
+            g.name
+            for g in await self._resource_groups.available(caller, group=group)
+            if scaling_group in (None, g.name)
         ]
         agents = [
             a for a in await self._agents.agents() if a.scaling_group in open_groups and a.status is AgentStatus.ALIVE

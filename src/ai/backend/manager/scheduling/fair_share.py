@@ -10,8 +10,8 @@ from ai.backend.core.scheduling.options import order_name, read
 from ai.backend.core.scheduling.ordering.fair_share import decayed, occupied
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.scheduling.model import ShareHistory
 from ai.backend.manager.scheduling.snapshot import scope_of
 from ai.backend.manager.scheduling.store import ShareStore
@@ -25,12 +25,17 @@ class FairShareAccounting:
     """Between two samples what is held now counts as having been held all the time."""
 
     def __init__(
-        self, store: ShareStore, sessions: SessionStore, agents: AgentStore, identities: IdentityStore, clock: Clock
+        self,
+        store: ShareStore,
+        sessions: SessionStore,
+        agents: AgentStore,
+        resource_groups: ResourceGroupStore,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._sessions = sessions
         self._agents = agents
-        self._identities = identities
+        self._resource_groups = resource_groups
         self._clock = clock
         self._due = 0.0
 
@@ -50,7 +55,7 @@ class FairShareAccounting:
         began = self._clock.monotonic()
         if began < self._due:
             return
-        for group in await self._identities.resource_groups():
+        for group in await self._resource_groups.resource_groups():
             if order_name(group.scheduler) == "fair-share":
                 now = self._clock.now()
                 used = await self.used_lately(group, await self._held(group), now)

@@ -28,6 +28,7 @@ from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.service import ImageService
 from ai.backend.manager.resource_groups.model import ResourceGroup
 from ai.backend.manager.resource_groups.placement_plugins import FALLBACK, plugged
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.resources.quotas import QuotaUsage
 from ai.backend.manager.scheduling.fair_share import FairShareAccounting
 from ai.backend.manager.scheduling.snapshot import build_snapshot, running_sessions, scope_of
@@ -103,6 +104,7 @@ class ScheduleLoop(PeriodicLoop):
         sessions: SessionStore,
         agents: AgentStore,
         identities: IdentityStore,
+        resource_groups: ResourceGroupStore,
         writer: SessionWriter,
         clock: Clock,
         settings: SessionSettings,
@@ -118,9 +120,9 @@ class ScheduleLoop(PeriodicLoop):
         self._images = images
         self._sessions = sessions
         self._agents = agents
-        self._identities = identities
+        self._resource_groups = resource_groups
         self._quotas = QuotaUsage(sessions, identities)
-        self._shares = FairShareAccounting(shares, sessions, agents, identities, clock)
+        self._shares = FairShareAccounting(shares, sessions, agents, resource_groups, clock)
         self._writer = writer
         self._clock = clock
         self._settings = settings
@@ -159,7 +161,7 @@ class ScheduleLoop(PeriodicLoop):
         """What the next pass over a resource group would decide on, and how."""
         pending = await self._sessions.by_status([SessionStatus.PENDING])
         here = [s for s in pending if s.scaling_group == name]
-        return await self.snapshot(name, here), group_policy(await self._identities.resource_group(name))
+        return await self.snapshot(name, here), group_policy(await self._resource_groups.resource_group(name))
 
     async def snapshot(self, name: str, sessions: Sequence[Session]) -> Snapshot:
         """What :func:`decide` is asked about; also for dumps that ``mgr scheduler replay`` reads."""
@@ -170,7 +172,7 @@ class ScheduleLoop(PeriodicLoop):
         wanted = [d for s in sessions for d in s.dependencies]
         dependencies = {d.id: d for d in await self._sessions.get_many(wanted)} if wanted else {}
         quotas = await self._quotas.quotas(sessions)
-        group = await self._identities.resource_group(name)
+        group = await self._resource_groups.resource_group(name)
         made = build_snapshot(name, agents, holdings, sessions, dependencies, quotas, self._devices)
         memory = self._memories.setdefault(name, _Memory(self._makes))
         policy = group_policy(group)
@@ -193,7 +195,7 @@ class ScheduleLoop(PeriodicLoop):
         )
 
     async def _schedule(self, name: str, sessions: Sequence[Session], now: datetime) -> None:
-        policy = group_policy(await self._identities.resource_group(name))
+        policy = group_policy(await self._resource_groups.resource_group(name))
         snapshot = await self.snapshot(name, sessions)
         plan = self._memories[name].decide(snapshot, policy, now=now, rng=self._rng)
         for agent_id, fault in plan.broken_agents:

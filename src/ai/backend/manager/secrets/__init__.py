@@ -1,1 +1,1 @@
-"""Sealing."""
+"""Encrypts secrets in the database and in the shared configuration."""

@@ -1,4 +1,4 @@
-"""Columns of secrets."""
+"""Seals and opens the secret keys of keypairs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from ai.backend.manager.secrets.sealer import Sealer
 
 
 def sealed(sealer: Sealer, access_key: str, secret_key: str) -> str:
-    """A secret as its row keeps it: it can be opened in that row only."""
+    """Seals a secret key for its row; it can be opened in that row only."""
     return sealer.seal(secret_key, f"keypairs.secret_key:{access_key}")
 
 
 def opened(sealer: Sealer, access_key: str, stored: str) -> str:
-    """Raises InternalError where the key is missing that it was sealed with."""
+    """Opens a secret key. Raises InternalError if the key that sealed it is missing."""
     return sealer.open(stored, f"keypairs.secret_key:{access_key}")

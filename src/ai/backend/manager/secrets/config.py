@@ -1,4 +1,4 @@
-"""Secrets in the shared configuration are sealed as those in the database (decisions 0180, 0168)."""
+"""Seals the secrets in the shared configuration (decisions 0180, 0168)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SealedConfigStore:
             return value
         try:
             return self._sealer.open(value, _PLACE)
-        except InternalError as e:  # one password must not keep everybody from every registry
+        except InternalError as e:  # one password must not block the other registries
             log.error("%s cannot be opened: %s", key, e.message)
             return ""
 
@@ -77,10 +77,10 @@ async def _secrets(store: ConfigStore) -> dict[str, str]:
 
 
 async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
-    """Seal all that is plain or sealed with an older key with the newest one; return the number of values.
+    """Seals plain values, and values sealed with older keys, with the newest key. Returns their number.
 
     Raises:
-        InvalidInput: the key of some is missing; nothing is changed. Unavailable: the store is away.
+        InvalidInput: the key of a value is missing; nothing is changed. Unavailable: the store cannot be reached.
     """
     if not sealer.is_on:
         return 0
@@ -88,8 +88,8 @@ async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
     missing = {key for text in stale.values() if (key := sealer.missing_key_id(text)) is not None}
     if missing:
         raise InvalidInput(
-            f"Passwords of container registries were sealed with the key {', '.join(sorted(missing))}, which the key "
-            "file has not. Put that file back; if it is lost, `backend.ai mgr secrets reissue` forgets them."
+            f"Passwords of container registries were sealed with the key {', '.join(sorted(missing))}, which is not "
+            "in the key file. Put that file back; if it is lost, `backend.ai mgr secrets reissue` forgets them."
         )
     if stale:
         await store.put_many({key: sealer.seal(sealer.open(text, _PLACE), _PLACE) for key, text in stale.items()})
@@ -99,7 +99,7 @@ async def seal_config(store: ConfigStore, sealer: Sealer) -> int:
 
 
 async def forget_lost(store: ConfigStore, sealer: Sealer) -> int:
-    """Empty the passwords whose key is missing; return their number."""
+    """Empties the passwords whose key is missing. Returns their number."""
     lost = {key: "" for key, text in (await _secrets(store)).items() if sealer.missing_key_id(text) is not None}
     if lost:
         await store.put_many(lost)

@@ -1,4 +1,4 @@
-"""Secrets are encrypted in the database with a key that is not in it (decision 0180).
+"""Encrypts secrets in the database with a key that is not in it (decision 0180).
 
 A sealed secret reads ``gcm1:<key id>:<base64 of nonce, ciphertext and tag>``. Text without this beginning is plain: it
 was written without a key, or into the configuration by another program.
@@ -71,7 +71,7 @@ class Sealer:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a key to seal with."""
+        """Returns whether there is a key to seal with."""
         return self._newest is not None
 
     def newest_id(self) -> str:
@@ -124,12 +124,12 @@ class Sealer:
         return [*digests, text]
 
     def is_sealed(self, stored: str) -> bool:
-        """Whether it is sealed with a key that this sealer has."""
+        """Returns whether a text is sealed with a key that this sealer has."""
         sealed = _parse(stored)
         return sealed is not None and self._key(sealed.key_id) is not None
 
     def is_current(self, stored: str) -> bool:
-        """Whether sealing it again would change nothing but the nonce."""
+        """Returns whether a text is sealed with the newest key."""
         return self._newest is None or stored.startswith(f"{CIPHER}:{self._newest.id}:")
 
     def missing_key_id(self, stored: str) -> str | None:

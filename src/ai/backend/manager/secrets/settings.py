@@ -1,4 +1,4 @@
-"""Settings of secrets."""
+"""Settings of the encryption of secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ai.backend.infra.settings import Settings
 
 
 class SecretSettings(Settings):
-    """Secrets in the database."""
+    """Settings of the encryption of secrets in the database."""
 
     key_file: Path | None = Field(
         None,

@@ -11,7 +11,6 @@ from uuid import UUID
 from ai.backend.common.errors import (
     Conflict,
     DeadlineExceeded,
-    Forbidden,
     SessionAlreadyExists,
     StaleVersion,
 )
@@ -22,6 +21,8 @@ from ai.backend.core.lifecycle.events import SessionDestroyRequested, SessionRes
 from ai.backend.infra.bus import Bus
 from ai.backend.infra.clock import Clock
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.metrics.live import LiveMetrics
 from ai.backend.manager.query.model import Page
@@ -181,7 +182,7 @@ class SessionService:
 
     async def kernels_of_agent(self, caller: Caller, agent_id: str, *, statuses: tuple[str, ...] = ()) -> list[Kernel]:
         """Those of live sessions. Superadmins only; others get an empty list."""
-        if not caller.sees_all:
+        if not is_permitted(caller, Operation.SEE_AGENTS):
             return []
         sessions = await self._store.on_agent(AgentId(agent_id))
         kernels = [k for s in sessions for k in with_live_statistics(s, self._stats).kernels]
@@ -204,8 +205,7 @@ class SessionService:
 
         Nothing is corrected: slots are recorded in the transactions that occupy and release them.
         """
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins count again what is used.")
+        require(caller, Operation.RECOUNT_SLOTS)
         return await self._store.audit()
 
     async def status_history(
@@ -297,8 +297,7 @@ class SessionService:
 
     async def destroy_all(self, caller: Caller) -> int:
         """End every live session by force; how many there were. Raises Forbidden for others than superadmins."""
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins end everybody's sessions.")
+        require(caller, Operation.END_ALL_SESSIONS)
         reason = KernelEventReason.FORCE_TERMINATED
         request = SessionDestroyRequested(reason=reason, forced=True, stimulus_id=caller.stimulus_id)
         live = await self._store.by_status(LIVE_SESSION_STATUSES)

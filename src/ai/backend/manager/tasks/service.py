@@ -13,6 +13,8 @@ from ai.backend.common.ids import TaskId
 from ai.backend.infra.bus import Bus, Subscription
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.tasks.model import Task, TaskStatus
 from ai.backend.manager.tasks.store import TaskStore
 
@@ -138,7 +140,7 @@ class TaskService:
     async def get(self, caller: Caller, task_id: TaskId) -> Task:
         """Returns a task. Raises NotFound, also for the tasks of others."""
         task = await self._store.task(task_id)
-        if task is None or (task.owner != caller.user_id and not caller.sees_all):
+        if task is None or not is_permitted(caller, Operation.SEE_TASKS, is_own=task.owner == caller.user_id):
             raise NotFound("There is no such background task.")
         return task
 

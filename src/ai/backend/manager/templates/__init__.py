@@ -1,1 +1,1 @@
-"""Session and cluster templates."""
+"""Session and cluster templates, and sessions created from them."""

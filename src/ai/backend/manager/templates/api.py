@@ -1,4 +1,4 @@
-"""Session and cluster templates, and sessions of them (spec 03-11, client wire contract 2.1.2 and 2.7)."""
+"""REST routes of templates, and of sessions created from them (spec 03-11, client wire contract 2.1.2 and 2.7)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TemplateQuery(Schema, frozen=True):
 
 
 class FromTemplateConfig(Schema, frozen=True, rename={"scaling_group": "scalingGroup", "agent_list": "agentList"}):
-    """The Creation Config Object; what is not given is as in the template."""
+    """The Creation Config Object; missing fields are as in the template."""
 
     mounts: Annotated[list[Word], Meta(max_length=128)] | UnsetType | None = UNSET
     mount_map: Annotated[dict[str, Path], Meta(max_length=128)] | UnsetType | None = UNSET
@@ -76,7 +76,7 @@ class FromTemplateBody(
         "exec_timeout_s": "execTimeout",
     },
 ):
-    """As the creation of a session; what is not given, or null, is as in the template."""
+    """A request for a session; fields that are missing or null are as in the template."""
 
     template_id: Annotated[str, Meta(min_length=1, max_length=64)]
     image: Word | UnsetType | None = UNSET
@@ -102,34 +102,34 @@ class FromTemplateBody(
     config: FromTemplateConfig = FromTemplateConfig()
 
 
-def given_by(body: FromTemplateBody) -> dict[str, Any]:
-    """What a request states, as fields of :class:`ai.backend.manager.sessions.model.CreateSession`."""
-    stated = {**_stated(body), **_stated(body.config)}
+def overrides_of(body: FromTemplateBody) -> dict[str, Any]:
+    """Returns the fields that a request sets, as those of :class:`ai.backend.manager.sessions.model.CreateSession`."""
+    fields = {**_set_fields(body), **_set_fields(body.config)}
     for name in ("template_id", "config"):
-        stated.pop(name, None)
+        fields.pop(name, None)
     for name in ("dependencies", "mounts", "variant_requirements", "agent_list"):
-        if name in stated:
-            stated[name] = tuple(stated[name])
-    if "preopen_ports" in stated:
-        stated["preopen_ports"] = tuple(port_number(port) for port in stated["preopen_ports"])
-    if "batch_timeout_s" in stated:
-        stated["batch_timeout_s"] = duration_s(stated["batch_timeout_s"])
-    if "resource_opts" in stated:
-        stated["resource_opts"] = {name: str(value) for name, value in stated["resource_opts"].items()}
-    if "mount_options" in stated:
-        stated["mount_options"] = {
+        if name in fields:
+            fields[name] = tuple(fields[name])
+    if "preopen_ports" in fields:
+        fields["preopen_ports"] = tuple(port_number(port) for port in fields["preopen_ports"])
+    if "batch_timeout_s" in fields:
+        fields["batch_timeout_s"] = duration_s(fields["batch_timeout_s"])
+    if "resource_opts" in fields:
+        fields["resource_opts"] = {name: str(value) for name, value in fields["resource_opts"].items()}
+    if "mount_options" in fields:
+        fields["mount_options"] = {
             name: {"type": option.type, "permission": option.permission}
-            for name, option in stated["mount_options"].items()
+            for name, option in fields["mount_options"].items()
         }
-    return stated
+    return fields
 
 
-def _stated(body: msgspec.Struct) -> dict[str, Any]:
+def _set_fields(body: msgspec.Struct) -> dict[str, Any]:
     values = {name: getattr(body, name) for name in body.__struct_fields__}
     return {name: value for name, value in values.items() if value is not UNSET and value is not None}
 
 
-def _listed(template: Template, caller: Caller) -> dict[str, Any]:
+def _template_view(template: Template, caller: Caller) -> dict[str, Any]:
     return {
         "id": str(template.id),
         "name": template.name,
@@ -145,7 +145,7 @@ def _listed(template: Template, caller: Caller) -> dict[str, Any]:
 
 
 class TemplatesApi:
-    """Templates belong to users; what others keep is not found."""
+    """Routes of templates, and of sessions created from them."""
 
     def __init__(self, templates: TemplateService) -> None:
         self._templates = templates
@@ -154,54 +154,54 @@ class TemplatesApi:
 
     @route("POST", "/template/session", body=CreateTemplateBody)
     async def create(self, call: Call[CreateTemplateBody]) -> list[dict[str, str]]:
-        """Keep the templates of a payload in YAML or JSON; replies with their ids."""
+        """Store the templates of a payload in YAML or JSON, and reply with their ids."""
         return await self._create(call, TemplateKind.SESSION)
 
     @route("GET", "/template/session", query=ListTemplatesQuery)
     async def templates(self, call: Call[Nothing, ListTemplatesQuery]) -> list[dict[str, Any]]:
-        """The caller's templates; administrators may ask for all that they see."""
+        """Return the caller's templates, or with ``all`` those that the caller may see."""
         return await self._list(call, TemplateKind.SESSION)
 
     @route("GET", "/template/session/{id}", query=TemplateQuery)
     async def get(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
-        """The text of a template, in YAML or JSON."""
+        """Return the text of a template, in YAML or JSON."""
         return await self._get(call, TemplateKind.SESSION)
 
     @route("PUT", "/template/session/{id}", body=UpdateTemplateBody)
     async def update(self, call: Call[UpdateTemplateBody]) -> dict[str, Any]:
-        """Replace what a template says."""
+        """Replace a template."""
         return await self._update(call, TemplateKind.SESSION)
 
     @route("DELETE", "/template/session/{id}")
     async def delete(self, call: Call) -> dict[str, Any]:
-        """Forget a template; its sessions stay."""
+        """Delete a template; its sessions stay."""
         return await self._delete(call, TemplateKind.SESSION)
 
     # ---- cluster templates ----
 
     @route("POST", "/template/cluster", body=CreateTemplateBody)
     async def create_cluster_template(self, call: Call[CreateTemplateBody]) -> list[dict[str, str]]:
-        """Keep cluster templates, whose roles name session templates; replies with their ids."""
+        """Store cluster templates, whose roles name session templates, and reply with their ids."""
         return await self._create(call, TemplateKind.CLUSTER)
 
     @route("GET", "/template/cluster", query=ListTemplatesQuery)
     async def list_cluster_templates(self, call: Call[Nothing, ListTemplatesQuery]) -> list[dict[str, Any]]:
-        """The caller's cluster templates; administrators may ask for all that they see."""
+        """Return the caller's cluster templates, or with ``all`` those that the caller may see."""
         return await self._list(call, TemplateKind.CLUSTER)
 
     @route("GET", "/template/cluster/{id}", query=TemplateQuery)
     async def get_cluster_template(self, call: Call[Nothing, TemplateQuery]) -> web.Response:
-        """The text of a cluster template, in YAML or JSON."""
+        """Return the text of a cluster template, in YAML or JSON."""
         return await self._get(call, TemplateKind.CLUSTER)
 
     @route("PUT", "/template/cluster/{id}", body=UpdateTemplateBody)
     async def update_cluster_template(self, call: Call[UpdateTemplateBody]) -> dict[str, Any]:
-        """Replace what a cluster template says."""
+        """Replace a cluster template."""
         return await self._update(call, TemplateKind.CLUSTER)
 
     @route("DELETE", "/template/cluster/{id}")
     async def delete_cluster_template(self, call: Call) -> dict[str, Any]:
-        """Forget a cluster template; its sessions stay."""
+        """Delete a cluster template; its sessions stay."""
         return await self._delete(call, TemplateKind.CLUSTER)
 
     # ---- sessions ----
@@ -216,15 +216,15 @@ class TemplatesApi:
         repeatable=True,  # the session has the id of the call
     )
     async def create_from_template(self, call: Call[FromTemplateBody]) -> Reply:
-        """Create a session as a session template says; what the request gives takes the place of it."""
-        given = _for_owner(call)
+        """Create a session from a session template; fields of the request override those of the template."""
+        overrides = _for_owner(call)
         reply = await self._templates.create_session(
             caller_of(call),
             template_id_of(call.body.template_id),
-            given,
+            overrides,
             call_id=call.call_id,
         )
-        return _created(reply, given)
+        return _created(reply, overrides)
 
     @route(
         "POST",
@@ -237,23 +237,23 @@ class TemplatesApi:
     )
     async def create_cluster(self, call: Call[FromTemplateBody]) -> Reply:
         """Create a session whose kernels have the roles of a cluster template."""
-        given = _for_owner(call)
+        overrides = _for_owner(call)
         for name in ("cluster_size", "cluster_mode"):
-            if name in given:
+            if name in overrides:
                 raise refuse({name: "is in the cluster template"})
         reply = await self._templates.create_cluster(
             caller_of(call),
             template_id_of(call.body.template_id),
-            given,
+            overrides,
             call_id=call.call_id,
         )
-        return _created(reply, given)
+        return _created(reply, overrides)
 
-    # ---- of either kind ----
+    # ---- both kinds ----
 
     async def _create(self, call: Call[CreateTemplateBody], kind: TemplateKind) -> list[dict[str, str]]:
         body = call.body
-        made = await self._templates.create(
+        templates = await self._templates.create(
             caller_of(call),
             kind,
             body.payload,
@@ -261,12 +261,12 @@ class TemplatesApi:
             domain=body.domain_name,
             owner_access_key=body.owner_access_key or call.owner_access_key,
         )
-        return [{"id": str(one.id), "user": str(one.user_id)} for one in made]
+        return [{"id": str(template.id), "user": str(template.user_id)} for template in templates]
 
     async def _list(self, call: Call[Nothing, ListTemplatesQuery], kind: TemplateKind) -> list[dict[str, Any]]:
         caller, query = caller_of(call), call.query
-        found = await self._templates.list(caller, kind, is_all=query.all)
-        return [_listed(t, caller) for t in found if query.group_id in (None, str(t.group_id), t.group_name)]
+        templates = await self._templates.list(caller, kind, is_all=query.all)
+        return [_template_view(t, caller) for t in templates if query.group_id in (None, str(t.group_id), t.group_name)]
 
     async def _get(self, call: Call[Nothing, TemplateQuery], kind: TemplateKind) -> web.Response:
         form = call.query.format
@@ -284,14 +284,14 @@ class TemplatesApi:
 
 
 def _for_owner(call: Call[FromTemplateBody]) -> dict[str, Any]:
-    given = given_by(call.body)
+    overrides = overrides_of(call.body)
     if call.owner_access_key is not None:
-        if given.get("owner_access_key") not in (None, call.owner_access_key):
+        if overrides.get("owner_access_key") not in (None, call.owner_access_key):
             raise refuse({"owner_access_key": "differs between query and body"})
-        given["owner_access_key"] = call.owner_access_key
-    return given
+        overrides["owner_access_key"] = call.owner_access_key
+    return overrides
 
 
-def _created(reply: CreateReply, given: dict[str, Any]) -> Reply:
-    told = created_session(reply, enqueue_only=bool(given.get("enqueue_only")))
-    return Reply(told, 201 if reply.created else 200)
+def _created(reply: CreateReply, overrides: dict[str, Any]) -> Reply:
+    view = created_session(reply, enqueue_only=bool(overrides.get("enqueue_only")))
+    return Reply(view, 201 if reply.created else 200)

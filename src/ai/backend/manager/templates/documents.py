@@ -1,6 +1,6 @@
-"""From the text that a user uploads to plain documents, and back. Pure.
+"""Parses uploaded template text into plain documents, and formats documents as text. Pure.
 
-Every scalar is text: in YAML ``19.10`` and ``no`` would otherwise become a shorter number and a boolean.
+Every scalar stays text, because YAML reads ``19.10`` as the number 19.1 and ``no`` as a boolean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ai.backend.common.errors import InvalidInput
 
 MAX_PAYLOAD_BYTES = 262_144
 MAX_TEMPLATES = 50
-"""In one payload."""
+"""Templates in one payload."""
 _MAX_DEPTH = 16
 _Loader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -24,43 +24,43 @@ _OPENS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
 _CLOSES = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 
 
-def _refused(why: str) -> InvalidInput:
-    return InvalidInput(f"The template cannot be read: {why}.", data={"payload": "malformed"})
+def _refused(reason: str) -> InvalidInput:
+    return InvalidInput(f"The template cannot be read: {reason}.", data={"payload": "malformed"})
 
 
 def read_documents(payload: str) -> list[Mapping[str, Any]]:
-    """The templates of a payload: JSON, or YAML with one or several documents, each a template or a list of them.
+    """Parses the templates of a payload: JSON or YAML, whose documents are templates or lists of templates.
 
     Raises:
-        InvalidInput: it is none of these, too large, nested too deeply, or has aliases (which make a small text large).
+        InvalidInput: it is malformed, too large, nested too deeply, or has aliases (which can expand a small text).
     """
     if len(payload.encode(errors="replace")) > MAX_PAYLOAD_BYTES:
         raise _refused(f"it exceeds {MAX_PAYLOAD_BYTES} bytes")
-    found: list[Any] = []
+    templates: list[Any] = []
     for document in _json(payload) if payload.lstrip()[:1] in ("{", "[") else _yaml(payload):
-        found += document if isinstance(document, list) else [document]
-    if not 1 <= len(found) <= MAX_TEMPLATES:
-        raise _refused(f"it holds {len(found)} templates, and may hold 1 to {MAX_TEMPLATES}")
-    for one in found:
-        if not isinstance(one, Mapping):
+        templates += document if isinstance(document, list) else [document]
+    if not 1 <= len(templates) <= MAX_TEMPLATES:
+        raise _refused(f"it holds {len(templates)} templates, and may hold 1 to {MAX_TEMPLATES}")
+    for template in templates:
+        if not isinstance(template, Mapping):
             raise _refused("a template is an object")
-    return found
+    return templates
 
 
 def _json(payload: str) -> list[Any]:
     try:
         return [_plain(msgspec.json.decode(payload.encode()), 0)]
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
-        return _yaml(payload)  # flow style begins like JSON
+        return _yaml(payload)  # YAML in flow style begins like JSON
 
 
 def _plain(value: Any, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise _refused("it is nested too deeply")
     if isinstance(value, dict):
-        return {name: _plain(below, depth + 1) for name, below in value.items()}
+        return {name: _plain(item, depth + 1) for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain(below, depth + 1) for below in value]
+        return [_plain(item, depth + 1) for item in value]
     if value is None:
         return ""
     return json.dumps(value) if isinstance(value, bool | int | float) else value
@@ -77,14 +77,14 @@ def _yaml(payload: str) -> list[Any]:
                 raise _refused("it has an alias (*name)")
         return [document for document in yaml.load_all(payload, Loader=_Loader) if document != ""]  # BaseLoader: text
     except yaml.MarkedYAMLError as e:
-        where = f" in line {e.problem_mark.line + 1}" if e.problem_mark is not None else ""
-        raise _refused(f"{e.problem or 'it is not YAML'}{where}") from None
+        line = f" in line {e.problem_mark.line + 1}" if e.problem_mark is not None else ""
+        raise _refused(f"{e.problem or 'it is not YAML'}{line}") from None
     except (yaml.YAMLError, ValueError, TypeError, RecursionError):
         raise _refused("it is neither JSON nor YAML") from None
 
 
 def write_document(document: Mapping[str, Any], form: Literal["yaml", "json"]) -> str:
-    """The document as text."""
+    """Formats a document as text."""
     if form == "json":
         return json.dumps(document, indent=2, ensure_ascii=False)
     return str(yaml.dump(dict(document), Dumper=_Dumper, sort_keys=False, allow_unicode=True))

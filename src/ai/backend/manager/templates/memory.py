@@ -1,4 +1,4 @@
-"""Stores of templates in memory."""
+"""Stores templates in memory."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class MemoryTemplateStore:
     async def templates(
         self, kind: TemplateKind, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> list[Template]:
-        found = [
+        templates = [
             template
             for template in self._templates.values()
             if template.kind is kind
             and user_id in (None, template.user_id)
             and domain_name in (None, template.domain_name)
         ]
-        return sorted(found, key=lambda template: (template.name, template.created_at, str(template.id)))
+        return sorted(templates, key=lambda template: (template.name, template.created_at, str(template.id)))
 
     async def put_template(self, template: Template) -> bool:
         if template.id not in self._templates:

@@ -1,4 +1,4 @@
-"""Session and cluster templates (spec 03-01 "Session templates", 03-11): what a session is made from, by name."""
+"""Session and cluster templates (spec 03-01 "Session templates", 03-11)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from ai.backend.common.ids import DomainName, GroupId, TemplateId, UserId
 
 
 class TemplateKind(StrEnum):
+    """The kinds of templates; cluster templates refer to session templates."""
+
     SESSION = "session"
     CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """A template; it belongs to a user.
+    """A template of a user.
 
     ``document`` is the template as its author wrote it, read by :mod:`ai.backend.manager.templates.syntax`;
-    ``group_id`` is the project that its sessions run in where the request names none.
+    ``group_id`` is the project of its sessions if the request names none.
     """
 
     id: TemplateId

@@ -1,4 +1,4 @@
-"""Keeping templates, and making sessions from them."""
+"""Manages templates, and creates sessions from them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ai.backend.common.ids import TemplateId
 from ai.backend.common.states import SessionType, UserRole
 from ai.backend.infra.clock import Clock, IdGenerator
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import is_permitted, scope_of
+from ai.backend.manager.access.permissions import Operation, Scope
 from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.service import IdentityService
 from ai.backend.manager.identity.store import IdentityStore
@@ -23,11 +25,11 @@ from ai.backend.manager.templates.store import TemplateStore
 from ai.backend.manager.templates.syntax import ClusterTemplate, SessionTemplate, read_template
 
 _MAPS = ("environ", "resources", "resource_opts")
-"""Of these the request replaces single entries."""
+"""Fields of which a request replaces single entries."""
 
 
 class TemplateService:
-    """A template belongs to its user; superadmins and the admins of its domain see and change it as well."""
+    """Manages templates of users, and creates sessions from them."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class TemplateService:
         self._clock = clock
         self._id_generator = id_generator
 
-    # ---- keeping ----
+    # ---- templates ----
 
     async def create(
         self,
@@ -57,22 +59,23 @@ class TemplateService:
         domain: str | None = None,
         owner_access_key: str | None = None,
     ) -> Sequence[Template]:
-        """Keep every template of a payload, or none.
+        """Stores every template of a payload, or none.
 
         Raises:
-            InvalidInput: one of them cannot be read. NotFound: the group. Forbidden: the owner.
+            InvalidInput: a template cannot be read. NotFound: no such group.
+            Forbidden: the caller may not act for the owner.
         """
         owner = await self._identity.resolve_owner(caller, owner_access_key)
-        chosen = await self._group(owner, group or "default", domain)
+        project = await self._group(owner, group or "default", domain)
         now = self._clock.now()
-        made = [
+        templates = [
             Template(
                 id=TemplateId(self._id_generator.uuid()),
                 kind=kind,
                 name=await self._check(caller, kind, document),
-                domain_name=chosen.domain_name,
-                group_id=chosen.id,
-                group_name=chosen.name,
+                domain_name=project.domain_name,
+                group_id=project.id,
+                group_name=project.name,
                 user_id=owner.user_id,
                 user_email=owner.email,
                 document=document,
@@ -81,22 +84,23 @@ class TemplateService:
             )
             for document in read_documents(payload)
         ]
-        await self._store.add_templates(made)
-        return made
+        await self._store.add_templates(templates)
+        return templates
 
     async def _group(self, owner: Caller, name: str, domain: str | None) -> Group:
-        if domain not in (None, owner.domain_name) and not owner.is_superadmin:
+        scope, domain = scope_of(owner, Operation.USE_GROUPS), domain or owner.domain_name
+        if domain != owner.domain_name and scope is not Scope.ALL:
             raise NotFound("There is no such domain for you.", data={"domain_name": "unknown"})
-        found = await self._identities.groups(domain_name=domain or owner.domain_name, user_id=owner.user_id)
-        if owner.is_any_admin:
-            found += await self._identities.groups(domain_name=domain or owner.domain_name)
-        chosen = next((g for g in found if name in (g.name, str(g.id))), None)
-        if chosen is None:
-            raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group_name": "unknown"})
-        return chosen
+        groups = await self._identities.groups(domain_name=domain, user_id=owner.user_id)
+        if scope is not Scope.OWN:
+            groups += await self._identities.groups(domain_name=domain)
+        for group in groups:
+            if name in (group.name, str(group.id)):
+                return group
+        raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group_name": "unknown"})
 
     async def _check(self, caller: Caller, kind: TemplateKind, document: Mapping[str, Any]) -> str:
-        """The name of a template that can be read, with what it refers to."""
+        """Checks a template and the templates that it refers to, and returns its name."""
         if kind is TemplateKind.SESSION:
             return read_template(document, SessionTemplate).metadata.name
         cluster = read_template(document, ClusterTemplate)
@@ -109,43 +113,39 @@ class TemplateService:
         return cluster.metadata.name
 
     async def list(self, caller: Caller, kind: TemplateKind, *, is_all: bool = False) -> Sequence[Template]:
-        """The caller's own; with ``is_all`` also those of others that the caller may see."""
-        if is_all and caller.sees_all:
+        """Returns the caller's templates; with ``is_all`` also those of others that the caller may see."""
+        scope = scope_of(caller, Operation.SEE_TEMPLATES) if is_all else Scope.OWN
+        if scope is Scope.ALL:
             return await self._store.templates(kind)
-        if is_all and caller.role is UserRole.ADMIN:
+        if scope is Scope.DOMAIN:
             return await self._store.templates(kind, domain_name=caller.domain_name)
         return await self._store.templates(kind, user_id=caller.user_id)
 
     async def get(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
-        """Raises NotFound, also for those of others that the caller may not see."""
-        found = await self._store.template(template_id)
-        is_visible = found is not None and (
-            found.user_id == caller.user_id
-            or caller.sees_all
-            or (caller.role is UserRole.ADMIN and caller.domain_name == found.domain_name)
-        )
-        if found is None or not is_visible or found.kind is not kind:
+        """Returns a template. Raises NotFound, also for templates that the caller may not see."""
+        template = await self._store.template(template_id)
+        if template is None or template.kind is not kind or not _permits(caller, Operation.SEE_TEMPLATES, template):
             raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
-        return found
+        return template
 
     async def text(
         self, caller: Caller, kind: TemplateKind, template_id: TemplateId, form: Literal["yaml", "json"]
     ) -> str:
-        """The template as its owner wrote it, but for comments and layout."""
+        """Returns the text of a template, without the comments and layout of the original."""
         return write_document((await self.get(caller, kind, template_id)).document, form)
 
     async def update(self, caller: Caller, kind: TemplateKind, template_id: TemplateId, payload: str) -> Template:
-        """Replace what a template says.
+        """Replaces a template.
 
         Raises:
-            NotFound: there is none for the caller to change. InvalidInput: not exactly one template.
+            NotFound: the caller may change no such template. InvalidInput: not exactly one template.
         """
-        found = await self._owned(caller, kind, template_id)
+        template = await self._owned(caller, kind, template_id)
         documents = read_documents(payload)
         if len(documents) != 1:
             raise InvalidInput("One template is replaced by one.", data={"payload": "more than one template"})
         changed = replace(
-            found,
+            template,
             name=await self._check(caller, kind, documents[0]),
             document=documents[0],
             modified_at=self._clock.now(),
@@ -155,70 +155,70 @@ class TemplateService:
         return changed
 
     async def delete(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> None:
-        """Sessions that were made from it stay as they are."""
+        """Deletes a template. Sessions created from it are not changed."""
         await self._owned(caller, kind, template_id)
         await self._store.drop_template(template_id)
 
     async def _owned(self, caller: Caller, kind: TemplateKind, template_id: TemplateId) -> Template:
-        found = await self.get(caller, kind, template_id)
-        if found.user_id != caller.user_id and not caller.is_any_admin:  # a monitor only looks
+        template = await self.get(caller, kind, template_id)
+        if not _permits(caller, Operation.CHANGE_TEMPLATES, template):
             raise NotFound(f"There is no such {kind} template.", data={"template_id": "unknown"})
-        if found.user_id != caller.user_id and not caller.is_superadmin:
-            owner = await self._identities.user(uuid=found.user_id)
-            if owner is not None and owner.role is UserRole.SUPERADMIN:  # whose next session would run what it says
+        is_all = scope_of(caller, Operation.CHANGE_TEMPLATES) is Scope.ALL
+        if template.user_id != caller.user_id and not is_all:
+            owner = await self._identities.user(uuid=template.user_id)
+            # The sessions of a superadmin must not run what an admin of a domain wrote.
+            if owner is not None and owner.role is UserRole.SUPERADMIN:
                 raise Forbidden("Templates of superadmins are changed by superadmins.")
-        return found
+        return template
 
-    # ---- making sessions ----
+    # ---- sessions ----
 
     async def create_session(
         self,
         caller: Caller,
         template_id: TemplateId,
-        given: Mapping[str, Any],
+        overrides: Mapping[str, Any],
         *,
         call_id: UUID | None = None,
     ) -> CreateReply:
-        """A session as the template says, but for what the request gives itself.
+        """Creates a session from a session template; fields of the request override those of the template.
 
         Args:
-            caller: who asks.
-            template_id: of a session template.
-            given: fields of :class:`CreateSession` that the request states; entries of ``environ``, ``resources`` and
+            overrides: fields of :class:`CreateSession` that the request sets; entries of ``environ``, ``resources`` and
                 ``resource_opts`` replace single ones of the template, mounts replace all of them if there are any.
             call_id: as :meth:`SessionService.create`.
 
         Raises:
             As :meth:`SessionService.create`, and NotFound for the template.
         """
-        kept = await self._seen(caller, TemplateKind.SESSION, template_id, given.get("owner_access_key"))
-        template = read_template(kept.document, SessionTemplate)
-        values = {**_in_place_of(kept), **_creation_values(template)}
-        return await self._sessions.create(caller, _merged(values, given), call_id=call_id)
+        stored = await self._seen(caller, TemplateKind.SESSION, template_id, overrides.get("owner_access_key"))
+        template = read_template(stored.document, SessionTemplate)
+        values = {**_placement(stored), **_creation_values(template)}
+        return await self._sessions.create(caller, _merged(values, overrides), call_id=call_id)
 
     async def create_cluster(
         self,
         caller: Caller,
         template_id: TemplateId,
-        given: Mapping[str, Any],
+        overrides: Mapping[str, Any],
         *,
         call_id: UUID | None = None,
     ) -> CreateReply:
-        """A session whose kernels have the roles of a cluster template; see :meth:`create_session`."""
-        owner_key = given.get("owner_access_key")
-        kept = await self._seen(caller, TemplateKind.CLUSTER, template_id, owner_key)
-        cluster = read_template(kept.document, ClusterTemplate)
+        """Creates a session whose kernels have the roles of a cluster template; see :meth:`create_session`."""
+        owner_key = overrides.get("owner_access_key")
+        stored = await self._seen(caller, TemplateKind.CLUSTER, template_id, owner_key)
+        cluster = read_template(stored.document, ClusterTemplate)
         roles: list[KernelRole] = []
         mounts = dict(cluster.spec.mounts)
         for node in cluster.nodes:
-            its = await self._seen(caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key)
-            template = read_template(its.document, SessionTemplate)
+            node_template = await self._seen(caller, TemplateKind.SESSION, TemplateId(node.session_template), owner_key)
+            template = read_template(node_template.document, SessionTemplate)
             mounts = {**template.spec.mounts, **mounts}
             roles.append(_role(node.role, node.replicas, template))
         main_id = TemplateId(cluster.nodes[0].session_template)
         main = await self._seen(caller, TemplateKind.SESSION, main_id, owner_key)
         values = {
-            **_in_place_of(kept),
+            **_placement(stored),
             **_creation_values(read_template(main.document, SessionTemplate)),
             "cluster_mode": cluster.mode,
             "cluster_size": sum(role.replicas for role in roles),
@@ -228,12 +228,12 @@ class TemplateService:
             "mount_map": {name: target for name, target in mounts.items() if target},
             "roles": tuple(roles),
         }
-        return await self._sessions.create(caller, _merged(values, given), call_id=call_id)
+        return await self._sessions.create(caller, _merged(values, overrides), call_id=call_id)
 
     async def _seen(
         self, caller: Caller, kind: TemplateKind, template_id: TemplateId, owner_access_key: str | None
     ) -> Template:
-        """A template of the caller's or of the owner's, for whom the session is."""
+        """Returns a template that the caller or the owner of the session sees."""
         try:
             return await self.get(caller, kind, template_id)
         except NotFound:
@@ -241,8 +241,13 @@ class TemplateService:
             return await self.get(owner, kind, template_id)
 
 
-def _in_place_of(kept: Template) -> dict[str, Any]:
-    return {"domain": kept.domain_name, "group": str(kept.group_id)}
+def _permits(caller: Caller, operation: Operation, template: Template) -> bool:
+    is_own = template.user_id == caller.user_id
+    return is_permitted(caller, operation, domain_name=template.domain_name, is_own=is_own)
+
+
+def _placement(template: Template) -> dict[str, Any]:
+    return {"domain": template.domain_name, "group": str(template.group_id)}
 
 
 def _creation_values(template: SessionTemplate) -> dict[str, Any]:
@@ -276,24 +281,24 @@ def _role(name: str, replicas: int, template: SessionTemplate) -> KernelRole:
     )
 
 
-def _merged(values: Mapping[str, Any], given: Mapping[str, Any]) -> CreateSession:
-    """What the template says, with what the request gives in its place."""
-    found = {**values, **given}
+def _merged(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> CreateSession:
+    """Returns the request for a session: the values of the template, overridden by those of the request."""
+    result = {**values, **overrides}
     for name in _MAPS:
-        if name in given:
-            found[name] = {**(values.get(name) or {}), **(given[name] or {})} or None
+        if name in overrides:
+            result[name] = {**(values.get(name) or {}), **(overrides[name] or {})} or None
             if name != "resources":
-                found[name] = found[name] or {}
-    if given.get("domain") not in (None, values["domain"]) and "group" not in given:
-        found["group"] = None  # the template's group is in its own domain
-    if not given.get("mounts"):
-        found["mounts"] = values["mounts"]
-        found["mount_map"] = {**values["mount_map"], **given.get("mount_map", {})}
-    return CreateSession(**found)
+                result[name] = result[name] or {}
+    if overrides.get("domain") not in (None, values["domain"]) and "group" not in overrides:
+        result["group"] = None  # the template's group is in its own domain
+    if not overrides.get("mounts"):
+        result["mounts"] = values["mounts"]
+        result["mount_map"] = {**values["mount_map"], **overrides.get("mount_map", {})}
+    return CreateSession(**result)
 
 
 def template_id_of(text: str) -> TemplateId:
-    """Raises NotFound: a text that is no id names no template."""
+    """Parses the id of a template. Raises NotFound for a text that is not an id."""
     try:
         return TemplateId(UUID(text))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Stores of templates in SQL."""
+"""Stores templates in SQL."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class SqlTemplateStore:
 
     async def put_template(self, template: Template) -> bool:
         def work(s: Connection) -> bool:
-            changed = update(tables.templates).where(tables.templates.c.id == template.id).values(row_of(template))
-            return bool(s.execute(changed).rowcount)
+            query = update(tables.templates).where(tables.templates.c.id == template.id).values(row_of(template))
+            return bool(s.execute(query).rowcount)
 
         return await self._db.run_write(work)
 

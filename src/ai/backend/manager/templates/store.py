@@ -1,4 +1,4 @@
-"""Stores of templates: the ports."""
+"""Interface of the store of templates."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from ai.backend.manager.templates.model import Template, TemplateKind
 
 
 class TemplateStore(Protocol):
+    """Stores templates. Every method is one transaction."""
+
     async def add_templates(self, templates: Sequence[Template]) -> None:
-        """All or none."""
+        """Inserts all of the templates, or none."""
 
     async def template(self, template_id: TemplateId) -> Template | None: ...
 
     async def templates(
         self, kind: TemplateKind, *, user_id: UserId | None = None, domain_name: str | None = None
     ) -> list[Template]:
-        """By name; all of them without arguments."""
+        """Returns the templates of a kind, of a user or of a domain, by name."""
         ...
 
     async def put_template(self, template: Template) -> bool:
-        """Replace one; False if it is gone."""
+        """Replaces a template. Returns False if it does not exist."""
         ...
 
     async def drop_template(self, template_id: TemplateId) -> bool: ...

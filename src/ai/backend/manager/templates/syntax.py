@@ -1,7 +1,7 @@
-"""What templates say (spec 03-11, "Full syntax for task template"; roles of clusters: spec 03-09). Pure.
+"""The syntax of templates (spec 03-11, "Full syntax for task template"; roles of clusters: spec 03-09). Pure.
 
-The structs below are the syntax. Unknown fields are refused with their place, so that a misspelt one is noticed when a
-template is uploaded. Documents are text through and through (see :mod:`.documents`), so numbers are read from text.
+Unknown fields are refused with their path, so that misspelt ones are noticed at the upload. All scalars of documents
+are text (see :mod:`.documents`), so numbers are read from text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SPELLINGS = {
     "sessionTemplate": "session_template",
 }
 _FREE_KEYS = ("environ", "mounts", "resources", "resource_opts")
-"""Objects whose keys are the author's, not ours."""
+"""Objects whose keys the author chooses."""
 
 Text = Annotated[str, Meta(max_length=512, pattern=_NO_NUL)]
 Script = Annotated[str, Meta(max_length=65_536, pattern=_NO_NUL)]
@@ -67,19 +67,19 @@ class GitSource(_Part, frozen=True):
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.repository)
-        # ext:: and file: would run or read what the user names, and a dash would be an option
+        # ext:: would run a command, file: would read local files, and a leading dash would be an option
         is_plain = self.repository.isprintable() and parts.scheme in ("http", "https", "git", "ssh")
         if not is_plain or not parts.hostname:
             raise ValueError("`repository` must be an http, https, git or ssh URL")
         for name, value in (("branch", self.branch), ("commit", self.commit)):
             if value.startswith("-") or not value.isprintable():
-                raise ValueError(f"`{name}` is no name of a revision")
+                raise ValueError(f"`{name}` is not a name of a revision")
         if not self.destination.startswith(_HOME + "/") or not self.destination.isprintable():
             raise ValueError(f"`destination_dir` must be a directory below {_HOME}")
 
     @property
     def destination(self) -> str:
-        """The absolute path of the clone."""
+        """Returns the absolute path of the clone."""
         name = posixpath.basename(urlsplit(self.repository).path.rstrip("/")).removesuffix(".git") or "repository"
         return posixpath.normpath(posixpath.join(_HOME, self.destination_dir or name))
 
@@ -98,13 +98,13 @@ class KernelTemplate(_Part, frozen=True):
 
     @property
     def bootstrap_script(self) -> str | None:
-        """What the session runs first: its repository, then the template's own script."""
+        """Returns the script that the session runs first: it clones the repository, then runs the template's script."""
         parts = [part for part in (clone_script(self.git) if self.git is not None else "", self.run.bootstrap) if part]
         return "\n".join(parts) or None
 
 
 class SessionSpec(_Part, frozen=True):
-    """``mounts`` maps a folder to where it is mounted, or to nothing for its own name."""
+    """The session of a template. ``mounts`` maps a folder to its mount path; empty is the folder's name."""
 
     kernel: KernelTemplate
     type: Literal["interactive", "batch"] = "interactive"
@@ -124,7 +124,7 @@ class SessionTemplate(_Part, frozen=True):
 
 
 class ClusterNode(_Part, frozen=True):
-    """``replicas`` kernels of one role, each as a session template says."""
+    """A role of a cluster: ``replicas`` kernels, each as a session template describes."""
 
     role: Annotated[str, Meta(pattern=r"^(?!master\Z)[a-z][a-z0-9]{0,14}\Z")]
     session_template: UUID
@@ -132,7 +132,7 @@ class ClusterNode(_Part, frozen=True):
 
 
 class ClusterSpec(_Part, frozen=True):
-    """``environ`` and ``mounts`` are for all nodes."""
+    """The nodes of a cluster. ``environ`` and ``mounts`` are for all nodes."""
 
     nodes: list[ClusterNode]
     environ: Texts = {}
@@ -153,7 +153,7 @@ class ClusterTemplate(_Part, frozen=True):
 
     @property
     def nodes(self) -> list[ClusterNode]:
-        """The nodes, the one with the role ``main`` first."""
+        """Returns the nodes, ``main`` first."""
         return sorted(self.spec.nodes, key=lambda node: node.role != "main")
 
 
@@ -161,10 +161,10 @@ T = TypeVar("T", SessionTemplate, ClusterTemplate)
 
 
 def read_template(document: Mapping[str, Any], kind: type[T]) -> T:
-    """Read and check a template.
+    """Reads and checks a template.
 
     Raises:
-        InvalidInput: ``data.payload`` names the place.
+        InvalidInput: ``data.payload`` names the field.
     """
     try:
         return msgspec.convert(_respelled(document, ""), kind, strict=False)
@@ -174,7 +174,7 @@ def read_template(document: Mapping[str, Any], kind: type[T]) -> T:
 
 
 def _respelled(document: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """One spelling of each field, without those that are empty; a list of names becomes an object of empty texts."""
+    """Returns a document with canonical field names, without empty fields; lists of names become objects."""
     result: dict[str, Any] = {}
     for key, value in document.items():
         name = _SPELLINGS.get(key, key)
@@ -185,7 +185,7 @@ def _respelled(document: Mapping[str, Any], place: str) -> dict[str, Any]:
         elif isinstance(value, Mapping):
             value = _respelled(value, f"{place}{name}.")
         elif isinstance(value, list):
-            value = [_respelled(one, f"{place}{name}.") if isinstance(one, Mapping) else one for one in value]
+            value = [_respelled(item, f"{place}{name}.") if isinstance(item, Mapping) else item for item in value]
         if value != "":
             result[name] = value
     return result
@@ -196,11 +196,11 @@ def _bad(place: str, problem: str) -> InvalidInput:
 
 
 def clone_script(git: GitSource) -> str:
-    """A shell script that clones the repository; it ends with an error where that fails.
+    """Returns a shell script that clones the repository, and exits with an error if that fails.
 
-    The credential is given to git by a helper for this one command, so that it is not kept in the clone.
+    A credential helper of this one command passes the credential to git, so that the clone does not store it.
     """
-    where = shlex.quote(git.destination)
+    path = shlex.quote(git.destination)
     options = ["--branch", shlex.quote(git.branch)] if git.branch else []
     command = ["git"]
     lines = ["export GIT_TERMINAL_PROMPT=0"]
@@ -209,9 +209,9 @@ def clone_script(git: GitSource) -> str:
         user, password = shlex.quote(git.credential.username), shlex.quote(git.credential.password)
         command = [f"BAI_GIT_USER={user}", f"BAI_GIT_PASSWORD={password}", "git", "-c"]
         command.append(shlex.quote(f"credential.helper={helper}"))
-    # a directory that is not empty was cloned before, in a former life of the session
-    clone = " ".join([*command, "clone", *options, "--", shlex.quote(git.repository), where])
-    lines.append(f"[ -e {where}/.git ] || {clone} || exit 1")
+    # an existing clone is from before a restart of the session
+    clone = " ".join([*command, "clone", *options, "--", shlex.quote(git.repository), path])
+    lines.append(f"[ -e {path}/.git ] || {clone} || exit 1")
     if git.commit:
-        lines.append(f"git -C {where} checkout --quiet {shlex.quote(git.commit)} -- || exit 1")
+        lines.append(f"git -C {path} checkout --quiet {shlex.quote(git.commit)} -- || exit 1")
     return "\n".join(lines)

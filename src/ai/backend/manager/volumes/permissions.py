@@ -82,7 +82,7 @@ class FolderScopes:
 
     async def of(self, caller: Caller, group_id: GroupId | None = None) -> FolderScope:
         """``group_id`` adds the rights of a group that the caller is not in."""
-        found = await self._identities.surroundings(caller.domain_name, caller.user_id, caller.resource_policy)
+        found = await self._identities.user_scope(caller.domain_name, caller.user_id, caller.resource_policy)
         groups = list(found.groups)
         mine = frozenset(g.id for g in groups)
         if group_id is not None and group_id not in mine:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ai.backend.common.errors import Forbidden, NotFound
+from ai.backend.common.errors import NotFound
 from ai.backend.manager.access.caller import Caller
+from ai.backend.manager.access.checks import require
+from ai.backend.manager.access.permissions import Operation
 from ai.backend.manager.folders.gateway import StorageGateway
 from ai.backend.manager.volumes.model import Volume, VolumeHealth, VolumeMount
 
@@ -18,8 +20,7 @@ class VolumeService:
 
     async def all(self, caller: Caller) -> Sequence[Volume]:
         """By host."""
-        if not caller.is_superadmin:
-            raise Forbidden("Only superadmins look at storage volumes.")
+        require(caller, Operation.SEE_ALL_HOSTS)
         return [volume for _, volume in sorted((await self._storage.volumes()).items())]
 
     async def get(self, caller: Caller, host: str) -> Volume:

@@ -29,6 +29,7 @@ from ai.backend.manager.folders.model import FolderMount
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.images.service import ImageService, merge_images, resolve_image
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.creation.feasibility import (
     DEFAULT_SLOTS,
     Candidates,
@@ -62,6 +63,7 @@ class SessionFactory:
         sessions: SessionStore,
         agents: AgentStore,
         identities: IdentityStore,
+        resource_groups: ResourceGroupStore,
         slots: SlotCatalogue,
         settings: SessionSettings,
         clock: Clock,
@@ -78,7 +80,7 @@ class SessionFactory:
         self._state = state
         self._sessions = sessions
         self._agents = agents
-        self._placing = FeasibilityChecker(identities, agents, devices)
+        self._placing = FeasibilityChecker(identities, resource_groups, agents, devices)
         self._identities = identities
         self._known_slots = slots
         self._settings = settings
@@ -112,7 +114,9 @@ class SessionFactory:
         mounts = await self._resolve_mounts(owner, request)
         bootstrap_script = request.bootstrap_script
         if self._defaults is not None:
-            bootstrap_script = await self._defaults.apply(owner, place.domain, place.group.id, request, mounts)
+            bootstrap_script = await self._defaults.bootstrap_script_of(
+                owner, place.domain, place.group.id, request.bootstrap_script, mounts
+            )
         session_id = session_id or SessionId(self._id_generator.uuid())
         session = Session(
             id=session_id,

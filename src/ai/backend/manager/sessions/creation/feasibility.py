@@ -30,6 +30,7 @@ from ai.backend.manager.identity.model import Group
 from ai.backend.manager.identity.store import IdentityStore
 from ai.backend.manager.images.model import Image
 from ai.backend.manager.resource_groups.model import ResourceGroup
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.model import CreateSession
 
 DEFAULT_SLOTS = {SlotName("cpu"): Decimal(1), SlotName("mem"): Decimal(268_435_456)}
@@ -123,9 +124,12 @@ def of_class(
 class FeasibilityChecker:
     """Finds the place of a request among what its owner may use."""
 
-    def __init__(self, identities: IdentityStore, agents: AgentStore, devices: DeviceReader) -> None:
+    def __init__(
+        self, identities: IdentityStore, resource_groups: ResourceGroupStore, agents: AgentStore, devices: DeviceReader
+    ) -> None:
         self._devices = devices
         self._identities = identities
+        self._resource_groups = resource_groups
         self._agents = agents
 
     async def find(self, caller: Caller, owner: Caller, request: CreateSession) -> Candidates:
@@ -145,7 +149,7 @@ class FeasibilityChecker:
         group = next((g for g in groups if name in (g.name, str(g.id))), None)
         if group is None or not group.is_active:
             raise NotFound(f"There is no group {name[:64]!r} for you.", data={"group": "unknown"})
-        allowed = await self._identities.resource_groups(
+        allowed = await self._resource_groups.resource_groups(
             domain_name=domain, group_ids=[group.id], access_key=owner.access_key, is_active=True
         )
         wanted = request.scaling_group

@@ -117,7 +117,11 @@ class LaunchLoop(PeriodicLoop):
         for kernel in session.kernels:
             if kernel.agent is not None and kernel.status is KernelStatus.SCHEDULED:
                 by_agent.setdefault(kernel.agent, []).append(kernel)
-        given = await self._defaults.given_to(session) if self._defaults is not None else InjectedFiles()
+        given = (
+            await self._defaults.injected_files(session.domain_name, session.group_id, session.access_key)
+            if self._defaults is not None
+            else InjectedFiles()
+        )
         crash_point("before-agent-create")
         agents = list(by_agent)
         outcomes = await asyncio.gather(*(self._ask(session, a, by_agent[a], given) for a in agents))

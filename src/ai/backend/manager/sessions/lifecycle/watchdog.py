@@ -30,7 +30,7 @@ from ai.backend.manager.agents.model import Agent
 from ai.backend.manager.agents.registration import AgentRegistry
 from ai.backend.manager.agents.settings import AgentSettings
 from ai.backend.manager.agents.store import AgentStore
-from ai.backend.manager.identity.store import IdentityStore
+from ai.backend.manager.resource_groups.store import ResourceGroupStore
 from ai.backend.manager.sessions.changes import Change
 from ai.backend.manager.sessions.model import Session
 from ai.backend.manager.sessions.settings import SessionSettings
@@ -55,7 +55,7 @@ class WatchdogLoop(PeriodicLoop):
         *,
         sessions: SessionStore,
         agents: AgentStore,
-        identities: IdentityStore,
+        resource_groups: ResourceGroupStore,
         writer: SessionWriter,
         registry: AgentRegistry,
         clock: Clock,
@@ -65,7 +65,7 @@ class WatchdogLoop(PeriodicLoop):
         super().__init__()
         self._sessions = sessions
         self._agents = agents
-        self._identities = identities
+        self._resource_groups = resource_groups
         self._writer = writer
         self._registry = registry
         self._clock = clock
@@ -115,7 +115,7 @@ class WatchdogLoop(PeriodicLoop):
     async def _pending_limits(self) -> dict[str, float]:
         """Resource group -> how long a session may wait there, in seconds; without a limit there is no entry."""
         limits: dict[str, float] = {}
-        for group in await self._identities.resource_groups():
+        for group in await self._resource_groups.resource_groups():
             limit = read(group.scheduler_opts).pending_timeout_s
             if limit > 0:
                 limits[group.name] = limit

@@ -1,0 +1,67 @@
+"""Interfaces of resource groups: their store, and what their service asks higher features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ai.backend.common.ids import AccessKey, AgentId, DomainName, GroupId, ResourceGroupName
+from ai.backend.manager.resource_groups.model import ResourceGroup
+
+
+class ResourceGroupUse(Protocol):
+    """Reports what uses a resource group."""
+
+    async def living_agents(self, name: str) -> Sequence[AgentId]:
+        """Returns the agents of the group that are alive."""
+        ...
+
+    async def count_live_sessions(self, name: str) -> int: ...
+
+
+class ResourceGroupStore(Protocol):
+    """Stores resource groups. Every method is one transaction."""
+
+    async def put_resource_group(self, group: ResourceGroup, *, only_new: bool = False) -> None:
+        """Inserts or replaces a group. Raises Conflict for an existing name if ``only_new``."""
+
+    async def change_resource_group(self, name: str, **values: Any) -> ResourceGroup | None:
+        """Sets fields. Returns None if there is no such group."""
+        ...
+
+    async def delete_resource_group(self, name: str) -> bool:
+        """Deletes a group with its associations. Returns False if there is none."""
+        ...
+
+    async def resource_group(self, name: str) -> ResourceGroup | None: ...
+    async def resource_groups(
+        self,
+        *,
+        domain_name: str | None = None,
+        group_ids: Sequence[GroupId] = (),
+        access_key: str | None = None,
+        is_active: bool | None = None,
+    ) -> list[ResourceGroup]:
+        """Returns all groups without arguments, else the public ones and those associated with any of the three."""
+        ...
+
+    async def associate(
+        self,
+        resource_group: ResourceGroupName,
+        *,
+        domain_name: DomainName | None = None,
+        group_id: GroupId | None = None,
+        access_key: AccessKey | None = None,
+    ) -> None:
+        """Opens a group to the domain, group or keypair. Does nothing where it is open to it already."""
+
+    async def dissociate(
+        self,
+        resource_group: ResourceGroupName | None,
+        *,
+        domain_name: DomainName | None = None,
+        group_id: GroupId | None = None,
+        access_key: AccessKey | None = None,
+    ) -> int:
+        """Removes associations with one resource group, or with all (None). Returns how many existed."""
+        ...
